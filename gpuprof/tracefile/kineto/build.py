@@ -1,0 +1,149 @@
+"""From rows and strings to a Trace: columns, threads, and what the envelope says of the recording."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuprof.tracefile import model
+from gpuprof.tracefile.kineto import layout
+from gpuprof.tracefile.kineto.small import ABSENT32, Parsed
+from gpuprof.tracefile.model import ABSENT, GpuInfo, Meta, Reading, Thread, Trace
+
+_TYPES = {
+    "ops": model.Ops,
+    "calls": model.Calls,
+    "gpu": model.Gpu,
+    "frames": model.Frames,
+    "syncs": model.Syncs,
+    "memory": model.Memory,
+    "flows": model.Flows,
+    "other": model.Other,
+}
+_OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+_NUMBER = re.compile(r"-?\d+")
+
+
+def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
+    """The Trace of what a reader found; takes the rows apart as it goes, so that they are not held twice."""
+    strings: Sequence[str] = list(parsed.strings)
+    columns = {table: _columns(parsed.rows.pop(table, []), layout.ROWS[table]) for table in layout.TABLES}
+    threads, thread_ids = _threads(columns, strings, parsed.metadata)
+    for table, ids in thread_ids.items():
+        columns[table]["thread"] = ids
+    _place_gpu(columns["gpu"], threads)
+    events = sum(len(c["pid"]) for c in columns.values()) + len(parsed.metadata)
+    for table in columns.values():
+        del table["pid"], table["tid"]
+    columns["syncs"].pop("thread")
+    tables = {name: type_(**columns[name]) for name, type_ in _TYPES.items()}
+    reading = Reading(
+        path=path,
+        kind="kineto",
+        size_bytes=size_bytes,
+        text_bytes=parsed.text_bytes,
+        events=events,
+        truncated=parsed.truncated,
+        repaired=parsed.repaired,
+        dropped=parsed.dropped,
+        dropped_sample=parsed.dropped_sample,
+        rounded=parsed.rounded,
+        reader=parsed.reader,
+    )
+    return Trace(reading=reading, meta=_meta(parsed.keys), strings=strings, threads=threads, **tables)
+
+
+def _columns(arrays: list[np.ndarray], dtype: np.dtype) -> dict[str, np.ndarray]:
+    """One contiguous column per row field; each array of rows is let go as soon as it is copied."""
+    total = sum(map(len, arrays))
+    fields = {name: np.empty(total, dtype[name]) for name in dtype.names or ()}
+    at = 0
+    while arrays:
+        rows = arrays.pop(0)
+        for name, column in fields.items():
+            column[at : at + len(rows)] = rows[name]
+        at += len(rows)
+    return fields
+
+
+def _threads(
+    columns: dict[str, dict[str, np.ndarray]], strings: Sequence[str], metadata: list[dict]
+) -> tuple[tuple[Thread, ...], dict[str, np.ndarray]]:
+    """The tracks of the file, and each table's column of track numbers."""
+    pids, tids = (_seen([c[key] for c in columns.values()], len(strings)) for key in ("pid", "tid"))
+    pid_rank, tid_rank = (np.cumsum(seen) - 1 for seen in (pids, tids))
+    width = max(int(tids.sum()), 1)
+    pairs = {t: pid_rank[c["pid"]] * width + tid_rank[c["tid"]] for t, c in columns.items()}
+    used = _seen(list(pairs.values()), int(pids.sum()) * width)
+    rank = (np.cumsum(used) - 1).astype(np.int32)
+    names = {
+        (m["pid"], m["tid"]): str(m["args"]["name"])
+        for m in metadata
+        if m["name"] == "thread_name" and isinstance(m["args"], dict) and m["args"].get("name")
+    }
+    processes = {
+        m["pid"]: str(m["args"]["name"])
+        for m in metadata
+        if m["name"] == "process_name" and isinstance(m["args"], dict) and m["args"].get("name")
+    }
+    pid_ids, tid_ids = np.flatnonzero(pids), np.flatnonzero(tids)
+    threads = []
+    for pair in np.flatnonzero(used):
+        process, thread = strings[pid_ids[pair // width]], strings[tid_ids[pair % width]]
+        threads.append(Thread(process, thread, names.get((process, thread), ""), processes.get(process, "")))
+    return tuple(threads), {t: rank[p] for t, p in pairs.items()}
+
+
+def _seen(columns: list[np.ndarray], size: int) -> np.ndarray:
+    flags = np.zeros(size, bool)
+    for column in columns:
+        flags[column] = True
+    return flags
+
+
+def _place_gpu(gpu: dict[str, np.ndarray], threads: tuple[Thread, ...]) -> None:
+    """Device and stream from the track where the args do not say: `pid` is the device, `tid` the stream."""
+    for column, absent, label in (("device", ABSENT32, "process"), ("stream", ABSENT, "thread")):
+        rows = np.flatnonzero(gpu[column] == absent)
+        if len(rows):
+            numbers = np.array([_number(getattr(t, label)) for t in threads], gpu[column].dtype)
+            gpu[column][rows] = numbers[gpu["thread"][rows]]
+
+
+def _number(text: str) -> int:
+    found = _NUMBER.search(text)
+    value = int(found[0][:18]) if found else 0
+    return value if abs(value) < 2**31 else 0
+
+
+def _meta(keys: dict) -> Meta:
+    distributed = keys.get("distributedInfo")
+    distributed = distributed if isinstance(distributed, dict) else {}
+    gpus = tuple(
+        GpuInfo(
+            device=_integer(p.get("id")) or 0,
+            name=str(p.get("name", "")),
+            memory_bytes=_integer(p.get("totalGlobalMem")),
+            properties=p,
+        )
+        for p in keys.get("deviceProperties") or ()
+        if isinstance(p, dict)
+    )
+    versions = {k: v for k, v in keys.items() if isinstance(v, (str, int, float)) and k.endswith("_version")}
+    if isinstance(distributed.get("nccl_version"), str):
+        versions["nccl_version"] = distributed["nccl_version"]
+    return Meta(
+        gpus=gpus,
+        rank=_integer(distributed.get("rank")),
+        world_size=_integer(distributed.get("world_size")),
+        distributed=distributed,
+        base_time_ns=_integer(keys.get("baseTimeNanoseconds")),
+        versions=versions,
+        options={k: bool(keys[k]) for k in _OPTIONS if k in keys},
+    )
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

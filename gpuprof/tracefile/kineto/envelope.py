@@ -1,0 +1,140 @@
+"""What stands around the events: `{"schemaVersion": 1, …, "traceEvents": [` before, `], "traceName": …}` after."""
+
+from __future__ import annotations
+
+import json
+import re
+
+from gpuprof.errors import UnreadableTrace
+
+LIMIT_BYTES = 64 << 20
+"""Header, tail and single events longer than this are not a profiler's: real ones stay under some MB."""
+
+_SPACE = re.compile(rb"[\s\x00]*")
+_STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_SCALAR = re.compile(rb"[^,\]}\s]+")
+_EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
+
+
+class NeedMore(Exception):
+    """The bytes at hand end before the envelope does."""
+
+
+def find_events(data: bytes) -> tuple[int, dict]:
+    """Offset just after the `[` of the event list, and the top-level keys before it.
+
+    Raises NeedMore when `data` ends first, UnreadableTrace when it is not a trace.
+    """
+    at = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+    at = _skip(data, at)
+    if at >= len(data):
+        raise NeedMore
+    if data[at : at + 1] == b"[":
+        return at + 1, {}
+    if data[at : at + 1] != b"{":
+        raise UnreadableTrace("not JSON")
+    try:
+        keys, at = _members(data, at + 1, stop_at="traceEvents")
+    except ValueError:
+        # A header that is not JSON still leads to the events if they are named.
+        found = _EVENTS.search(data)
+        if not found:
+            raise NeedMore from None
+        return found.end(), {}
+    if at is None:
+        names = ", ".join(list(keys)[:5]) or "none"
+        raise UnreadableTrace(f'JSON without a "traceEvents" list (top-level keys: {names})')
+    return at, keys
+
+
+def parse_tail(data: bytes) -> dict:
+    """Top-level keys after the `]` of the event list; what cannot be read is left out."""
+    at = _skip(data, 0)
+    if data[at : at + 1] == b",":
+        at += 1
+    try:
+        return _members(data, at)[0]
+    except (NeedMore, ValueError):
+        return {}
+
+
+def object_end(data: bytes, at: int = 0) -> int | None:
+    """Offset just after the object or list that begins at `at`, or None if it does not end in `data`."""
+    depth = 0
+    for token in _STRUCTURE.finditer(data, at):
+        first = data[token.start()]
+        if first in b"[{":
+            depth += 1
+        elif first in b"]}":
+            depth -= 1
+            if depth <= 0:
+                return token.end()
+    return None
+
+
+def _members(data: bytes, at: int, stop_at: str | None = None) -> tuple[dict, int | None]:
+    """Members of an object from `at`: up to its `}` (then None), or to the list under key `stop_at` (its offset)."""
+    keys: dict = {}
+    while True:
+        at = _skip(data, at)
+        if data[at : at + 1] in (b"}", b"]"):
+            return keys, None
+        if data[at : at + 1] == b",":
+            at += 1
+            continue
+        key = _STRING.match(data, at)
+        if not key:
+            if at >= len(data) or data[at : at + 1] == b'"':
+                raise NeedMore
+            raise ValueError("no key")
+        at = _skip(data, key.end())
+        if at >= len(data):
+            raise NeedMore
+        if data[at : at + 1] != b":":
+            raise ValueError("no colon")
+        at = _skip(data, at + 1)
+        name = key[1].decode("utf-8", "replace")
+        if name == stop_at:
+            if data[at : at + 1] == b"[":
+                return keys, at + 1
+            if at >= len(data):
+                raise NeedMore
+            raise UnreadableTrace('"traceEvents" is not a list')
+        end = _value_end(data, at)
+        keys[name] = _loads(data[at:end])
+        at = end
+
+
+def _value_end(data: bytes, at: int) -> int:
+    first = data[at : at + 1]
+    if first == b'"':
+        text = _STRING.match(data, at)
+        if not text:
+            raise NeedMore
+        return text.end()
+    if first in (b"[", b"{"):
+        end = object_end(data, at)
+        if end is None:
+            raise NeedMore
+        return end
+    scalar = _SCALAR.match(data, at)
+    if not scalar:
+        if at >= len(data):
+            raise NeedMore
+        raise ValueError("no value")
+    if scalar.end() >= len(data):
+        raise NeedMore
+    return scalar.end()
+
+
+def _skip(data: bytes, at: int) -> int:
+    match = _SPACE.match(data, at)
+    return match.end() if match else at
+
+
+def _loads(text: bytes) -> object:
+    try:
+        return json.loads(text.decode("utf-8", "replace"), strict=False)
+    except (ValueError, RecursionError):
+        return None

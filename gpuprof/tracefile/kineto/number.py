@@ -1,0 +1,34 @@
+"""Decimal microseconds to whole nanoseconds, without a float in between."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_HALF_UP, Decimal
+
+_PLAIN = re.compile(rb"(-?)(\d{1,15})(?:\.(\d+))?\Z")
+_ANY = re.compile(rb'"?\s*([+-]?\d{1,40}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,3})?)\s*"?\Z')
+INT64 = range(-(2**63) + 1, 2**63)
+
+
+def nanoseconds(text: bytes) -> tuple[int, bool] | None:
+    """Nanoseconds of a time in µs given as JSON text, and whether digits below 1 ns were rounded away.
+
+    A number in quotes is read too. None if it is no number or lies outside int64 (292 years).
+    """
+    plain = _PLAIN.match(text)
+    if plain:
+        sign, whole, fraction = plain.groups()
+        fraction = fraction or b""
+        value = int(whole) * 1000 + int((fraction[:3] + b"000")[:3])
+        rounded = len(fraction) > 3 and fraction[3:].strip(b"0") != b""
+        if rounded and fraction[3:4] >= b"5":
+            value += 1
+        return (-value if sign else value), rounded
+    odd = _ANY.match(text)
+    if not odd:
+        return None
+    exact = Decimal(odd[1].decode()) * 1000
+    if abs(exact) >= 2**63:
+        return None
+    value = int(exact.to_integral_value(rounding=ROUND_HALF_UP))
+    return (value, value != exact) if value in INT64 else None

@@ -1,0 +1,338 @@
+"""The reader for small traces, and for single events of large ones: msgspec, one typed object per event.
+
+Above some 25 MB of text `stream` takes over; below, this one is done before numba is imported.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from gpuprof.tracefile.kineto import layout
+from gpuprof.tracefile.kineto.envelope import find_events, object_end, parse_tail
+from gpuprof.tracefile.kineto.number import INT64, nanoseconds
+from gpuprof.tracefile.kineto.repair import repair
+from gpuprof.tracefile.model import ABSENT, NO_TEXT
+
+ABSENT32 = np.iinfo(np.int32).min
+INT32 = range(-(2**31) + 1, 2**31)
+
+_EMPTY = msgspec.Raw()
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event as it stands in the file; `Any` where real files disagree on the type."""
+
+    ph: Any = ""
+    cat: Any = ""
+    name: Any = ""
+    pid: msgspec.Raw = _EMPTY
+    tid: msgspec.Raw = _EMPTY
+    ts: msgspec.Raw = _EMPTY
+    dur: msgspec.Raw = _EMPTY
+    id: Any = None
+    args: msgspec.Raw = _EMPTY
+
+
+_NUMBERS = list(layout.NUMBER_KEYS)
+_TEXTS = list(layout.TEXT_KEYS)
+_VECTORS = list(layout.VECTOR_KEYS)
+_FLOATS = list(layout.FLOAT_KEYS)
+
+
+def _args_struct(table: str) -> tuple[type, list[tuple[str, str, str]]]:
+    """The msgspec type of a table's args, and for each of its fields (attribute, row field, kind)."""
+    fields, renames, plan = [], {}, []
+    row = layout.ROWS[table].names or ()
+    groups = [
+        ("number", layout.NUMBER_KEYS, Any),
+        ("text", layout.TEXT_KEYS, msgspec.Raw),
+        ("float", layout.FLOAT_KEYS, Any),
+    ]
+    for kind, keys, type_ in groups:
+        for key, target in keys.items():
+            if target in row:
+                name = f"f{len(fields)}"
+                fields.append((name, type_, _EMPTY if type_ is msgspec.Raw else None))
+                renames[name] = key
+                plan.append((name, target, kind))
+    for key, target in layout.VECTOR_KEYS.items():
+        if f"{target}_x" in row:
+            name = f"f{len(fields)}"
+            fields.append((name, Any, None))
+            renames[name] = key
+            plan.append((name, target, "vector"))
+    if "extra" in row:
+        fields.append(("extra", Any, None))
+        renames["extra"] = layout.EXTRA_KEY
+    return msgspec.defstruct(f"Args_{table}", fields, rename=renames, gc=False), plan
+
+
+_ARGS = {table: _args_struct(table) for table in layout.TABLES}
+_ARGS_DECODERS = {table: msgspec.json.Decoder(struct).decode for table, (struct, _) in _ARGS.items()}
+_EVENT = msgspec.json.Decoder(Event).decode
+_EVENTS = msgspec.json.Decoder(list[Event]).decode
+_DOCUMENT = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_ANY = msgspec.json.Decoder().decode
+
+
+class Strings(dict):
+    """Text → id, in order of first sight."""
+
+    def __missing__(self, text: str) -> int:
+        self[text] = number = len(self)
+        return number
+
+
+@dataclass
+class Parsed:
+    """What a reader hands to `build`: rows per table, their strings, the envelope, and how the reading went."""
+
+    rows: dict[str, list[np.ndarray]]
+    """Per table, arrays of `layout.ROWS` dtype in file order."""
+    strings: Strings | list[str]
+    keys: dict
+    """Top-level keys around the events."""
+    metadata: list[dict] = field(default_factory=list)
+    """The `ph: M` events: process and thread names."""
+    text_bytes: int = 0
+    truncated: str | None = None
+    repaired: int = 0
+    dropped: int = 0
+    dropped_sample: str = ""
+    rounded: int = 0
+    reader: str = ""
+
+
+def read_small(data: bytes, truncated: str | None = None) -> Parsed:
+    """Reads a whole document. `truncated`: why `data` is known to end early (a cut gzip), or None."""
+    keys, events = {}, None
+    try:
+        if data.lstrip()[:1] == b"[":
+            events = _EVENTS(data)
+        else:
+            members = _DOCUMENT(data)
+            if "traceEvents" in members:
+                events = _EVENTS(members["traceEvents"])
+                keys = {k: _any(v) for k, v in members.items() if k != "traceEvents"}
+    except (msgspec.DecodeError, RecursionError):
+        events = None
+    parsed = Parsed(
+        rows={}, strings=Strings(), keys=keys, text_bytes=len(data), truncated=truncated, reader="small"
+    )
+    if events is None:
+        events = _tolerant(data, parsed)
+    add_events(events, parsed)
+    return parsed
+
+
+def add_events(events: Iterable[Event], parsed: Parsed) -> None:
+    """Turns events into rows and appends them to `parsed` (one array per table and call)."""
+    strings = parsed.strings
+    assert isinstance(strings, Strings)
+    rows: dict[str, list[tuple]] = {table: [] for table in layout.TABLES}
+    for event in events:
+        try:
+            table = _add(event, rows, strings, parsed)
+        except (ValueError, TypeError, OverflowError, RecursionError):
+            table = None
+        if table is None:
+            drop(parsed, repr(event.name))
+    for table, values in rows.items():
+        if values:
+            parsed.rows.setdefault(table, []).append(np.array(values, dtype=layout.ROWS[table]))
+
+
+def add_texts(texts: Iterable[bytes], parsed: Parsed) -> None:
+    """The same for events as text, valid or not: mended where that is possible, else dropped and counted."""
+    add_events(_decode_each(texts, parsed), parsed)
+
+
+def drop(parsed: Parsed, sample: str) -> None:
+    """Counts an event that could not be read."""
+    parsed.dropped += 1
+    parsed.dropped_sample = parsed.dropped_sample or sample[:120]
+
+
+def classify(ph: str, cat: str, name: str) -> tuple[int, int]:
+    """Table index and row kind of an event that is not metadata."""
+    if ph == "X":
+        table, kind = layout.CATEGORIES.get(cat, (layout.OTHER, 0))
+        return (layout.OTHER, 0) if table == layout.FLOWS else (table, kind)
+    if ph in ("s", "f", "t"):
+        table, kind = layout.CATEGORIES.get(cat, (layout.FLOWS, 2))
+        return (layout.FLOWS, kind if table == layout.FLOWS else 2)
+    if ph == "i" and name == "[memory]":
+        return layout.MEMORY, 0
+    return layout.OTHER, 0
+
+
+def _add(event: Event, rows: dict[str, list[tuple]], strings: Strings, parsed: Parsed) -> str | None:
+    """Appends the event's row; the table's name, "metadata", or None if it cannot be read."""
+    ph, cat, name = _text(event.ph), _text(event.cat), _text(event.name)
+    if ph == "M":
+        parsed.metadata.append(
+            {"name": name, "pid": _inner(event.pid), "tid": _inner(event.tid), "args": _any(event.args)}
+        )
+        return "metadata"
+    index, kind = classify(ph, cat, name)
+    table = layout.TABLES[index]
+    start = nanoseconds(bytes(event.ts))
+    if start is None:
+        return None
+    parsed.rounded += start[1]
+    track = (strings[_inner(event.pid)], strings[_inner(event.tid)])
+    if table == "flows":
+        rows[table].append((start[0], *track, _int(event.id), kind, ph == "s"))
+        return table
+    values = _args(event.args, table, strings)
+    if table == "memory":
+        fields = layout.ROWS[table].names or ()
+        rows[table].append((start[0], *track, *(values[f] for f in fields[3:])))
+        return table
+    end = start[0]
+    if len(bytes(event.dur)):
+        duration = nanoseconds(bytes(event.dur))
+        if duration is None or start[0] + duration[0] not in INT64:
+            return None
+        parsed.rounded += duration[1]
+        end += duration[0]
+    values |= {"kind": kind}
+    if table == "other":
+        values["category"] = strings[cat]
+    fields = layout.ROWS[table].names or ()
+    rows[table].append((start[0], end, strings[name], *track, *(values[f] for f in fields[5:])))
+    return table
+
+
+def defaults(table: str) -> dict[str, Any]:
+    """The value of every row field that an event does not give."""
+    out: dict[str, Any] = {}
+    for name, (dtype, _) in (layout.ROWS[table].fields or {}).items():
+        if name in layout.TEXT_FIELDS:
+            out[name] = NO_TEXT
+        else:
+            out[name] = {"i8": ABSENT, "i4": ABSENT32, "f4": float("nan"), "u1": 0}[dtype.str[1:]]
+    return out
+
+
+_DEFAULTS = {table: defaults(table) for table in layout.TABLES}
+
+
+def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
+    """Row fields from an event's args; values of an unexpected type count as not given."""
+    values = dict(_DEFAULTS[table])
+    text = bytes(raw)
+    if not text.startswith(b"{"):
+        return values
+    args = _ARGS_DECODERS[table](raw)
+    dtype = layout.ROWS[table]
+    for attribute, target, kind in _ARGS[table][1]:
+        value = getattr(args, attribute)
+        if value is None:
+            continue
+        if kind == "number":
+            limits = INT32 if dtype[target] == np.int32 else INT64
+            if type(value) is int and value in limits:
+                values[target] = value
+        elif kind == "text":
+            if len(bytes(value)):
+                values[target] = strings[_inner(value)]
+        elif kind == "float":
+            if isinstance(value, (int, float)):
+                values[target] = value
+        elif (
+            isinstance(value, list) and len(value) == 3 and all(type(v) is int and v in INT32 for v in value)
+        ):
+            values |= zip((f"{target}_x", f"{target}_y", f"{target}_z"), value, strict=True)
+    if "extra" in values and args.extra is not None:  # type: ignore[attr-defined]
+        values["extra"] = strings[text.decode()]
+    return values
+
+
+_SPLIT = re.compile(rb'\}[\s\x00]*,?[\s\x00]*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id|bp)"\s*:)')
+
+
+def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
+    """Events of a document that is not valid JSON as a whole: cut at the separators, each read by itself."""
+    at, parsed.keys = find_events(data)
+    starts = [at]
+    starts += [m.end() for m in _SPLIT.finditer(data, at)]
+    texts: list[bytes] = []
+    for begin, after in zip(starts, [*starts[1:], len(data)], strict=True):
+        text = data[begin:after].strip(b" \t\r\n\x00,")
+        end = _event_then_close(text)
+        if end is None:
+            texts.append(text)
+            continue
+        texts.append(text[:end])
+        tail = data[data.index(text[:end], begin) + end :]
+        parsed.keys |= parse_tail(tail.lstrip(b" \t\r\n\x00,")[1:])
+        break
+    else:
+        parsed.truncated = parsed.truncated or "the event list has no end"
+        if texts and not _is_whole(texts[-1]):
+            texts.pop()
+    return list(_decode_each((t for t in texts if t), parsed))
+
+
+def _event_then_close(text: bytes) -> int | None:
+    """Where the event ends, if the list's `]` follows it in this piece (or the piece is the `]` alone)."""
+    if text.startswith(b"]"):
+        return 0
+    end = object_end(text)
+    if end is not None and text[end:].lstrip(b" \t\r\n\x00,").startswith(b"]"):
+        return end
+    return None
+
+
+def _is_whole(text: bytes) -> bool:
+    return object_end(text) == len(text) or repair(text) is not None
+
+
+def _decode_each(texts: Iterable[bytes], parsed: Parsed) -> Iterable[Event]:
+    for text in texts:
+        try:
+            yield _EVENT(text)
+            continue
+        except (msgspec.DecodeError, RecursionError):
+            mended = repair(text)
+        event = None
+        if mended is not None:
+            try:
+                event = _EVENT(mended)
+            except (msgspec.DecodeError, RecursionError):
+                event = None
+        if event is None:
+            drop(parsed, text.decode("utf-8", "replace"))
+        else:
+            parsed.repaired += 1
+            yield event
+
+
+def _any(raw: msgspec.Raw) -> Any:
+    try:
+        return _ANY(raw)
+    except (msgspec.DecodeError, RecursionError):
+        return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
+
+
+def _inner(raw: msgspec.Raw) -> str:
+    """A JSON value as text: a string without its quotes, anything else as written."""
+    text = bytes(raw)
+    if text.startswith(b'"'):
+        return _text(_ANY(text))
+    return text.decode()
+
+
+def _int(value: Any) -> int:
+    return value if type(value) is int and value in INT64 else ABSENT

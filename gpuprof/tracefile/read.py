@@ -1,0 +1,73 @@
+"""Opens a path and picks the reader for what is in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.model import Trace
+
+Progress = Callable[[int, int], None]
+"""Called with (bytes read, bytes in the file) now and then while a large file is read."""
+
+
+def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
+    """The Trace in a file.
+
+    Raises UnreadableTrace with one line for the user if the file cannot be a trace.
+    """
+    from gpuprof.tracefile.kineto.reader import read_kineto
+
+    path = Path(path)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(512)
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise UnreadableTrace(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise UnreadableTrace(f"{path} is a folder: name one trace file in it{_traces_in(path)}") from None
+    except OSError as error:
+        raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
+    what = _known_other(head)
+    if what:
+        raise UnreadableTrace(f"{path} is {what}")
+    return read_kineto(path, size, progress)
+
+
+def _traces_in(folder: Path) -> str:
+    try:
+        found = sorted(p.name for p in folder.iterdir() if p.name.endswith((".json", ".json.gz")))
+    except OSError:
+        return ""
+    return f", such as {found[0]}" if found else " (it holds no .json or .json.gz)"
+
+
+_OTHER = [
+    (
+        b"SQLite format 3\0",
+        "an SQLite file (an Nsight Systems export?): only PyTorch Profiler traces are read so far",
+    ),
+    (b"\x89PNG", "a PNG image, not a trace: give the .json or .json.gz that torch.profiler exported"),
+    (b"\xff\xd8\xff", "a JPEG image, not a trace: give the .json or .json.gz that torch.profiler exported"),
+    (b"PK\x03\x04", "a zip archive: unpack it and give the .json or .json.gz inside"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it first (zstd -d)"),
+    (b"BZh", "compressed with bzip2: unpack it first (bunzip2)"),
+    (b"\xfd7zXZ", "compressed with xz: unpack it first (unxz)"),
+    (b"QDSTRM", "an Nsight Systems report: only PyTorch Profiler traces are read so far"),
+    (b"%PDF", "a PDF, not a trace: give the .json or .json.gz that torch.profiler exported"),
+]
+
+
+def _known_other(head: bytes) -> str | None:
+    """What a file is, and what to do, if its first bytes say that it is no Kineto trace."""
+    if not head:
+        return "empty: the export did not finish, record again"
+    for magic, what in _OTHER:
+        if head.startswith(magic):
+            return what
+    if head.lstrip().lower().startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "a web page, not a trace: was a login page downloaded in its place?"
+    return None
