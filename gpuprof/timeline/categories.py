@@ -1,0 +1,164 @@
+"""What a kernel does: the launching op's name decides first, the kernel's own name second.
+
+An op name is a contract of the framework (`aten::mm` is a matrix product whatever cuBLAS calls its kernel), kernel
+names change with every library release. Names that tell more than a general op (flash attention inside a compiled
+region, NCCL under any op) go before the op.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.tracefile.model import KERNEL, MEMCPY, U8, Trace
+
+CATEGORIES = (
+    "gemm",
+    "grouped_gemm",
+    "attention",
+    "norm",
+    "softmax",
+    "elementwise",
+    "cast/copy",
+    "reduction",
+    "gather/scatter/index",
+    "embedding",
+    "loss",
+    "dequantize",
+    "optimizer",
+    "rope",
+    "dropout",
+    "triton_fused",
+    "communication",
+    "memcpy",
+    "memset",
+    "other",
+)
+_CODE = {name: code for code, name in enumerate(CATEGORIES)}
+COMMUNICATION, MEMCPY_CATEGORY, MEMSET_CATEGORY = _CODE["communication"], _CODE["memcpy"], _CODE["memset"]
+TENSOR_CATEGORIES = ("gemm", "grouped_gemm", "attention")
+"""Work that tensor cores do; everything else is limited by memory or latency."""
+
+Rules = tuple[tuple[str, re.Pattern[str]], ...]
+
+
+def _rules(*pairs: tuple[str, str]) -> Rules:
+    return tuple((category, re.compile(pattern, re.IGNORECASE)) for category, pattern in pairs)
+
+
+# Kernel names that are sure whatever op they run under.
+SURE: Rules = _rules(
+    # NCCL and RCCL; DeepEP's dispatch/combine, custom all-reduce of vLLM, NVSHMEM, symmetric memory.
+    (
+        "communication",
+        r"nccl|rccl|nvshmem|deep_?ep\b|cross_device_reduce|(one|two)_shot_all_?reduce|all_?reduce_kernel"
+        r"|multimem_|symm_mem|intranode::|internode(_ll)?::|all_to_all_v|allgather_kernel|reduce_scatter_kernel",
+    ),
+    ("dequantize", r"dequant|gemv_4bit|nf4|kgemm_4bit"),
+    ("attention", r"flash|fmha|sdpa|paged_attention|attention(?!.*(softmax|mask_fill))|attn_fwd|attn_bwd"),
+    ("rope", r"rope_|rotary"),
+)
+
+OPS: Rules = _rules(
+    ("communication", r"^(c10d|_c10d_functional|c10d_functional)::|^nccl:|record_param_comms"),
+    (
+        "optimizer",
+        r"_fused_(adam|adamw|sgd|adagrad)_|^optimizer\.step|multi_tensor_(adam|sgd|lamb)|adagrad_Op|optim(izer)?_\d+bit",
+    ),
+    ("grouped_gemm", r"_grouped_mm|grouped_gemm|group_gemm|moe_gemm"),
+    ("attention", r"attention|flash_attn|xformers|aten::_efficient_attention"),
+    (
+        "gemm",
+        r"^aten::(mm|addmm_?|bmm|baddbmm_?|matmul|linear|_scaled_mm|addbmm|addmv_?|mv|dot|vdot|einsum|_addmm_activation)$"
+        r"|^aten::.*conv|_convolution|unsloth::addmm|cutlass|aten::(_weight_int\w+|_int_mm)|::scaled_mm",
+    ),
+    ("dequantize", r"dequant|bitsandbytes::(dequant|gemv)"),
+    (
+        "loss",
+        r"cross_entropy|nll_loss|mse_loss|l1_loss|bce|kl_div|fused_linear_ce|ctc_loss|huber|binary_cross_entropy",
+    ),
+    ("softmax", r"softmax"),
+    ("norm", r"layer_?norm|rms_?norm|group_norm|batch_norm|instance_norm|_norm_(forward|backward)"),
+    ("rope", r"rope|rotary"),
+    ("dropout", r"dropout|bernoulli"),
+    ("embedding", r"embedding"),
+    (
+        "gather/scatter/index",
+        r"^aten::(index|_index|gather|scatter|masked_(select|scatter)|nonzero|select_backward|slice_backward|slice_scatter"
+        r"|take|put|_unsafe_index|topk|sort|argsort|unique|searchsorted|bucketize|one_hot|histc|bincount|where|"
+        r"value_selecting_reduction_backward|repeat_interleave|roll|flip)|permute_2D_sparse|cumsum",
+    ),
+    (
+        "cast/copy",
+        r"^aten::(copy_|_to_copy|to|clone|contiguous|cat|stack|_foreach_copy_|pin_memory|_pin_memory|constant_pad_nd|pad"
+        r"|_local_scalar_dense|item|split_with_sizes_copy|_foreach_copy|narrow_copy|expand_copy|new_tensor|repeat)$",
+    ),
+    (
+        "reduction",
+        r"^aten::(sum|mean|max|min|amax|amin|prod|std|var|var_mean|std_mean|norm|linalg_vector_norm|linalg_norm"
+        r"|_foreach_norm|all|any|argmax|argmin|logsumexp|count_nonzero|aminmax|median|mode)$",
+    ),
+    ("triton_fused", r"^triton_(poi|red|per|for|tem|mm|spl)_"),
+)
+
+KERNELS: Rules = _rules(
+    ("optimizer", r"adam|lamb_|sgd_|adagrad|optimizer"),
+    ("grouped_gemm", r"group(ed)?_?_?(gemm|mm)|moe_gemm|GemmGrouped|GroupProblemShape"),
+    (
+        "gemm",
+        r"gemm|nvjet|cutlass|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv|wgrad|dgrad|winograd"
+        r"|implicit_con|scudnn|miopen|gemv|gcnAsm|igemm|matmul|_mm_|cask",
+    ),
+    ("softmax", r"softmax"),
+    ("norm", r"layer_?norm|rms_?norm|batch_?norm|group_norm|bn_(bw|fw)|rowwisemoments|gammabeta"),
+    ("loss", r"nll_loss|cross_entropy|mse_loss"),
+    ("dropout", r"dropout|bernoulli"),
+    ("embedding", r"embedding"),
+    (
+        "gather/scatter/index",
+        r"index|gather|scatter|sort|topk|nonzero|masked_|DeviceSelect|DeviceScan|RadixSort|unique|where|scan_",
+    ),
+    (
+        "cast/copy",
+        r"copy_kernel|CatArray|Memcpy|LoadWithCast|bfloat16_copy|transpose_kernel|nchwToNhwc|nhwcToNchw|tensorTransform",
+    ),
+    ("triton_fused", r"^triton_"),
+    ("reduction", r"reduce_kernel|reduce|DeviceReduce|norm_kernel|lpnorm"),
+    (
+        "elementwise",
+        r"elementwise|pointwise|multi_tensor_apply|Functor|CUDAFunctor|fill_|arange|distribution_",
+    ),
+)
+
+
+def categorize(op: str | None, kernel: str) -> str:
+    """Category of one kernel under one op."""
+    for category, pattern in SURE:
+        if pattern.search(kernel):
+            return category
+    if op:
+        for category, pattern in OPS:
+            if pattern.search(op):
+                return category
+    for category, pattern in KERNELS:
+        if pattern.search(kernel):
+            return category
+    return "elementwise" if op and op.startswith("aten::") else "other"
+
+
+def categories(trace: Trace, op: np.ndarray) -> U8:
+    """Category code (index into CATEGORIES) per GPU event; `op` holds each one's op row or -1."""
+    gpu, ops = trace.gpu, trace.ops
+    codes = np.full(len(gpu), MEMSET_CATEGORY, np.uint8)
+    codes[gpu.kind == MEMCPY] = MEMCPY_CATEGORY
+    kernels = np.flatnonzero(gpu.kind == KERNEL)
+    op_name = np.where(op[kernels] >= 0, ops.name[op[kernels]] if len(ops) else -1, -1).astype(np.int64)
+    pairs = (op_name + 1) * (len(trace.strings) + 1) + gpu.name[kernels]
+    distinct, inverse = np.unique(pairs, return_inverse=True)
+    found = np.empty(len(distinct), np.uint8)
+    for i, pair in enumerate(distinct.tolist()):
+        op_id, kernel_id = divmod(pair, len(trace.strings) + 1)
+        found[i] = _CODE[categorize(trace.text(op_id - 1), trace.strings[kernel_id])]
+    codes[kernels] = found[inverse]
+    return codes

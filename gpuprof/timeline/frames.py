@@ -1,0 +1,104 @@
+"""Which module and which line of Python some work was launched from, where the recording has stacks."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.timeline.nesting import Nesting, climb, nest
+from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I32, I64, NO_TEXT, Trace
+
+_MODULE = "nn.Module: "
+_NUMBERED = re.compile(r"_\d+$")
+
+
+class FrameIndex:
+    """Answers "in which module, in which frame" for moments on host threads."""
+
+    def __init__(self, trace: Trace, nesting: Nesting) -> None:
+        self._trace, self._nesting = trace, nesting
+        frames = trace.frames
+        self._frames = nest(frames.thread, frames.start_ns, frames.end_ns) if len(frames) else None
+        names = np.unique(frames.name).tolist()
+        self._is_module = np.zeros(len(trace.strings) + 1, bool)
+        self._is_user = np.zeros(len(trace.strings) + 1, bool)
+        for i in names:
+            text = trace.strings[i]
+            self._is_module[i] = text.startswith(_MODULE)
+            self._is_user[i] = _is_user_frame(text)
+
+    def module(self, thread: I32, t: I64, op: I64) -> I32:
+        """String id of the innermost nn.Module around each moment; for backward work that of its forward op."""
+        found = self._climb(thread, t, self._is_module)
+        missing = np.flatnonzero((found == NO_TEXT) & (op >= 0))
+        if self._frames is not None and len(missing):
+            forward = self._forward_of(op[missing])
+            has = np.flatnonzero(forward >= 0)
+            ops = self._trace.ops
+            found[missing[has]] = self._climb(
+                ops.thread[forward[has]], ops.start_ns[forward[has]], self._is_module
+            )
+        return found
+
+    def frame(self, thread: I32, t: I64, op: I64) -> I32:
+        """String id of the innermost frame of the user's code around each moment, else of any frame.
+
+        Recordings of 2021 keep the stack with the op; there it is the op's.
+        """
+        found = self._climb(thread, t, self._is_user)
+        bare = found == NO_TEXT
+        found[bare] = self._climb(thread[bare], t[bare], ~self._is_module)
+        stacked = np.flatnonzero((found == NO_TEXT) & (op >= 0))
+        if len(self._trace.ops):
+            found[stacked] = self._trace.ops.stack[op[stacked]]
+        return found
+
+    def _climb(self, thread: I32, t: I64, wanted: np.ndarray) -> I32:
+        out = np.full(len(t), NO_TEXT, np.int32)
+        if self._frames is None:
+            return out
+        known = np.flatnonzero(t != ABSENT)
+        names = self._trace.frames.name
+        rows = self._frames.innermost(thread[known], t[known])
+        rows = climb(rows, self._frames.parent, lambda r, _: ~wanted[names[r]])
+        hit = rows >= 0
+        out[known[hit]] = names[rows[hit]]
+        return out
+
+    def _forward_of(self, op: I64) -> I64:
+        """Row of the forward op that the nearest backward ancestor-or-self of each op belongs to, by fwdbwd arrows."""
+        partner = self._partners()
+        found = climb(op, self._nesting.parent, lambda rows, _: partner[rows] < 0)
+        return np.where(found >= 0, partner[found], -1)
+
+    def _partners(self) -> I64:
+        """Per op row: its forward op, where an arrow forward → backward ends at its start."""
+        flows, ops = self._trace.flows, self._trace.ops
+        partner = np.full(len(ops) + 1, -1, np.int64)
+        rows = np.flatnonzero(flows.kind == FLOW_FWDBWD)
+        begins, ends = rows[flows.begins[rows] == 1], rows[flows.begins[rows] == 0]
+        if not len(begins) or not len(ends):
+            return partner
+        order = begins[np.argsort(flows.id[begins], kind="stable")]
+        k = np.minimum(np.searchsorted(flows.id[order], flows.id[ends]), len(order) - 1)
+        same = flows.id[order[k]] == flows.id[ends]
+        source, target = order[k[same]], ends[same]
+        forward = self._nesting.innermost(flows.thread[source], flows.time_ns[source])
+        backward = self._nesting.innermost(flows.thread[target], flows.time_ns[target])
+        both = (forward >= 0) & (backward >= 0)
+        partner[backward[both]] = forward[both]
+        return partner
+
+
+def module_class(text: str) -> str:
+    """`Linear` of `nn.Module: Linear_12`."""
+    return _NUMBERED.sub("", text.removeprefix(_MODULE))
+
+
+def _is_user_frame(text: str) -> bool:
+    """Whether a frame is the user's own: not built in, not of an installed package."""
+    return not (
+        text.startswith(("<", _MODULE)) or "site-packages" in text or "dist-packages" in text or "/torch/" in text
+        or text.startswith("torch/") or "importlib" in text
+    )  # fmt: skip

@@ -1,0 +1,125 @@
+"""From GPU work back to the call that launched it and the op that made the call.
+
+By correlation id first, by flow arrows second, by External id third (DESIGN §4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.nesting import Nesting, climb
+from gpuprof.tracefile.model import ABSENT, FLOW_LAUNCH, I32, I64, OP, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Per GPU event: row of its call and of its op (-1: unknown), the launching thread, and when it was launched."""
+
+    call: I64
+    op: I64
+    """Innermost operator; annotations do not count."""
+    scope: I64
+    """Innermost op or annotation: what tells the phase."""
+    thread: I32
+    launched_ns: I64
+    """min(call end, start of the work); ABSENT where nothing tells."""
+    begun_ns: I64
+    """When the launching call began; ABSENT where nothing tells."""
+
+
+def link(trace: Trace, nesting: Nesting) -> Links:
+    """Links every GPU event of the trace as far as the recording allows."""
+    gpu, calls, ops = trace.gpu, trace.calls, trace.ops
+    call = _by_correlation(trace)
+    thread = np.full(len(gpu), -1, np.int32)
+    begun = np.full(len(gpu), ABSENT)
+    launched = np.full(len(gpu), ABSENT)
+    linked = np.flatnonzero(call >= 0)
+    thread[linked] = calls.thread[call[linked]]
+    begun[linked] = calls.start_ns[call[linked]]
+    launched[linked] = np.minimum(calls.end_ns[call[linked]], gpu.start_ns[linked])
+    lost = np.flatnonzero(call < 0)
+    if len(lost) and len(trace.flows):
+        _by_flow(trace, lost, thread, begun, launched)
+    scope = np.full(len(gpu), -1, np.int64)
+    known = np.flatnonzero(begun != ABSENT)
+    scope[known] = nesting.innermost(thread[known], begun[known])
+    op = climb(scope, nesting.parent, lambda rows, _: ops.kind[rows] != OP)
+    lost = np.flatnonzero(op < 0)
+    if len(lost):
+        found = _by_external(trace, lost)
+        hit = found >= 0
+        op[lost[hit]] = found[hit]
+        scope[lost[hit & (scope[lost] < 0)]] = found[hit & (scope[lost] < 0)]
+        fresh = lost[hit & (thread[lost] < 0)]
+        thread[fresh] = ops.thread[op[fresh]]
+    return Links(call, op, scope, thread, launched, begun)
+
+
+def _by_correlation(trace: Trace) -> I64:
+    """Row of the call with the same correlation id: of several, the last that began before the work did."""
+    calls, gpu = trace.calls, trace.gpu
+    usable = np.flatnonzero((calls.correlation != ABSENT) & (calls.correlation != 0))
+    found = np.full(len(gpu), -1, np.int64)
+    if not len(usable) or not len(gpu):
+        return found
+    order = usable[np.lexsort((calls.start_ns[usable], calls.correlation[usable]))]
+    keys = calls.correlation[order]
+    first = np.searchsorted(keys, gpu.correlation, side="left")
+    last = np.searchsorted(keys, gpu.correlation, side="right") - 1
+    rows = np.flatnonzero(last >= first)
+    pick = last[rows]
+    late = (pick > first[rows]) & (calls.start_ns[order[pick]] > gpu.start_ns[rows])
+    while late.any():
+        pick[late] -= 1
+        late = (pick > first[rows]) & (calls.start_ns[order[pick]] > gpu.start_ns[rows])
+    found[rows] = order[pick]
+    return found
+
+
+def _by_flow(trace: Trace, lost: I64, thread: I32, begun: I64, launched: I64) -> None:
+    """Fills thread and times from the arrow that ends at the work's track and start."""
+    flows, gpu = trace.flows, trace.gpu
+    ends = np.flatnonzero((flows.kind == FLOW_LAUNCH) & (flows.begins == 0))
+    begins = np.flatnonzero((flows.kind == FLOW_LAUNCH) & (flows.begins == 1))
+    if not len(ends) or not len(begins):
+        return
+    at = {
+        (t, ns): i
+        for t, ns, i in zip(*(c[ends].tolist() for c in (flows.thread, flows.time_ns, flows.id)), strict=True)
+    }
+    origin = {
+        i: (t, ns)
+        for t, ns, i in zip(
+            *(c[begins].tolist() for c in (flows.thread, flows.time_ns, flows.id)), strict=True
+        )
+    }
+    for row in lost.tolist():
+        arrow = at.get((int(gpu.thread[row]), int(gpu.start_ns[row])))
+        source = origin.get(arrow) if arrow is not None else None
+        if source is not None and source[1] <= gpu.start_ns[row]:
+            thread[row], begun[row] = source
+            launched[row] = source[1]
+
+
+def _by_external(trace: Trace, rows: I64) -> I64:
+    """Row of the op that the work's External id names.
+
+    Some recordings write the correlation id there instead (all of 2022's): then it names no op.
+    """
+    ops, gpu = trace.ops, trace.gpu
+    external = gpu.external[rows]
+    given = external != ABSENT
+    if not given.any() or np.array_equal(external[given], gpu.correlation[rows][given]):
+        return np.full(len(rows), -1, np.int64)
+    usable = np.flatnonzero((ops.external != ABSENT) & (ops.external != 0) & (ops.kind == OP))
+    order = usable[np.argsort(ops.external[usable], kind="stable")]
+    keys = ops.external[order]
+    k = np.searchsorted(keys, external)
+    found = np.full(len(rows), -1, np.int64)
+    inside = np.flatnonzero(k < len(keys))
+    same = inside[keys[k[inside]] == external[inside]]
+    found[same] = order[k[same]]
+    return found

@@ -1,0 +1,201 @@
+"""Which part of the training an op, and the GPU work that it launched, belongs to.
+
+Marks are what names and autograd say: DataLoader ranges, the autograd engine's `evaluate_function`, forward thread
+ids (above 0 on backward ops), optimizer ranges, the user's own ranges. Ops inherit the mark of the innermost span
+around them. Host time that no mark covers is told by what comes next: before a backward pass it is forward, between
+backward and optimizer it is the optimizer's (clipping, unscaling), after the optimizer it is other (logging).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.intervals import EMPTY, Intervals, union
+from gpuprof.timeline.links import Links
+from gpuprof.timeline.nesting import Nesting, climb, inherit
+from gpuprof.timeline.steps import Steps
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I32, I64, OP, U8, Trace
+
+PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other")
+DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(PHASES))
+_UNSET = 255
+
+_ENGINE = "autograd::engine::evaluate_function"
+_RANGES = [
+    (DATA, re.compile(r"^enumerate\(DataLoader\)|^DataLoader|(^|[^a-z])(data|dataload\w*|load_?data|fetch|get_?batch|next_?batch)([^a-z]|$)", re.I)),
+    (OPTIMIZER, re.compile(r"^Optimizer\.|(^|[^a-z])(optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*)([^a-z]|$)", re.I)),
+    (BACKWARD, re.compile(r"(^|[^a-z])(backward|bwd)([^a-z]|$)", re.I)),
+    (FORWARD, re.compile(r"(^|[^a-z])(forward|fwd)([^a-z]|$)", re.I)),
+    (OTHER, re.compile(r"(^|[^a-z])(eval(uate|uation)?|validat\w*|save|saving|logging)([^a-z]|$)", re.I)),
+]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HostPhases:
+    """The phase of every op, and of host time that no op covers."""
+
+    op: U8
+    """Phase per op row."""
+    backward: Intervals
+    optimizer: Intervals
+    autograd: frozenset[int]
+    """Threads that run the backward pass only."""
+    step_end: I64
+
+    def at(self, thread: I32, t: I64) -> U8:
+        """Phase of moments outside all ops, on the given threads."""
+        phases = self._by_neighbours(t)
+        phases[np.isin(thread, list(self.autograd))] = BACKWARD
+        return phases
+
+    def _by_neighbours(self, t: I64) -> U8:
+        phases = np.full(len(t), OTHER, np.uint8)
+        inside = _inside(self.backward, t)
+        next_backward, next_optimizer = (_next_start(x, t) for x in (self.backward, self.optimizer))
+        far = np.iinfo(np.int64).max
+        k = np.searchsorted(self.step_end, t, side="right")
+        end = np.append(self.step_end, far)[k]
+        last_backward, last_optimizer = (_last_end(x, t) for x in (self.backward, self.optimizer))
+        begin = np.concatenate([[np.iinfo(np.int64).min], self.step_end])[k]
+        soon_backward, soon_optimizer = next_backward < end, next_optimizer < end
+        was_backward, was_optimizer = last_backward > begin, last_optimizer > begin
+        ahead_backward = soon_backward & (next_backward <= next_optimizer)
+        ahead_optimizer = soon_optimizer & ~ahead_backward
+        phases[ahead_backward] = FORWARD
+        phases[ahead_optimizer & was_backward] = OPTIMIZER
+        phases[ahead_optimizer & ~was_backward] = FORWARD
+        phases[~soon_backward & ~soon_optimizer & ~was_backward & ~was_optimizer] = FORWARD
+        phases[inside] = BACKWARD
+        return phases
+
+
+def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
+    """Phases of all ops of a trace."""
+    ops = trace.ops
+    mark = _marks(trace)
+    engine = _named(trace, lambda text: text.startswith(_ENGINE))
+    autograd_op = engine[ops.name] | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
+    mark[autograd_op] = BACKWARD
+    phase = inherit(mark, nesting.parent, _UNSET)
+    # Under checkpointing the forward runs again inside the backward: with gradients on, so its ops have a sequence
+    # number, and no forward thread, which backward ops have.
+    again = (
+        (ops.kind == OP)
+        & ~autograd_op
+        & (ops.sequence != ABSENT)
+        & (ops.sequence >= 0)
+        & (ops.forward_thread == 0)
+        & _inside_any(nesting, autograd_op)
+    )
+    mark[again] = RECOMPUTE
+    phase = inherit(mark, nesting.parent, _UNSET)
+    main = _main_thread(trace, autograd_op)
+    autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main}
+    backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), steps)
+    optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
+    result = HostPhases(phase, backward, optimizer, autograd, steps.end_ns)
+    bare = np.flatnonzero(phase == _UNSET)
+    # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
+    root = _roots(nesting, bare)
+    phase[bare] = result.at(ops.thread[root], ops.start_ns[root])
+    return result
+
+
+def gpu_phases(trace: Trace, links: Links, host: HostPhases) -> U8:
+    """Phase of every GPU event: that of the op it was launched from, else of the moment it was launched."""
+    phases = np.full(len(trace.gpu), OTHER, np.uint8)
+    known = np.flatnonzero(links.begun_ns != ABSENT)
+    phases[known] = host.at(links.thread[known], links.begun_ns[known])
+    scoped = np.flatnonzero(links.scope >= 0)
+    # A span as wide as the step (ProfilerStep itself) says less than the moment does.
+    scope = links.scope[scoped]
+    telling = trace.ops.kind[scope] == OP
+    telling |= _marks(trace)[scope] != _UNSET
+    telling |= links.begun_ns[scoped] == ABSENT
+    phases[scoped[telling]] = host.op[scope[telling]]
+    return phases
+
+
+def _marks(trace: Trace) -> U8:
+    """What the names of ranges say; for plain ops only names that are a contract."""
+    ops = trace.ops
+    by_name = np.full(len(trace.strings) + 1, _UNSET, np.uint8)
+    ranges = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
+    contract = [
+        i for i, text in enumerate(trace.strings) if text.startswith(("enumerate(DataLoader)", "Optimizer."))
+    ]
+    for name in {*ranges, *contract}:
+        text = trace.strings[name]
+        if text.startswith("ProfilerStep") or "::" in text:
+            continue
+        for phase, pattern in _RANGES:
+            if pattern.search(text):
+                by_name[name] = phase
+                break
+    mark = by_name[ops.name]
+    mark[(ops.kind == OP) & ~np.isin(ops.name, contract)] = _UNSET
+    return mark
+
+
+def _named(trace: Trace, test) -> np.ndarray:
+    return np.array([test(text) for text in trace.strings] + [False])
+
+
+def _main_thread(trace: Trace, autograd_op: np.ndarray) -> int:
+    """The thread with most ops that are not autograd's."""
+    threads, counts = np.unique(
+        trace.ops.thread[~autograd_op & (trace.ops.forward_thread == 0)], return_counts=True
+    )
+    if not len(threads):
+        threads, counts = np.unique(trace.ops.thread[~autograd_op], return_counts=True)
+    return int(threads[counts.argmax()]) if len(threads) else -1
+
+
+def _inside_any(nesting: Nesting, flagged: np.ndarray) -> np.ndarray:
+    """Rows that have a flagged ancestor."""
+    found = climb(nesting.parent, nesting.parent, lambda rows, _: ~flagged[rows])
+    return found >= 0
+
+
+def _roots(nesting: Nesting, rows: I64) -> I64:
+    """Outermost ancestor-or-self of each row."""
+    own = np.where(nesting.parent < 0, np.arange(len(nesting.parent)), -1)
+    return inherit(own, nesting.parent, -1)[rows]
+
+
+def _passes(trace: Trace, rows: np.ndarray, steps: Steps) -> Intervals:
+    """Backward passes as whole spans: the engine's ops of one pass with what lies between them.
+
+    A forward op on the main thread, or the end of a step, parts two passes (gradient accumulation).
+    """
+    ops = trace.ops
+    pieces = union(ops.start_ns[rows], ops.end_ns[rows])
+    if not len(pieces):
+        return EMPTY
+    forward = np.sort(ops.start_ns[~rows & (ops.kind == OP) & (ops.forward_thread == 0)])
+    marks = np.sort(np.concatenate([forward, steps.end_ns]))
+    between = np.searchsorted(marks, pieces.start[1:]) - np.searchsorted(marks, pieces.end[:-1])
+    apart = np.flatnonzero(between > 0) + 1
+    first = np.concatenate([[0], apart])
+    last = np.concatenate([apart, [len(pieces)]]) - 1
+    return Intervals(pieces.start[first], pieces.end[last])
+
+
+def _inside(intervals: Intervals, t: I64) -> np.ndarray:
+    k = np.searchsorted(intervals.start, t, side="right") - 1
+    inside = k >= 0
+    inside[inside] = t[inside] < intervals.end[k[inside]]
+    return inside
+
+
+def _next_start(intervals: Intervals, t: I64) -> I64:
+    k = np.searchsorted(intervals.start, t, side="right")
+    return np.append(intervals.start, np.iinfo(np.int64).max)[k]
+
+
+def _last_end(intervals: Intervals, t: I64) -> I64:
+    k = np.searchsorted(intervals.end, t, side="right")
+    return np.concatenate([[np.iinfo(np.int64).min], intervals.end])[k]

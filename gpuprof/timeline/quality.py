@@ -1,0 +1,226 @@
+"""Can this recording be believed: what is wrong with it, what that means, what to do.
+
+A check returns (id, severity, message) or nothing. `error`: no verdict can be given. `warning`: the numbers hold less
+than they seem to. `info`: good to know.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, NO_TEXT, OP, Trace
+
+LAUNCH_CALL = re.compile(
+    r"^(cuda|hip|cu)(Ext|Module)?Launch|^(cuda|hip|cu)GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)\w*Async|^hipMemcpyWithStream"
+)
+
+LOST_SHARE = 0.02
+"""Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
+OVERHEAD_SHARE = 0.01
+"""Overhead that the profiler reports of itself is told from this share of the window on."""
+OVERHEAD_SEVERE = 0.05
+AHEAD_SHARE = 0.25
+"""Work that ends this share of the window after it: then the host's steps are not the device's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing about a recording, for the person who reads the numbers."""
+
+    id: str
+    severity: str
+    message: str
+
+
+def check(trace: Trace, timeline: Timeline | None) -> tuple[Finding, ...]:
+    """Everything that is wrong with a recording, worst first."""
+    found = [Finding(*finding) for finding in (*_reading(trace), *_content(trace, timeline))]
+    return tuple(sorted(found, key=lambda f: ("error", "warning", "info").index(f.severity)))
+
+
+def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
+    reading = trace.reading
+    if reading.truncated:
+        yield (
+            "truncated",
+            "warning",
+            f"The file is cut: {reading.truncated}. {reading.events:,} events could be read; events are in no order of"
+            " time in the file, so any step may lack some. Let the export finish before the job ends, and record again.",
+        )
+    if reading.dropped:
+        yield (
+            "unreadable_events",
+            "warning",
+            f"{reading.dropped:,} events are not valid JSON and were left out, such as {reading.dropped_sample!r}.",
+        )
+    if reading.repaired:
+        yield (
+            "repaired_events",
+            "info",
+            f"{reading.repaired:,} events were not valid JSON (control characters, quotes in names, nan) and were mended.",
+        )
+
+
+def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str, str]]:
+    if timeline is None:
+        yield (
+            "no_events",
+            "error",
+            "The trace holds no op, no call and no GPU event that takes time: nothing was recorded. Step the profiler"
+            " through its active steps before it stops, and record again.",
+        )
+        return
+    launches = _launches(trace)
+    if not len(trace.gpu):
+        yield _no_gpu(trace, int(launches.sum()))
+    else:
+        yield from _lost(trace, timeline, launches)
+        yield from _unlinked(timeline)
+        yield from _ahead(timeline)
+    negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
+    if negative:
+        yield (
+            "negative_durations",
+            "warning",
+            f"{negative:,} events end before they start (a clock problem of the driver): they count as taking no time.",
+        )
+    yield from _steps(timeline)
+    yield from _host(trace, timeline)
+
+
+def _no_gpu(trace: Trace, launches: int) -> tuple[str, str, str]:
+    if launches:
+        return (
+            "no_gpu_events",
+            "error",
+            f"{launches:,} kernels and copies were launched but no GPU event was recorded: CUPTI delivered nothing"
+            " (another profiler attached, missing permission for GPU counters, or a driver that does not match)."
+            " Free CUPTI and record again.",
+        )
+    return (
+        "no_gpu_events",
+        "error",
+        "The trace holds no GPU events: the recording was made on the CPU only. Record with"
+        " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
+    )
+
+
+def _launches(trace: Trace) -> np.ndarray:
+    """Mask of the calls that put work on a device."""
+    names = np.zeros(len(trace.strings) + 1, bool)
+    for i in np.unique(trace.calls.name).tolist():
+        names[i] = i >= 0 and bool(LAUNCH_CALL.search(trace.strings[i]))
+    return names[trace.calls.name]
+
+
+def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tuple[str, str, str]]:
+    calls = trace.calls
+    low, high = timeline.window
+    inside = launches & (calls.start_ns >= low) & (calls.start_ns < high)
+    inside &= (calls.correlation != ABSENT) & (calls.correlation != 0)
+    total = int(inside.sum())
+    answered = np.isin(calls.correlation[inside], trace.gpu.correlation)
+    lost = total - int(answered.sum())
+    if total and lost > LOST_SHARE * total:
+        severe = lost > 0.5 * total
+        first = int(trace.gpu.start_ns.min()) - low
+        where = f" The first GPU event comes {first / 1e6:,.0f} ms into the window." if first > 0.1 * (high - low) else ""
+        yield (
+            "gpu_events_lost",
+            "error" if severe else "warning",
+            f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the device looks idler than"
+            f" it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update the driver.",
+        )
+
+
+def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    gpu, links = timeline.trace.gpu, timeline.links
+    low, high = timeline.window
+    inside = (gpu.start_ns < high) & (gpu.end_ns > low)
+    lone = inside & (links.begun_ns == ABSENT)
+    if inside.any() and lone.sum() > LOST_SHARE * inside.sum():
+        yield (
+            "gpu_events_unlinked",
+            "info" if len(timeline.trace.calls) else "warning",
+            f"{int(lone.sum()):,} of {int(inside.sum()):,} GPU events in the window have no launch in the recording"
+            " (they were launched before it began, or calls were not recorded): their time counts, their cause is unknown.",
+        )
+
+
+def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    low, high = timeline.window
+    for device in timeline.devices:
+        if device.carry_out_ns > AHEAD_SHARE * (high - low):
+            yield (
+                "host_ahead",
+                "info",
+                f"GPU {device.device} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
+                " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
+                " or end each with torch.cuda.synchronize(), to time them.",
+            )
+
+
+def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    steps = timeline.steps
+    if steps.source == "none":
+        yield (
+            "no_steps",
+            "warning",
+            "No steps were found, so the whole recording counts as one, start-up and all. Call prof.step() once a step,"
+            " or name the range that is a step with --step.",
+        )
+    elif steps.source == "periodicity":
+        yield (
+            "steps_guessed",
+            "info",
+            "Steps were told by the repetition of the kernel sequence: where a step begins is a guess. Call"
+            " prof.step() once a step to be sure.",
+        )
+    if steps.cut:
+        yield (
+            "cut_steps",
+            "info",
+            f"{steps.cut} incomplete step{'s' if steps.cut > 1 else ''} at the edge of the recording"
+            f" {'are' if steps.cut > 1 else 'is'} left out.",
+        )
+
+
+def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    ops = trace.ops
+    low, high = timeline.window
+    if not len(ops) and not len(trace.calls):
+        yield (
+            "no_host_events",
+            "warning",
+            "Only GPU events were recorded: why the device waits cannot be told. Record with ProfilerActivity.CPU too.",
+        )
+        return
+    if not len(trace.calls) and len(trace.gpu):
+        yield (
+            "no_calls",
+            "warning",
+            "No CUDA/HIP calls were recorded: when work was launched is not known, nor whether the device waited for it.",
+        )
+    other = trace.other
+    overhead = other.category == trace.string_ids.get("overhead", -2)
+    inside = overhead & (other.start_ns < high) & (other.end_ns > low)
+    pressure = other.name == trace.string_ids.get("Command Buffer Full", -2)
+    spent = int((other.end_ns - other.start_ns)[inside & ~pressure].clip(0).sum())
+    if spent > OVERHEAD_SHARE * (high - low):
+        yield (
+            "profiler_overhead",
+            "warning" if spent > OVERHEAD_SEVERE * (high - low) else "info",
+            f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead inside the window (buffers, module loading):"
+            " steps with it are slower than the training's. Warm up longer, trace fewer steps.",
+        )
+    if len(ops) and not np.any((ops.dims != NO_TEXT) & (ops.kind == OP)):
+        yield (
+            "no_shapes",
+            "info",
+            "Shapes were not recorded (record_shapes=True): FLOPs and bytes of the kernels cannot be known.",
+        )

@@ -1,0 +1,231 @@
+"""Where one step ends and the next begins.
+
+First that applies: the range the user names, ProfilerStep#N, a repeated user range that is called a step, the ends
+of the optimizer's steps, the period of the kernel sequence. Otherwise the whole recording is one window.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.errors import GpuprofError
+from gpuprof.timeline.links import Links
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, Trace
+
+CUT_SHARE = 0.7
+"""A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
+sequence lengths and logging, which move kernel sizes but hardly their number."""
+
+_STEP_WORD = re.compile(r"(^|[^a-z])(train(ing)?[ _-]?)?(step|iter(ation)?|batch)([^a-z]|$)", re.IGNORECASE)
+_NOT_A_STEP = re.compile(r"optimizer|scheduler|zero_grad|dataloader|profilerstep|lr_step", re.IGNORECASE)
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps that are analysed, in order, and the window they span."""
+
+    source: str
+    name: str | None
+    start_ns: I64
+    end_ns: I64
+    cut: int
+    merged: int = 1
+    """Micro-steps per step, where ProfilerStep counted those of an accumulation."""
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return int(self.start_ns[0]), int(self.end_ns[-1])
+
+
+def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int = 0) -> Steps | None:
+    """The steps of a trace, without the first `skip`; None if it holds nothing that takes time.
+
+    `pattern`: regular expression on range or op names whose occurrences are the steps.
+    """
+    if pattern is not None:
+        steps = _named(trace, pattern)
+    else:
+        steps = (
+            _profiler_steps(trace)
+            or _user_ranges(trace)
+            or _optimizer_steps(trace)
+            or _periodic(trace, links)
+        )
+    steps = steps and _without_cut(steps, links)
+    steps = steps or _whole(trace)
+    if steps is None:
+        return None
+    if skip >= len(steps.start_ns):
+        count = len(steps.start_ns)
+        raise GpuprofError(f"--skip {skip} leaves no step: this trace has {count} ({steps.source})")
+    return Steps(
+        steps.source, steps.name, steps.start_ns[skip:], steps.end_ns[skip:], steps.cut, steps.merged
+    )
+
+
+def _named(trace: Trace, pattern: str) -> Steps:
+    try:
+        wanted = re.compile(pattern)
+    except re.error as error:
+        raise GpuprofError(f"--step {pattern!r} is not a regular expression: {error}") from None
+    names = [i for i, text in enumerate(trace.strings) if wanted.search(text)]
+    rows = np.flatnonzero(np.isin(trace.ops.name, names))
+    if not len(rows):
+        shown = sorted({trace.strings[i] for i in np.unique(trace.ops.name[trace.ops.kind == ANNOTATION])})[
+            :6
+        ]
+        hint = f"; its ranges are {', '.join(shown)}" if shown else ""
+        raise GpuprofError(f"--step {pattern!r} matches no range or op of this trace{hint}")
+    return _spans(trace, rows, "user_range", pattern)
+
+
+def _profiler_steps(trace: Trace) -> Steps | None:
+    names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep")]
+    rows = np.flatnonzero(np.isin(trace.ops.name, names)) if names else []
+    return (
+        _merge_micro_steps(trace, _spans(trace, rows, "profiler_step", "ProfilerStep#*"))
+        if len(rows)
+        else None
+    )
+
+
+def _user_ranges(trace: Trace) -> Steps | None:
+    """The repeated range with "step", "iteration" or "batch" in its name that covers most of the recording."""
+    ops = trace.ops
+    annotations = np.flatnonzero(ops.kind == ANNOTATION)
+    groups: dict[str, list[int]] = {}
+    for name in np.unique(ops.name[annotations]).tolist():
+        text = trace.strings[name]
+        if _STEP_WORD.search(text) and not _NOT_A_STEP.search(text):
+            groups.setdefault(_DIGITS.sub("#", text), []).append(name)
+    best: Steps | None = None
+    for name, ids in groups.items():
+        rows = annotations[np.isin(ops.name[annotations], ids)]
+        steps = _spans(trace, rows, "user_range", name)
+        covered = int((steps.end_ns - steps.start_ns).sum())
+        if len(steps.start_ns) >= 2 and 2 * covered >= int(ops.end_ns.max() - ops.start_ns.min()):
+            if best is None or covered > int((best.end_ns - best.start_ns).sum()):
+                best = steps
+    return best
+
+
+def _optimizer_steps(trace: Trace) -> Steps | None:
+    """From the end of one optimizer step to the end of the next."""
+    ends = _optimizer_ends(trace)
+    if len(ends) < 2:
+        return None
+    return Steps("optimizer", "Optimizer.step", ends[:-1], ends[1:], 0)
+
+
+def _optimizer_ends(trace: Trace) -> I64:
+    """Ends of the steps of one optimizer: of several, the one that steps least often."""
+    ops = trace.ops
+    counts = {}
+    for i, text in enumerate(trace.strings):
+        if text.startswith("Optimizer.step#"):
+            rows = np.flatnonzero(ops.name == i)
+            if len(rows):
+                counts[i] = np.sort(ops.end_ns[rows])
+    return min(counts.values(), key=len) if counts else np.empty(0, np.int64)
+
+
+def _merge_micro_steps(trace: Trace, steps: Steps) -> Steps:
+    """Joins ProfilerSteps to one per optimizer step, if the optimizer steps in every k-th of them."""
+    ends = _optimizer_ends(trace)
+    at = np.searchsorted(steps.start_ns, ends, side="right") - 1
+    at = np.unique(at[at >= 0])
+    every = np.unique(np.diff(at))
+    if len(every) != 1 or every[0] < 2:
+        return steps
+    k = int(every[0])
+    last = at[at >= k - 1]
+    first = last - k + 1
+    cut = len(steps.start_ns) - k * len(last)
+    return Steps(steps.source, steps.name, steps.start_ns[first], steps.end_ns[last], cut, merged=k)
+
+
+def _periodic(trace: Trace, links: Links) -> Steps | None:
+    """The period of the kernel sequence, told by kernels that run once a step.
+
+    Layers repeat too: a period counts only if it holds a backward pass, where the trace has ops to tell.
+    """
+    known = np.flatnonzero(links.begun_ns != ABSENT)
+    if len(known) < 64:
+        return None
+    order = known[np.argsort(links.begun_ns[known], kind="stable")]
+    names = trace.gpu.name[order]
+    ids, counts = np.unique(names, return_counts=True)
+    for count in np.unique(counts[(counts >= 2) & (counts <= 64)]).tolist():
+        regular = []
+        for name in ids[counts == count].tolist():
+            spacing = np.diff(np.flatnonzero(names == name))
+            if spacing.max() <= 1.02 * spacing.min() + 2:
+                regular.append((name, float(spacing.mean())))
+        if not regular:
+            continue
+        # Of the kernels that run once a step, the one with the longest wait before it marks the boundary.
+        begun = links.begun_ns[order]
+        before = np.diff(begun, prepend=begun[0])
+        name = max((n for n, _ in regular), key=lambda n: float(np.mean(before[names == n][1:])))
+        marks = np.flatnonzero(names == name)
+        period = int(round(float(np.diff(marks).mean())))
+        same = float(np.mean(names[:-period] == names[period:])) if 0 < period < len(names) else 0.0
+        starts = begun[marks]
+        covers = (marks[-1] - marks[0] + period) >= 0.8 * len(names)
+        if same >= 0.9 and covers and _has_backward(trace, starts):
+            return Steps("periodicity", trace.strings[name], starts[:-1], starts[1:], 0)
+    return None
+
+
+def _has_backward(trace: Trace, starts: I64) -> bool:
+    ops = trace.ops
+    if not len(ops):
+        return True
+    backward = np.flatnonzero((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
+    hits = np.searchsorted(np.sort(ops.start_ns[backward]), starts)
+    return bool(np.all(np.diff(hits) > 0))
+
+
+def _spans(trace: Trace, rows: np.ndarray, source: str, name: str) -> Steps:
+    """Outermost, non-overlapping occurrences on the thread that has most of them."""
+    ops = trace.ops
+    threads, counts = np.unique(ops.thread[rows], return_counts=True)
+    rows = rows[ops.thread[rows] == threads[counts.argmax()]]
+    rows = rows[np.lexsort((-ops.end_ns[rows], ops.start_ns[rows]))]
+    start, end = ops.start_ns[rows], ops.end_ns[rows]
+    reach = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end[:-1]]))
+    keep = (start >= reach) & (end > start)
+    return Steps(source, name, start[keep], end[keep], 0)
+
+
+def _without_cut(steps: Steps, links: Links) -> Steps | None:
+    """Leaves out steps that the recording cut: no time, or far fewer launches than the others."""
+    if not len(steps.start_ns):
+        return None
+    begun = np.sort(links.begun_ns[links.begun_ns != ABSENT])
+    launches = np.searchsorted(begun, steps.end_ns) - np.searchsorted(begun, steps.start_ns)
+    usual = np.median(launches) if len(launches) > 2 else launches.max()
+    whole = launches >= CUT_SHARE * usual
+    # Only the ends can be cut; a light step in the middle is a step.
+    keep = np.flatnonzero(whole)
+    first, last = (keep[0], keep[-1] + 1) if len(keep) else (0, len(whole))
+    cut = steps.cut + len(whole) - (last - first)
+    return Steps(
+        steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged
+    )
+
+
+def _whole(trace: Trace) -> Steps | None:
+    """The whole recording as one span: all that ran on the host or a device."""
+    tables = [t for t in (trace.ops, trace.calls, trace.gpu) if len(t)]
+    if not tables:
+        return None
+    low = min(int(t.start_ns.min()) for t in tables)
+    high = max(int(t.end_ns.max()) for t in tables)
+    if high <= low:
+        return None
+    return Steps("none", None, np.array([low]), np.array([high]), 0)

@@ -1,0 +1,84 @@
+"""All that is derived from a trace, in one place: built once, read by every analysis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.categories import categories
+from gpuprof.timeline.devices import DeviceTimeline, device_timelines, kinds
+from gpuprof.timeline.links import Links, link
+from gpuprof.timeline.nesting import Nesting, nest
+from gpuprof.timeline.phases import HostPhases, gpu_phases, host_phases
+from gpuprof.timeline.steps import Steps, find_steps
+from gpuprof.tracefile.model import ABSENT, I64, U8, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """A trace with its steps, links, categories and phases, and its devices over the window."""
+
+    trace: Trace
+    nesting: Nesting
+    links: Links
+    steps: Steps
+    host: HostPhases
+    category: U8
+    """Per GPU event, index into CATEGORIES."""
+    phase: U8
+    """Per GPU event, index into PHASES."""
+    kind: U8
+    """Per GPU event: COMPUTE, COMMUNICATE or COPY."""
+    devices: tuple[DeviceTimeline, ...]
+    main_thread: int
+    """The thread that steps, else the one that makes most calls; -1 without host events."""
+    members: I64
+    """Rows of the GPU work that belongs to the window: launched in it (or, launch unknown, begun in it)."""
+
+    @property
+    def window(self) -> tuple[int, int]:
+        return self.steps.window
+
+
+def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Timeline | None:
+    """Derives everything; None if the trace holds nothing that takes time.
+
+    `step` and `skip` choose the steps (see `find_steps`).
+    """
+    nesting = nest(trace.ops.thread, trace.ops.start_ns, trace.ops.end_ns)
+    links = link(trace, nesting)
+    steps = find_steps(trace, links, step, skip)
+    if steps is None:
+        return None
+    category = categories(trace, links.op)
+    host = host_phases(trace, nesting, steps)
+    kind = kinds(trace, category)
+    low, high = steps.window
+    moment = np.where(links.begun_ns == ABSENT, trace.gpu.start_ns, links.begun_ns)
+    return Timeline(
+        trace=trace,
+        nesting=nesting,
+        links=links,
+        steps=steps,
+        host=host,
+        category=category,
+        phase=gpu_phases(trace, links, host),
+        kind=kind,
+        devices=device_timelines(trace, links, kind, steps.window),
+        main_thread=_main_thread(trace, steps),
+        members=np.flatnonzero((moment >= low) & (moment < high)),
+    )
+
+
+def _main_thread(trace: Trace, steps: Steps) -> int:
+    """The thread whose range the steps are, else the one with most calls, else with most ops."""
+    ops = trace.ops
+    if steps.name is not None and len(ops):
+        rows = np.flatnonzero((ops.start_ns == steps.start_ns[0]) & (ops.end_ns >= steps.end_ns[0]))
+        if len(rows):
+            return int(ops.thread[rows[0]])
+    for table in (trace.calls, ops):
+        if len(table):
+            return int(np.bincount(table.thread).argmax())
+    return -1
