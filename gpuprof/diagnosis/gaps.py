@@ -1,0 +1,219 @@
+"""Why a device was idle: every gap, by nanosecond, as DESIGN's words define the causes.
+
+A gap's end is the start of some work. Once that work is launched, what is left of the gap is the device's own
+(a dependency, or the time between kernels). Before that the host had not got there, and the cause is what its
+threads were doing: first the thread that makes the launch, then, where that one is in nothing, the main thread.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.frames import FrameIndex
+from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import DATA, OTHER, PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Trace
+
+CAUSES = (
+    "device",
+    "input",
+    "transfer",
+    "allocator",
+    "sync",
+    "profiler",
+    "launch",
+    "python",
+    "communication",
+    "unknown",
+)
+"""`communication` stays empty for a single rank: waiting for a peer happens inside a collective, which is busy time."""
+_DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
+_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "launch")
+
+SYNC_CALL = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx|Thread)Synchronize")
+BLOCKING_COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy(?!.*Async)")
+ALLOCATOR_CALL = re.compile(
+    r"^(cuda|hip|cu)(Ext)?(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister|Mem(Alloc|Free|Create|Release|Map"
+    r"|Unmap|SetAccess|AddressReserve|AddressFree))"
+)
+SYNC_OP = re.compile(r"^aten::(_local_scalar_dense|item|nonzero\w*|is_nonzero|_nonzero\w*)$")
+"""Ops that copy a value to the host to look at it: their copy is a synchronisation, not a transfer of data."""
+PROFILER_OVERHEAD = re.compile(r"Activity Buffer|Buffer Flush|Instrumentation|^Resource|CUPTI", re.IGNORECASE)
+"""Overhead records that are the profiler's. "Command Buffer Full" is back-pressure, module loading is the program's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GapColumns:
+    """All gaps of all devices, as columns; rows are in order of device and time."""
+
+    device: I32
+    start_ns: I64
+    end_ns: I64
+    awaited: I64
+    """GPU row of the work that ends the gap, or -1."""
+    phase: U8
+    cause: U8
+    """The cause with most of the gap's time, index into CAUSES."""
+    by_cause: I64
+    """[gaps, causes] ns; rows sum to the gap exactly."""
+    op: I64
+    """Row of the op that launches the awaited work, or -1."""
+    module: I32
+    """String id of the nn.Module, or -1."""
+    frame: I32
+    """String id of the Python frame that it launches from, or -1."""
+
+    @property
+    def ns(self) -> I64:
+        return self.end_ns - self.start_ns
+
+    @property
+    def unlaunched_ns(self) -> I64:
+        """The part of each gap before the awaited work was launched; 0 where that is not known."""
+        return self.ns - self.by_cause[:, _DEVICE] - self.by_cause[:, _UNKNOWN]
+
+
+def find_gaps(timeline: Timeline) -> GapColumns:
+    """The gaps of every device with their causes."""
+    trace, links = timeline.trace, timeline.links
+    parts = timeline.devices
+    device = np.concatenate(
+        [np.full(len(d.gaps), d.device, np.int32) for d in parts] or [np.empty(0, np.int32)]
+    )
+    start = np.concatenate([d.gaps.start for d in parts] or [np.empty(0, np.int64)])
+    end = np.concatenate([d.gaps.end for d in parts] or [np.empty(0, np.int64)])
+    awaited = np.concatenate([d.awaited for d in parts] or [np.empty(0, np.int64)])
+    has = awaited >= 0
+    phase = np.full(len(start), OTHER, np.uint8)
+    phase[has] = timeline.phase[awaited[has]]
+    by_cause = _partition(timeline, start, end, awaited)
+    op = np.full(len(start), -1, np.int64)
+    op[has] = links.op[awaited[has]]
+    begun = np.full(len(start), ABSENT)
+    begun[has] = links.begun_ns[awaited[has]]
+    thread = np.full(len(start), -1, np.int32)
+    thread[has] = links.thread[awaited[has]]
+    frames = FrameIndex(trace, timeline.nesting)
+    return GapColumns(
+        device=device,
+        start_ns=start,
+        end_ns=end,
+        awaited=awaited,
+        phase=phase,
+        cause=by_cause.argmax(axis=1).astype(np.uint8) if len(start) else np.empty(0, np.uint8),
+        by_cause=by_cause,
+        op=op,
+        module=frames.module(thread, begun, links.scope[awaited] * has - ~has),
+        frame=frames.frame(thread, begun, op),
+    )
+
+
+def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
+    """Nanoseconds of every gap per cause."""
+    trace, links = timeline.trace, timeline.links
+    by_cause = np.zeros((len(start), len(CAUSES)), np.int64)
+    if not len(start):
+        return by_cause
+    host = len(trace.ops) > 0 or len(trace.calls) > 0
+    launched = np.where(awaited >= 0, links.launched_ns[awaited], end)
+    known = (launched != ABSENT) & host
+    by_cause[~known, _UNKNOWN] = (end - start)[~known]
+    launched = np.clip(launched, start, end)
+    by_cause[known, _DEVICE] = (end - launched)[known]
+    thread = np.where(awaited >= 0, links.thread[awaited], timeline.main_thread)
+    levels = HostLevels(timeline)
+    for t in np.unique(thread[known]).tolist():
+        rows = np.flatnonzero(known & (thread == t))
+        lows, highs = start[rows], launched[rows]
+        reached, before = EMPTY, np.zeros(len(rows), np.int64)
+        for lane in dict.fromkeys((t, timeline.main_thread)):
+            for level, part in zip(_HOST_LEVELS, levels.of(lane), strict=True):
+                if not len(part):
+                    continue
+                reached = join(reached, part)
+                covered = Cover(reached).between(lows, highs)
+                by_cause[rows, CAUSES.index(level)] += covered - before
+                before = covered
+        by_cause[rows, _PYTHON] += highs - lows - before
+    return by_cause
+
+
+class HostLevels:
+    """What each host thread is doing when, as unions in order of precedence (`_HOST_LEVELS`)."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
+        self._known: dict[int, tuple[Intervals, ...]] = {}
+        trace = timeline.trace
+        self._transfer, self._sync, self._allocator = _call_kinds(timeline)
+        overhead = trace.other
+        rows = _rows_named(trace, overhead.name, lambda text: bool(PROFILER_OVERHEAD.search(text)))
+        category = trace.string_ids.get("overhead", -2)
+        rows &= overhead.category == category
+        self._profiler = union(overhead.start_ns[rows], overhead.end_ns[rows])
+
+    def of(self, thread: int) -> tuple[Intervals, ...]:
+        if thread not in self._known:
+            self._known[thread] = self._build(thread)
+        return self._known[thread]
+
+    def _build(self, thread: int) -> tuple[Intervals, ...]:
+        timeline = self._timeline
+        ops, calls = timeline.trace.ops, timeline.trace.calls
+        on_ops = ops.thread == thread
+        data = on_ops & (timeline.host.op == DATA)
+        on_calls = calls.thread == thread
+
+        def spans(rows: np.ndarray) -> Intervals:
+            rows = rows & on_calls
+            return union(calls.start_ns[rows], calls.end_ns[rows])
+
+        # Annotations are not work: a host that is in ProfilerStep#3 and nothing else is in Python.
+        work = on_ops & (ops.kind == 0)
+        launch = join(union(ops.start_ns[work], ops.end_ns[work]), spans(on_calls))
+        return (
+            union(ops.start_ns[data], ops.end_ns[data]),
+            spans(self._transfer),
+            spans(self._allocator),
+            spans(self._sync),
+            self._profiler,
+            launch,
+        )
+
+
+def _call_kinds(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Masks over the calls: blocking copies, synchronisations, allocator calls."""
+    trace, links = timeline.trace, timeline.links
+    calls, gpu, ops = trace.calls, trace.gpu, trace.ops
+    sync = _rows_named(trace, calls.name, lambda text: bool(SYNC_CALL.search(text)))
+    allocator = _rows_named(trace, calls.name, lambda text: bool(ALLOCATOR_CALL.search(text)))
+    copy = _rows_named(trace, calls.name, lambda text: bool(BLOCKING_COPY_CALL.search(text)))
+    pageable = _rows_named(trace, gpu.name, lambda text: "Pageable" in text) & (links.call >= 0)
+    copy[links.call[pageable]] = True
+    # A copy inside `.item()` or `nonzero` is how the host looks at a value: a synchronisation.
+    rows = np.flatnonzero(copy)
+    looks = np.array([bool(SYNC_OP.search(text)) for text in trace.strings] + [False])
+    scope = timeline.nesting.innermost(calls.thread[rows], calls.start_ns[rows])
+    looking = climb(scope, timeline.nesting.parent, lambda r, _: ~looks[ops.name[r]]) >= 0
+    sync[rows[looking]] = True
+    copy[rows[looking]] = False
+    return copy, sync, allocator
+
+
+def _rows_named(trace: Trace, name: I32, test: Callable[[str], bool]) -> np.ndarray:
+    """Mask of rows whose name passes; each distinct name is tested once."""
+    passes = np.zeros(len(trace.strings) + 1, bool)
+    for string_id in np.unique(name).tolist():
+        passes[string_id] = string_id >= 0 and test(trace.strings[string_id])
+    return passes[name]
+
+
+def phase_name(code: int) -> str:
+    """Name of a phase code."""
+    return PHASES[code]

@@ -1,0 +1,87 @@
+"""What the GPU work of the window consists of: by category, by op, by phase, by kernel."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.model import CategoryTime, Kernels, KernelTime, NamedTime
+from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import I64, KERNEL
+
+_MOVES = ("communication", "memcpy", "memset", "other")
+
+
+def category_bound(category: str) -> str | None:
+    """What usually limits a category, where no FLOPs and bytes are known: tensor cores, or else memory."""
+    if category in TENSOR_CATEGORIES:
+        return "compute"
+    return None if category in _MOVES else "memory"
+
+
+def durations(timeline: Timeline) -> I64:
+    """Duration of each of the window's GPU events; a negative one counts as 0."""
+    gpu = timeline.trace.gpu
+    return (gpu.end_ns - gpu.start_ns)[timeline.members].clip(0)
+
+
+def kernel_summary(timeline: Timeline, top: int) -> Kernels:
+    """The window's GPU work, with the `top` kernels by time."""
+    trace, links, rows = timeline.trace, timeline.links, timeline.members
+    ns = durations(timeline)
+    op_name = np.where(links.op[rows] >= 0, trace.ops.name[links.op[rows]] if len(trace.ops) else -1, -1)
+    calls = links.call[rows]
+    launches = len(np.unique(calls[calls >= 0])) + int((calls < 0).sum())
+    kernels = trace.gpu.kind[rows] == KERNEL
+    return Kernels(
+        count=len(rows),
+        launches_per_step=launches / len(timeline.steps.start_ns),
+        total_ns=int(ns.sum()),
+        unattributed_ns=int(ns[links.op[rows] < 0].sum()),
+        median_ns=int(np.median(ns[kernels])) if kernels.any() else None,
+        by_category=tuple(
+            CategoryTime(CATEGORIES[code], time, count, category_bound(CATEGORIES[code]))
+            for code, time, count in _grouped(timeline.category[rows], ns)
+        ),
+        by_op=tuple(
+            NamedTime(trace.text(name) or "(no op)", time, count) for name, time, count in _grouped(op_name, ns)[:top]
+        ),
+        by_phase=tuple(NamedTime(PHASES[code], time, count) for code, time, count in _grouped(timeline.phase[rows], ns)),
+        top=_top(timeline, ns, op_name, top),
+    )
+
+
+def _grouped(keys: np.ndarray, ns: I64) -> list[tuple[int, int, int]]:
+    """(key, ns, count) per distinct key, most time first. Sums are exact (no float in between)."""
+    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    times = np.zeros(len(distinct), np.int64)
+    np.add.at(times, inverse, ns)
+    order = np.lexsort((distinct, -times))
+    return [(int(distinct[i]), int(times[i]), int(counts[i])) for i in order]
+
+
+def _top(timeline: Timeline, ns: I64, op_name: I64, top: int) -> tuple[KernelTime, ...]:
+    """The kernels that take most time, each with the op that launches most of it."""
+    trace, rows = timeline.trace, timeline.members
+    names = trace.gpu.name[rows]
+    result = []
+    for name, time, count in _grouped(names, ns)[:top]:
+        mine = names == name
+        op = _grouped(op_name[mine], ns[mine])[0][0]
+        category = CATEGORIES[_grouped(timeline.category[rows][mine], ns[mine])[0][0]]
+        moved = trace.gpu.bytes[rows][mine]
+        result.append(
+            KernelTime(
+                name=trace.strings[name],
+                category=category,
+                ns=time,
+                count=count,
+                op=trace.text(op),
+                flops=None,
+                bytes=int(moved.sum()) if (moved >= 0).all() else None,
+                bound=category_bound(category),
+                efficiency=None,
+            )
+        )
+    return tuple(result)

@@ -1,0 +1,266 @@
+"""The Diagnosis: what gpuprof has found, one frozen dataclass per concept; `json` writes it as `gpuprof.diagnosis/1`.
+
+All times are whole nanoseconds. `start_ns` counts from the window's start, except in `Window` itself, whose ends
+are on the trace's own clock. None means "cannot be known from this trace", never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.tables import Tables
+
+SCHEMA = "gpuprof.diagnosis/1"
+
+Status = Literal["ok", "degraded", "unusable"]
+Severity = Literal["info", "warning", "error"]
+Bound = Literal["compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"]
+Family = Literal["compute", "memory", "host", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The file that was read."""
+
+    path: str
+    kind: str
+    bytes: int
+    events: int
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Something about the recording that the reader of the verdict must know."""
+
+    id: str
+    severity: Severity
+    message: str
+    """What is wrong, what it means for the numbers, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    status: Status
+    issues: tuple[Issue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuName:
+    device: int
+    name: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    gpus: tuple[GpuName, ...]
+    versions: dict[str, str | int | float]
+    rank: int | None
+    world_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps that were analysed. `recorded_ns` is their median; `unprofiled_ns` a measured step without a profiler."""
+
+    source: str
+    """What told the steps apart: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
+    name: str | None
+    """The range whose repetitions are the steps, where there is one."""
+    count: int
+    each_ns: tuple[int, ...]
+    recorded_ns: int
+    unprofiled_ns: int | None
+    estimated_ns: int | None
+    inflation: float | None
+    cut: int
+    """Steps left out because the recording cut them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The span of host time that was analysed, on the trace's own clock."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """How one device spent the window; compute, communication, copy and idle sum to `window_ns` exactly."""
+
+    device: int
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_ns: int
+    busy_ns: int
+    carry_in_ns: int
+    """Busy time inside the window with work that was launched before it."""
+    carry_out_ns: int
+    """Busy time after the window with work that was launched inside it."""
+    cpu_bound_fraction: float | None
+    streams: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEstimate:
+    """One step of a device with the profiler's cost removed."""
+
+    device: int
+    step_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_ns: int
+    cpu_bound_fraction: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CauseTime:
+    cause: str
+    ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A maximal interval in which nothing ran on a device, and the work it waited for."""
+
+    start_ns: int
+    ns: int
+    device: int
+    cause: str
+    op: str | None
+    module: str | None
+    phase: str
+    frame: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseGaps:
+    """Idle time before the work of one phase; the op that most of it waits for, and the class of module that is in."""
+
+    phase: str
+    ns: int
+    count: int
+    op: str | None
+    module: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    count: int
+    total_ns: int
+    by_cause: tuple[CauseTime, ...]
+    by_phase: tuple[PhaseGaps, ...]
+    largest: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryTime:
+    category: str
+    ns: int
+    count: int
+    bound: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTime:
+    name: str
+    ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    name: str
+    category: str
+    ns: int
+    count: int
+    op: str | None
+    flops: int | None
+    bytes: int | None
+    bound: str | None
+    efficiency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """GPU work (kernels, copies, sets) that belongs to the window; times are sums over streams, not a union."""
+
+    count: int
+    launches_per_step: float
+    total_ns: int
+    unattributed_ns: int
+    """Part of `total_ns` that no op could be found for."""
+    median_ns: int | None
+    by_category: tuple[CategoryTime, ...]
+    by_op: tuple[NamedTime, ...]
+    by_phase: tuple[NamedTime, ...]
+    top: tuple[KernelTime, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """Phases partition the window: `ns` sums to it, and `busy_ns` + `idle_ns` = `ns` (busy: any device at work)."""
+
+    phase: str
+    ns: int
+    busy_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Profiler:
+    """What the profiler itself may have added to a step."""
+
+    events_per_step: int
+    """Ops, calls and frames recorded on the threads that drive the device."""
+    low_ns: int
+    high_ns: int
+    """Range of the time they may have cost in a launch-bound step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    bound: Bound | None
+    family: Family | None
+    cause: str | None
+    confidence: float | None
+    summary: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything gpuprof says about one recording."""
+
+    source: Source
+    quality: Quality
+    environment: Environment
+    steps: Steps | None
+    window: Window | None
+    devices: tuple[Device, ...]
+    devices_estimated: tuple[DeviceEstimate, ...] | None
+    gaps: Gaps | None
+    kernels: Kernels | None
+    phases: tuple[PhaseTime, ...]
+    profiler: Profiler | None
+    verdict: Verdict
+    _tables: Tables | None = field(default=None, repr=False, compare=False)
+    """Columns behind the summaries, for DataFrames; not part of the JSON."""
+
+    @property
+    def tables(self) -> Tables:
+        """The columns behind the summaries as pandas DataFrames: `.gaps()`, `.kernels()`, `.ops()`, `.steps()`.
+
+        Raises GpuprofError where the trace held nothing to analyse.
+        """
+        if self._tables is None:
+            raise GpuprofError(f"{self.source.path}: nothing was recorded that could be shown as a table")
+        return self._tables

@@ -1,0 +1,112 @@
+"""The columns behind a diagnosis, as pandas DataFrames. Times are ns; `start_ns` counts from the window's start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, I32, I64
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """DataFrames of one diagnosis, each made when it is asked for."""
+
+    timeline: Timeline
+    columns: GapColumns
+
+    def gaps(self) -> pd.DataFrame:
+        """Every gap: start_ns, ns, device, cause, phase, op, module, frame, and its ns by cause."""
+        import pandas as pd
+
+        c, low = self.columns, self.timeline.window[0]
+        ops = self.timeline.trace.ops
+        table = pd.DataFrame(
+            {
+                "start_ns": c.start_ns - low,
+                "ns": c.ns,
+                "device": c.device,
+                "cause": _decode(c.cause, CAUSES),
+                "phase": _decode(c.phase, PHASES),
+                "op": self._texts(np.where(c.op >= 0, ops.name[c.op] if len(ops) else -1, -1)),
+                "module": self._texts(c.module),
+                "frame": self._texts(c.frame),
+            }
+        )
+        for i, cause in enumerate(CAUSES):
+            table[f"{cause}_ns"] = c.by_cause[:, i]
+        return table
+
+    def kernels(self) -> pd.DataFrame:
+        """Every piece of GPU work of the window, with what launched it and when."""
+        import pandas as pd
+
+        timeline = self.timeline
+        trace, links, rows = timeline.trace, timeline.links, timeline.members
+        gpu, ops, low = trace.gpu, trace.ops, timeline.window[0]
+        op = links.op[rows]
+        launched = links.launched_ns[rows]
+        return pd.DataFrame(
+            {
+                "start_ns": gpu.start_ns[rows] - low,
+                "ns": gpu.end_ns[rows] - gpu.start_ns[rows],
+                "device": gpu.device[rows],
+                "stream": gpu.stream[rows],
+                "name": self._texts(gpu.name[rows]),
+                "category": _decode(timeline.category[rows], CATEGORIES),
+                "phase": _decode(timeline.phase[rows], PHASES),
+                "op": self._texts(np.where(op >= 0, ops.name[op] if len(ops) else -1, -1)),
+                "launched_ns": pd.array(launched - low, dtype="Int64").copy()
+                if not np.any(launched == ABSENT)
+                else pd.array([None if v == ABSENT else v - low for v in launched.tolist()], dtype="Int64"),
+                "correlation": gpu.correlation[rows],
+            }
+        )
+
+    def steps(self) -> pd.DataFrame:
+        """Each analysed step: start_ns, ns."""
+        import pandas as pd
+
+        steps = self.timeline.steps
+        return pd.DataFrame(
+            {"start_ns": steps.start_ns - self.timeline.window[0], "ns": steps.end_ns - steps.start_ns}
+        )
+
+    def ops(self) -> pd.DataFrame:
+        """Every op and user range of the window: thread, name, phase, start_ns, ns, depth-first parent row."""
+        import pandas as pd
+
+        trace = self.timeline.trace
+        ops, (low, high) = trace.ops, self.timeline.window
+        rows = np.flatnonzero((ops.start_ns >= low) & (ops.start_ns < high))
+        return pd.DataFrame(
+            {
+                "start_ns": ops.start_ns[rows] - low,
+                "ns": ops.end_ns[rows] - ops.start_ns[rows],
+                "thread": ops.thread[rows],
+                "name": self._texts(ops.name[rows]),
+                "phase": _decode(self.timeline.host.op[rows], PHASES),
+                "dims": self._texts(ops.dims[rows]),
+                "parent": self.timeline.nesting.parent[rows],
+            },
+            index=pd.Index(rows, name="row"),
+        )
+
+    def _texts(self, ids: I32 | I64) -> list[str | None]:
+        strings = self.timeline.trace.strings
+        return [strings[i] if i >= 0 else None for i in ids.tolist()]
+
+
+def _decode(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:
+    import pandas as pd
+
+    return pd.Categorical.from_codes(codes.astype(np.int64), list(names))  # type: ignore[arg-type]
