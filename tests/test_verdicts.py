@@ -1,0 +1,108 @@
+"""What the tool says of recordings whose truth was measured (unprofiled timings, before and after the fix)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from conftest import ROOT, SHARED
+from traces import shared_trace
+
+import gpuprof
+from gpuprof.diagnosis.verdict import EVENT_COST_NS
+from gpuprof.tracefile.kineto.reader import read_kineto
+
+
+def diagnose(path, **options):
+    return gpuprof.diagnose(read_kineto(path, path.stat().st_size, small_bytes=1 << 28), **options)
+
+
+COMMITTED = [
+    (ROOT / "gpuprof" / "data" / "demo.json.gz", "host", "launch"),
+    (ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz", "input", None),
+    (ROOT / "tests" / "data" / "unsloth_llama1b.json.gz", "host", "launch"),
+    (ROOT / "tests" / "data" / "roofline_pair.json.gz", "compute", None),
+]
+
+
+@pytest.mark.parametrize(("path", "bound", "cause"), [pytest.param(*c, id=c[0].name) for c in COMMITTED])
+def test_committed_recordings(path, bound, cause):
+    verdict = diagnose(path).verdict
+    assert (verdict.bound, verdict.cause) == (bound, cause)
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds", "cause"),
+    [
+        ("moe_gptoss_expert_loop", {"host"}, "launch"),
+        ("tiny_lora_small_batch", {"host"}, "launch"),
+        ("unsloth_llama1b", {"host"}, "launch"),
+        ("hf_trainer_lora", {"host"}, "launch"),
+        ("tiny_lora_dataloader", {"input"}, None),
+        ("dense8b_lora_compute", {"compute", "memory", "balanced"}, None),
+        ("ddp_straggler_rank0", {"communication"}, None),
+        ("ddp_straggler_rank1", {"host"}, None),
+    ],
+)
+def test_shared_recordings(name, bounds, cause):
+    path = shared_trace(f"h200/{name}")
+    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
+    run = truth.get(name) or truth["ddp_straggler"]
+    as_recorded = diagnose(path).verdict
+    assert as_recorded.bound in bounds
+    if cause:
+        assert as_recorded.cause == cause
+    if name == "ddp_straggler_rank1" or "unprofiled_ms" not in run:
+        return
+    for ms in run["unprofiled_ms"]:
+        told = diagnose(path, step_ms=ms)
+        assert told.verdict.bound in bounds, f"with --step-ms {ms}"
+        assert told.steps.inflation == pytest.approx(told.steps.recorded_ns / (ms * 1e6))
+
+
+def test_the_profilers_cost_per_event_covers_what_was_measured():
+    """The range that `EVENT_COST_NS` states, re-derived from every run that was also timed without a profiler."""
+    shared_trace("h200/tiny_lora_small_batch")
+    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
+    costs = {}
+    for name in ("tiny_lora_small_batch", "moe_gptoss_expert_loop", "unsloth_llama1b", "tiny_lora_dataloader"):
+        diagnosis = diagnose(shared_trace(f"h200/{name}"))
+        middle = sum(truth[name]["unprofiled_ms"]) / 2
+        extra = diagnosis.steps.recorded_ns - middle * 1e6
+        costs[name] = extra / diagnosis.profiler.events_per_step
+    low, typical, high = EVENT_COST_NS
+    assert all(low <= cost <= high for cost in costs.values()), costs
+    assert min(costs.values()) < typical < max(costs.values())
+
+
+def test_a_step_time_from_outside_is_parted():
+    diagnosis = diagnose(ROOT / "gpuprof" / "data" / "demo.json.gz", step_ms=81)
+    (estimate,) = diagnosis.devices_estimated
+    parts = (estimate.compute_ns, estimate.communication_ns, estimate.copy_ns, estimate.idle_ns)
+    assert sum(parts) == estimate.step_ns == 81_000_000
+    # Kernels take as long without the profiler as with it.
+    assert estimate.compute_ns == pytest.approx(diagnosis.devices[0].compute_ns, abs=2)
+
+
+def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
+    """A device that works 60 of 100 ms beneath 20,000 recorded events waits for the profiler, not for the host."""
+    from make_trace import TraceBuilder
+
+    from gpuprof.tracefile.kineto.build import build
+    from gpuprof.tracefile.kineto.small import read_small
+
+    def trace(events: int):
+        made = TraceBuilder().step(1, 0, 100_000_000)
+        for i in range(1000):
+            at = i * 100_000
+            made.op("aten::mm", at, at + 60_000)
+            made.launch("gemm", (at + 30_000, at + 40_000), (at + 40_000, at + 100_000))
+        for i in range(events):
+            made.op("aten::view", i * 1000, i * 1000 + 1)
+        data = made.text().encode()
+        return gpuprof.diagnose(build(read_small(data), "t.json", len(data)))
+
+    assert trace(0).verdict.bound == "host"
+    inflated = trace(18_000).verdict
+    assert inflated.bound == "compute"
+    assert "profiler" in inflated.summary
