@@ -82,26 +82,26 @@ def _by_correlation(trace: Trace) -> I64:
 def _by_flow(trace: Trace, lost: I64, thread: I32, begun: I64, launched: I64) -> None:
     """Fills thread and times from the arrow that ends at the work's track and start."""
     flows, gpu = trace.flows, trace.gpu
-    ends = np.flatnonzero((flows.kind == FLOW_LAUNCH) & (flows.begins == 0))
-    begins = np.flatnonzero((flows.kind == FLOW_LAUNCH) & (flows.begins == 1))
-    if not len(ends) or not len(begins):
+    arrows = np.flatnonzero(flows.kind == FLOW_LAUNCH)
+    begins, ends = arrows[flows.begins[arrows] == 1], arrows[flows.begins[arrows] == 0]
+    if not len(begins) or not len(ends):
         return
-    at = {
-        (t, ns): i
-        for t, ns, i in zip(*(c[ends].tolist() for c in (flows.thread, flows.time_ns, flows.id)), strict=True)
-    }
-    origin = {
-        i: (t, ns)
-        for t, ns, i in zip(
-            *(c[begins].tolist() for c in (flows.thread, flows.time_ns, flows.id)), strict=True
-        )
-    }
-    for row in lost.tolist():
-        arrow = at.get((int(gpu.thread[row]), int(gpu.start_ns[row])))
-        source = origin.get(arrow) if arrow is not None else None
-        if source is not None and source[1] <= gpu.start_ns[row]:
-            thread[row], begun[row] = source
-            launched[row] = source[1]
+    # (time, track) as one number, by the rank of the time.
+    times, tracks = np.unique(flows.time_ns[ends]), len(trace.threads)
+    ends = ends[np.lexsort((flows.thread[ends], flows.time_ns[ends]))]
+    keys = np.searchsorted(times, flows.time_ns[ends]) * tracks + flows.thread[ends]
+    rank = np.minimum(np.searchsorted(times, gpu.start_ns[lost]), len(times) - 1)
+    wanted = rank * tracks + gpu.thread[lost]
+    k = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    arrow = np.where((keys[k] == wanted) & (times[rank] == gpu.start_ns[lost]), ends[k], -1)
+    hit = np.flatnonzero(arrow >= 0)
+    begins = begins[np.argsort(flows.id[begins], kind="stable")]
+    source = np.minimum(np.searchsorted(flows.id[begins], flows.id[arrow[hit]]), len(begins) - 1)
+    source = begins[source]
+    rows = lost[hit]
+    good = (flows.id[source] == flows.id[arrow[hit]]) & (flows.time_ns[source] <= gpu.start_ns[rows])
+    thread[rows[good]] = flows.thread[source[good]]
+    begun[rows[good]] = launched[rows[good]] = flows.time_ns[source[good]]
 
 
 def _by_external(trace: Trace, rows: I64) -> I64:
