@@ -63,7 +63,10 @@ def test_two_gpus_of_one_process_are_each_half_idle(tmp_path):
         start = 1000 * i
         trace.launch("gemm", (start, start + 10), (start, start + 1000), device=i % 2)
     diagnosis = diagnose(trace.write(tmp_path / "two.json"))
-    assert [(d.device, d.compute_ns, d.idle_ns) for d in diagnosis.devices] == [(0, 5000, 5000), (1, 5000, 5000)]
+    assert [(d.device, d.compute_ns, d.idle_ns) for d in diagnosis.devices] == [
+        (0, 5000, 5000),
+        (1, 5000, 5000),
+    ]
     assert diagnosis.phases[0].busy_ns == 10_000
 
 
@@ -74,7 +77,12 @@ def test_precedence_on_one_device(tmp_path):
     trace.gpu("Memcpy HtoD (Pinned -> Device)", 400, 700, stream=21, cat="gpu_memcpy", bytes=1)
     trace.gpu("Memset (Device)", 650, 660, cat="gpu_memset")
     (device,) = diagnose(trace.write(tmp_path / "t.json")).devices
-    assert (device.compute_ns, device.communication_ns, device.copy_ns, device.idle_ns) == (200, 200, 200, 400)
+    assert (device.compute_ns, device.communication_ns, device.copy_ns, device.idle_ns) == (
+        200,
+        200,
+        200,
+        400,
+    )
     assert device.streams == 3
 
 

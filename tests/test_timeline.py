@@ -68,9 +68,15 @@ def test_micro_steps_of_an_accumulation_are_one_step():
 
 def test_skip_and_named_steps():
     assert timeline_of(training(3), skip=2).steps.start_ns.tolist() == [2000]
-    named = timeline_of(training(3).annotation("my step", 0, 400).annotation("my step", 500, 2900), step="my st.p")
+    named = timeline_of(
+        training(3).annotation("my step", 0, 400).annotation("my step", 500, 2900), step="my st.p"
+    )
     assert named.steps.start_ns.tolist() == [0, 500]
-    for options, word in (({"skip": 9}, "--skip 9"), ({"step": "nothing"}, "matches no"), ({"step": "("}, "not a reg")):
+    for options, word in (
+        ({"skip": 9}, "--skip 9"),
+        ({"step": "nothing"}, "matches no"),
+        ({"step": "("}, "not a reg"),
+    ):
         with pytest.raises(GpuprofError, match=word):
             timeline_of(training(3), **options)
 
@@ -89,8 +95,14 @@ def test_steps_from_the_period_of_the_kernels():
     for i in range(6):
         at = i * 100_000
         for k in range(20):
-            trace.op("aten::mm", at + k * 1000, at + k * 1000 + 500, **{"Fwd thread id": 0, "Sequence number": k})
-            trace.launch(f"layer_{k % 4}", (at + k * 1000, at + k * 1000 + 10), (at + k * 1000 + 20, at + k * 1000 + 900))
+            trace.op(
+                "aten::mm", at + k * 1000, at + k * 1000 + 500, **{"Fwd thread id": 0, "Sequence number": k}
+            )
+            trace.launch(
+                f"layer_{k % 4}",
+                (at + k * 1000, at + k * 1000 + 10),
+                (at + k * 1000 + 20, at + k * 1000 + 900),
+            )
         engine = "autograd::engine::evaluate_function: MmBackward0"
         trace.op(engine, at + 30_000, at + 40_000, AUTOGRAD, **{"Fwd thread id": 1})
         trace.launch("loss_backward", (at + 31_000, at + 31_010), (at + 32_000, at + 39_000), tid=AUTOGRAD)
@@ -174,14 +186,22 @@ def test_a_graph_launch_owns_all_its_kernels():
         ("aten::mm", "void cublasLt::splitKreduce_kernel<32, 16, int, float>", "gemm"),
         (None, "Cijk_Ailk_Bljk_HHS_BH_MT128x128x16", "gemm"),
         ("aten::_grouped_mm", "cutlass::device_kernel<GemmUniversal<GroupProblemShape>>", "grouped_gemm"),
-        ("aten::_cudnn_attention_forward", "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16", "attention"),
+        (
+            "aten::_cudnn_attention_forward",
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16",
+            "attention",
+        ),
         (None, "void pytorch_flash::flash_fwd_kernel<...>", "attention"),
         ("aten::_softmax", "void (anonymous namespace)::cunn_SoftMaxForward<8>", "softmax"),
         ("aten::copy_", "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>", "cast/copy"),
         ("aten::mul", "void at::native::vectorized_elementwise_kernel<4, MulFunctor>", "elementwise"),
         ("aten::sum", "void at::native::reduce_kernel<512, 1>", "reduction"),
         ("aten::index", "void at::native::index_elementwise_kernel", "gather/scatter/index"),
-        ("aten::_fused_adamw_", "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>", "optimizer"),
+        (
+            "aten::_fused_adamw_",
+            "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>",
+            "optimizer",
+        ),
         ("unsloth::x", "_nf4_dequant_kernel", "dequantize"),
         (None, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>", "dequantize"),
         ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "communication"),

@@ -9,7 +9,7 @@ from conftest import ROOT, SHARED
 from traces import shared_trace
 
 import gpuprof
-from gpuprof.diagnosis.verdict import EVENT_COST_NS
+from gpuprof.diagnosis.shares import EVENT_COST_NS
 from gpuprof.tracefile.kineto.reader import read_kineto
 
 
@@ -65,7 +65,12 @@ def test_the_profilers_cost_per_event_covers_what_was_measured():
     shared_trace("h200/tiny_lora_small_batch")
     truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
     costs = {}
-    for name in ("tiny_lora_small_batch", "moe_gptoss_expert_loop", "unsloth_llama1b", "tiny_lora_dataloader"):
+    for name in (
+        "tiny_lora_small_batch",
+        "moe_gptoss_expert_loop",
+        "unsloth_llama1b",
+        "tiny_lora_dataloader",
+    ):
         diagnosis = diagnose(shared_trace(f"h200/{name}"))
         middle = sum(truth[name]["unprofiled_ms"]) / 2
         extra = diagnosis.steps.recorded_ns - middle * 1e6
@@ -106,3 +111,17 @@ def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
     inflated = trace(18_000).verdict
     assert inflated.bound == "compute"
     assert "profiler" in inflated.summary
+
+
+def test_a_cut_file_gives_no_verdict_on_waits():
+    """A missing kernel looks like a wait, so a file that lost events is not called host-bound."""
+    for name in ("broken_truncated_gzip_60pct", "broken_truncated_json_70pct"):
+        diagnosis = diagnose(shared_trace(f"public/{name}"))
+        assert (diagnosis.quality.status, diagnosis.verdict.bound) == ("degraded", None)
+        assert "missing" in diagnosis.verdict.summary
+
+
+def test_work_that_was_never_seen_launched_is_not_blamed_on_the_host():
+    diagnosis = diagnose(shared_trace("public/hta_bigint_20digit_comms_id.pt.trace"))
+    assert diagnosis.verdict.bound in (None, "communication")
+    assert {c.cause for c in diagnosis.gaps.by_cause} == {"unknown"}

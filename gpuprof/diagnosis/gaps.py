@@ -120,7 +120,8 @@ def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
     by_cause = np.zeros((len(start), len(CAUSES)), np.int64)
     if not len(start):
         return by_cause
-    host = len(trace.ops) > 0 or len(trace.calls) > 0
+    # A gap that nothing ends is the host's only where the recording would have shown a launch.
+    host = bool(np.any(links.launched_ns != ABSENT))
     launched = np.where(awaited >= 0, links.launched_ns[awaited], end)
     known = (launched != ABSENT) & host
     by_cause[~known, _UNKNOWN] = (end - start)[~known]
@@ -212,8 +213,3 @@ def _rows_named(trace: Trace, name: I32, test: Callable[[str], bool]) -> np.ndar
     for string_id in np.unique(name).tolist():
         passes[string_id] = string_id >= 0 and test(trace.strings[string_id])
     return passes[name]
-
-
-def phase_name(code: int) -> str:
-    """Name of a phase code."""
-    return PHASES[code]

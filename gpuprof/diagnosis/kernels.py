@@ -8,7 +8,7 @@ from gpuprof.diagnosis.model import CategoryTime, Kernels, KernelTime, NamedTime
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, KERNEL
+from gpuprof.tracefile.model import I64, KERNEL, Trace
 
 _MOVES = ("communication", "memcpy", "memset", "other")
 
@@ -45,20 +45,28 @@ def kernel_summary(timeline: Timeline, top: int) -> Kernels:
             for code, time, count in _grouped(timeline.category[rows], ns)
         ),
         by_op=tuple(
-            NamedTime(trace.text(name) or "(no op)", time, count) for name, time, count in _grouped(op_name, ns)[:top]
+            NamedTime(trace.text(name) or "(no op)", time, count)
+            for name, time, count in _grouped(op_name, ns, trace)[:top]
         ),
-        by_phase=tuple(NamedTime(PHASES[code], time, count) for code, time, count in _grouped(timeline.phase[rows], ns)),
+        by_phase=tuple(
+            NamedTime(PHASES[code], time, count) for code, time, count in _grouped(timeline.phase[rows], ns)
+        ),
         top=_top(timeline, ns, op_name, top),
     )
 
 
-def _grouped(keys: np.ndarray, ns: I64) -> list[tuple[int, int, int]]:
-    """(key, ns, count) per distinct key, most time first. Sums are exact (no float in between)."""
+def _grouped(keys: np.ndarray, ns: I64, names: Trace | None = None) -> list[tuple[int, int, int]]:
+    """(key, ns, count) per distinct key, most time first. Sums are exact (no float in between).
+
+    Keys with the same time come in their own order, or, being string ids of `names`, in that of their texts.
+    """
     distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
     times = np.zeros(len(distinct), np.int64)
     np.add.at(times, inverse, ns)
-    order = np.lexsort((distinct, -times))
-    return [(int(distinct[i]), int(times[i]), int(counts[i])) for i in order]
+    found = zip(distinct.tolist(), times.tolist(), counts.tolist(), strict=True)
+    if names is None:
+        return sorted(found, key=lambda row: (-row[1], row[0]))
+    return sorted(found, key=lambda row: (-row[1], names.text(row[0]) or ""))
 
 
 def _top(timeline: Timeline, ns: I64, op_name: I64, top: int) -> tuple[KernelTime, ...]:
@@ -66,9 +74,9 @@ def _top(timeline: Timeline, ns: I64, op_name: I64, top: int) -> tuple[KernelTim
     trace, rows = timeline.trace, timeline.members
     names = trace.gpu.name[rows]
     result = []
-    for name, time, count in _grouped(names, ns)[:top]:
+    for name, time, count in _grouped(names, ns, trace)[:top]:
         mine = names == name
-        op = _grouped(op_name[mine], ns[mine])[0][0]
+        op = _grouped(op_name[mine], ns[mine], trace)[0][0]
         category = CATEGORIES[_grouped(timeline.category[rows][mine], ns[mine])[0][0]]
         moved = trace.gpu.bytes[rows][mine]
         result.append(
@@ -79,7 +87,7 @@ def _top(timeline: Timeline, ns: I64, op_name: I64, top: int) -> tuple[KernelTim
                 count=count,
                 op=trace.text(op),
                 flops=None,
-                bytes=int(moved.sum()) if (moved >= 0).all() else None,
+                bytes=sum(moved.tolist()) if (moved >= 0).all() else None,
                 bound=category_bound(category),
                 efficiency=None,
             )

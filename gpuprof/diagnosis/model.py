@@ -90,6 +90,15 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
+class CauseTime:
+    """Idle time of one cause. `count`: gaps that it has a part in."""
+
+    cause: str
+    ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     """How one device spent the window; compute, communication, copy and idle sum to `window_ns` exactly."""
 
@@ -106,6 +115,8 @@ class Device:
     """Busy time after the window with work that was launched inside it."""
     cpu_bound_fraction: float | None
     streams: int
+    idle_by_cause: tuple[CauseTime, ...] = ()
+    """Sums to `idle_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,13 +130,8 @@ class DeviceEstimate:
     copy_ns: int
     idle_ns: int
     cpu_bound_fraction: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class CauseTime:
-    cause: str
-    ns: int
-    count: int
+    idle_by_cause: tuple[CauseTime, ...] = ()
+    """Sums to `idle_ns`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,8 +229,9 @@ class Profiler:
     events_per_step: int
     """Ops, calls and frames recorded on the threads that drive the device."""
     low_ns: int
+    typical_ns: int
     high_ns: int
-    """Range of the time they may have cost in a launch-bound step."""
+    """What recording them may have added to a step: least, likely, most. Never more than the step's idle time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,9 @@ This says what a step *is made of*, not yet what would shorten it, and it knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpuprof.diagnosis.model import Bound, Family, Kernels, Profiler, Verdict
+from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
-
-HOST_CAUSES = ("launch", "sync", "python", "allocator", "profiler")
 
 WAITING_SHARE = 0.25
 """The device must lose this share of the step to something before that something binds it: removing less than a
@@ -21,88 +18,66 @@ faster work. The replay's sensitivities replace this rule."""
 BALANCED = 0.05
 """Two shares closer than this are told apart by noise as well as by cause (DESIGN §2)."""
 
-EVENT_COST_NS = (500, 2_000, 5_000)
-"""What one recorded op or call costs the host: least, median and most of five H200 runs whose step was also timed
-without a profiler (0.7, 1.8, 2.0, 2.4 and 4.9 µs; shapes recorded): (recorded − unprofiled) ÷ recorded events."""
-
 LATENCY_NS = 4_000
 """Kernels shorter than this are bound by their launch and ramp-up, not by what they compute or move."""
 
-_FAMILY: dict[str, Family] = {"compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host"}
+_FAMILY: dict[str, Family] = {
+    "compute": "compute",
+    "memory": "memory",
+    "host": "host",
+    "input": "host",
+    "transfer": "host",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class Shares:
-    """One step of the primary device in ns: work by kind, idle by cause."""
+def judge(shares: Shares, kernels: Kernels, profiler: Profiler | None, whole: bool) -> Verdict:
+    """What binds the step.
 
-    step_ns: float
-    compute_ns: float
-    communication_ns: float
-    copy_ns: float
-    idle_ns: dict[str, float]
-
-    @property
-    def host_ns(self) -> float:
-        """Idle time that the host's own work causes."""
-        return sum(self.idle_ns.get(cause, 0) for cause in HOST_CAUSES)
-
-    def lost(self) -> dict[Bound, float]:
-        """Share of the step lost to each thing that is not the device's own work."""
-        idle = self.idle_ns
-        times: dict[Bound, float] = {
-            "host": self.host_ns,
-            "input": idle.get("input", 0),
-            "transfer": idle.get("transfer", 0) + self.copy_ns,
-            "communication": idle.get("communication", 0) + self.communication_ns,
-        }
-        return {bound: ns / self.step_ns for bound, ns in times.items()}
-
-
-def without_profiler(shares: Shares, cost_ns: float) -> Shares:
-    """The step when the profiler no longer takes `cost_ns` of the host's time: its idle time shrinks by as much.
-
-    Time in Python and in launches goes first, in proportion: there the profiler's hooks run.
+    `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event is
+    missing. Missing GPU events look like idle time, so then only a busy device can be believed.
     """
-    idle = dict(shares.idle_ns)
-    left = min(cost_ns, sum(idle.values()))
-    removed = left
-    for causes in (("profiler",), ("launch", "python", "sync", "allocator"), ("input", "transfer"), tuple(idle)):
-        pool = sum(idle.get(c, 0) for c in causes)
-        take = min(left, pool)
-        for cause in causes:
-            if pool > 0 and cause in idle:
-                idle[cause] -= idle[cause] * take / pool
-        left -= take
-    return Shares(shares.step_ns - removed, shares.compute_ns, shares.communication_ns, shares.copy_ns, idle)
-
-
-def judge(shares: Shares, kernels: Kernels, profiler: Profiler | None, measured: bool) -> Verdict:
-    """What binds the step. `measured`: the shares are of a step timed without the profiler."""
     bound, cause = _bound(shares, kernels)
     text = _summary(shares, kernels)
-    if not measured and profiler is not None:
-        likely = without_profiler(shares, profiler.events_per_step * EVENT_COST_NS[1])
-        after, after_cause = _bound(likely, kernels)
-        if after != bound:
+    if profiler is not None:
+        after, after_cause = _bound(without_profiler(shares, profiler.typical_ns), kernels)
+        if after != bound and after is not None:
             text += (
                 f" As recorded it looks {bound}-bound, but the profiler's own cost ({profiler.events_per_step:,} recorded"
                 f" events a step) likely explains that: without it the step is {after}-bound."
             )
             bound, cause = after, after_cause
-    return Verdict(bound=bound, family=_FAMILY.get(bound, "other"), cause=cause, confidence=None, summary=text)
+    if not whole and shares.busy_ns < (1 - WAITING_SHARE) * shares.step_ns:
+        text += " Events are missing from this file, and a missing kernel looks like a wait: no verdict."
+        bound = cause = None
+    family = None if bound is None else _FAMILY.get(bound, "other")
+    return Verdict(bound=bound, family=family, cause=cause, confidence=None, summary=text)
 
 
-def _bound(shares: Shares, kernels: Kernels) -> tuple[Bound, str | None]:
-    lost = shares.lost()
+def _bound(shares: Shares, kernels: Kernels) -> tuple[Bound | None, str | None]:
+    lost = _lost(shares)
     first = max(lost, key=lambda b: lost[b])
-    waiting = sum(lost.values())
     device = shares.compute_ns / shares.step_ns
-    if waiting >= WAITING_SHARE and (lost[first] >= WAITING_SHARE / 2 or lost[first] > device):
+    queued, unknown = (shares.idle_ns.get(cause, 0) / shares.step_ns for cause in ("device", "unknown"))
+    if unknown >= max(WAITING_SHARE, device, lost[first], queued):
+        return None, None
+    if sum(lost.values()) >= WAITING_SHARE and (lost[first] >= WAITING_SHARE / 2 or lost[first] > device):
         return first, _cause(shares) if first == "host" else None
-    if shares.idle_ns.get("device", 0) / shares.step_ns >= max(WAITING_SHARE, device):
+    if queued >= max(WAITING_SHARE, device):
         # All work was launched in time and the device still idles: it waits for itself, or for another device.
         return "latency", None
     return _device_bound(kernels), None
+
+
+def _lost(shares: Shares) -> dict[Bound, float]:
+    """Share of the step lost to each thing that is not the device's own work."""
+    idle = shares.idle_ns
+    times: dict[Bound, float] = {
+        "host": shares.host_ns,
+        "input": idle.get("input", 0),
+        "transfer": idle.get("transfer", 0) + shares.copy_ns,
+        "communication": idle.get("communication", 0) + shares.communication_ns,
+    }
+    return {bound: ns / shares.step_ns for bound, ns in times.items()}
 
 
 def _cause(shares: Shares) -> str:
@@ -126,9 +101,8 @@ def _device_bound(kernels: Kernels) -> Bound:
 
 def _summary(shares: Shares, kernels: Kernels) -> str:
     """One or two sentences: how much of the step the device works, and what it waits for."""
-    busy = shares.compute_ns + shares.communication_ns + shares.copy_ns
     step = shares.step_ns
-    text = f"The GPU works {_ms(busy)} of {_ms(step)} a step"
+    text = f"The GPU works {_ms(shares.busy_ns)} of {_ms(step)} a step"
     if shares.communication_ns > 0.05 * step:
         text += f", {_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     text += "."
@@ -136,11 +110,12 @@ def _summary(shares: Shares, kernels: Kernels) -> str:
     if idle < 0.05 * step:
         return f"{text} The host keeps it fed."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
-    launches = f"{kernels.launches_per_step:,.0f}"
+    pieces = round(kernels.launches_per_step)
+    launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
     median = kernels.median_ns or 0
     why = {
-        "launch": f"the host, which launches {launches} pieces of work a step, half of them under {_us(median)} long",
-        "python": f"the host, which is in Python between its {launches} launches a step",
+        "launch": f"the host, which launches {launches} a step, half of them under {_us(median)} long",
+        "python": f"the host, which is in Python and launches {launches} a step",
         "sync": "the host, which had itself waited for the GPU before it launched more",
         "input": "the next batch",
         "transfer": "copies that block the host",

@@ -19,7 +19,7 @@ class FrameIndex:
     def __init__(self, trace: Trace, nesting: Nesting) -> None:
         self._trace, self._nesting = trace, nesting
         frames = trace.frames
-        self._frames = nest(frames.thread, frames.start_ns, frames.end_ns) if len(frames) else None
+        self._frames = nest(frames.thread, frames.start_ns, frames.end_ns, frames.python_id) if len(frames) else None
         names = np.unique(frames.name).tolist()
         self._is_module = np.zeros(len(trace.strings) + 1, bool)
         self._is_user = np.zeros(len(trace.strings) + 1, bool)
@@ -76,11 +76,11 @@ class FrameIndex:
         """Per op row: its forward op, where an arrow forward → backward ends at its start."""
         flows, ops = self._trace.flows, self._trace.ops
         partner = np.full(len(ops) + 1, -1, np.int64)
-        rows = np.flatnonzero(flows.kind == FLOW_FWDBWD)
+        rows = np.flatnonzero((flows.kind == FLOW_FWDBWD) & (flows.id != ABSENT))
         begins, ends = rows[flows.begins[rows] == 1], rows[flows.begins[rows] == 0]
         if not len(begins) or not len(ends):
             return partner
-        order = begins[np.argsort(flows.id[begins], kind="stable")]
+        order = begins[np.lexsort((flows.time_ns[begins], flows.id[begins]))]
         k = np.minimum(np.searchsorted(flows.id[order], flows.id[ends]), len(order) - 1)
         same = flows.id[order[k]] == flows.id[ends]
         source, target = order[k[same]], ends[same]

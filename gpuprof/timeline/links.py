@@ -82,20 +82,20 @@ def _by_correlation(trace: Trace) -> I64:
 def _by_flow(trace: Trace, lost: I64, thread: I32, begun: I64, launched: I64) -> None:
     """Fills thread and times from the arrow that ends at the work's track and start."""
     flows, gpu = trace.flows, trace.gpu
-    arrows = np.flatnonzero(flows.kind == FLOW_LAUNCH)
+    arrows = np.flatnonzero((flows.kind == FLOW_LAUNCH) & (flows.id != ABSENT))
     begins, ends = arrows[flows.begins[arrows] == 1], arrows[flows.begins[arrows] == 0]
     if not len(begins) or not len(ends):
         return
     # (time, track) as one number, by the rank of the time.
     times, tracks = np.unique(flows.time_ns[ends]), len(trace.threads)
-    ends = ends[np.lexsort((flows.thread[ends], flows.time_ns[ends]))]
+    ends = ends[np.lexsort((flows.id[ends], flows.thread[ends], flows.time_ns[ends]))]
     keys = np.searchsorted(times, flows.time_ns[ends]) * tracks + flows.thread[ends]
     rank = np.minimum(np.searchsorted(times, gpu.start_ns[lost]), len(times) - 1)
     wanted = rank * tracks + gpu.thread[lost]
     k = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     arrow = np.where((keys[k] == wanted) & (times[rank] == gpu.start_ns[lost]), ends[k], -1)
     hit = np.flatnonzero(arrow >= 0)
-    begins = begins[np.argsort(flows.id[begins], kind="stable")]
+    begins = begins[np.lexsort((flows.time_ns[begins], flows.id[begins]))]
     source = np.minimum(np.searchsorted(flows.id[begins], flows.id[arrow[hit]]), len(begins) - 1)
     source = begins[source]
     rows = lost[hit]
@@ -115,7 +115,7 @@ def _by_external(trace: Trace, rows: I64) -> I64:
     if not given.any() or np.array_equal(external[given], gpu.correlation[rows][given]):
         return np.full(len(rows), -1, np.int64)
     usable = np.flatnonzero((ops.external != ABSENT) & (ops.external != 0) & (ops.kind == OP))
-    order = usable[np.argsort(ops.external[usable], kind="stable")]
+    order = usable[np.lexsort((ops.start_ns[usable], ops.external[usable]))]
     keys = ops.external[order]
     k = np.searchsorted(keys, external)
     found = np.full(len(rows), -1, np.int64)

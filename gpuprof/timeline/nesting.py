@@ -39,9 +39,14 @@ class Nesting:
         return climb(found, self.parent, lambda rows, which: self.end_ns[rows] <= t[which])
 
 
-def nest(thread: I32, start_ns: I64, end_ns: I64) -> Nesting:
-    """The nesting of spans given as columns."""
-    order = np.lexsort((-end_ns, start_ns, thread))
+def nest(thread: I32, start_ns: I64, end_ns: I64, number: I64 | None = None) -> Nesting:
+    """The nesting of spans given as columns.
+
+    Of two spans with the same times the one with the lower `number` is the outer one: ids are given out as spans
+    begin. Without numbers it is the one that stands first.
+    """
+    keys = (-end_ns, start_ns, thread)
+    order = np.lexsort(keys if number is None else (number, *keys))
     ordered_thread, ordered_start, ordered_end = thread[order], start_ns[order], end_ns[order]
     size = len(order)
     before = np.arange(-1, size - 1, dtype=np.int64)
@@ -86,6 +91,13 @@ def inherit(own: np.ndarray, parent: I64, unset: int) -> np.ndarray:
         if np.array_equal(following, source):
             return own[source]
         source = following
+
+
+def busiest_thread(thread: I32, start_ns: I64) -> int:
+    """The thread with most spans; of several, the one that begins first."""
+    counts = np.bincount(thread)
+    rows = np.flatnonzero(counts[thread] == counts.max())
+    return int(thread[rows[start_ns[rows].argmin()]])
 
 
 def _groups(keys: I32):

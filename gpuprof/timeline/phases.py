@@ -99,7 +99,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     result = HostPhases(phase, backward, optimizer, autograd, steps.end_ns)
     bare = np.flatnonzero(phase == _UNSET)
     # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
-    root = _roots(nesting, bare)
+    root = _roots(trace, nesting)[bare]
     phase[bare] = result.at(ops.thread[root], ops.start_ns[root])
     return result
 
@@ -160,10 +160,11 @@ def _inside_any(nesting: Nesting, flagged: np.ndarray) -> np.ndarray:
     return found >= 0
 
 
-def _roots(nesting: Nesting, rows: I64) -> I64:
-    """Outermost ancestor-or-self of each row."""
-    own = np.where(nesting.parent < 0, np.arange(len(nesting.parent)), -1)
-    return inherit(own, nesting.parent, -1)[rows]
+def _roots(trace: Trace, nesting: Nesting) -> I64:
+    """Outermost op around each op; an annotation around them (the step itself) is no op."""
+    ops, parent = trace.ops, nesting.parent
+    top = (parent < 0) | (ops.kind == ANNOTATION) | (ops.kind[parent] == ANNOTATION)
+    return inherit(np.where(top, np.arange(len(parent)), -1), parent, -1)
 
 
 def _passes(trace: Trace, rows: np.ndarray, steps: Steps) -> Intervals:

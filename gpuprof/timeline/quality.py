@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.timeline.steps import whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, NO_TEXT, OP, Trace
 
 LAUNCH_CALL = re.compile(
-    r"^(cuda|hip|cu)(Ext|Module)?Launch|^(cuda|hip|cu)GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)\w*Async|^hipMemcpyWithStream"
+    r"^(cuda|hip|cu)(Ext|Module)*Launch|^(cuda|hip|cu)GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)\w*Async|^hipMemcpyWithStream"
 )
 
 LOST_SHARE = 0.02
@@ -56,7 +57,7 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "unreadable_events",
             "warning",
-            f"{reading.dropped:,} events are not valid JSON and were left out, such as {reading.dropped_sample!r}.",
+            f"{reading.dropped:,} events could not be read and were left out, such as {reading.dropped_sample!r}.",
         )
     if reading.repaired:
         yield (
@@ -67,6 +68,14 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
 
 
 def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str, str]]:
+    if timeline is None and (span := whole_ns(trace)):
+        yield (
+            "impossible_times",
+            "error",
+            f"The times in this file lie up to {span / 86_400e9:,.1f} days apart: some of them are wrong, so none can be"
+            " believed. Record again; if only some events are wrong, name the range that is a step with --step.",
+        )
+        return
     if timeline is None:
         yield (
             "no_events",
@@ -82,7 +91,9 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         yield from _lost(trace, timeline, launches)
         yield from _unlinked(timeline)
         yield from _ahead(timeline)
-    negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
+    negative = sum(
+        int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames)
+    )
     if negative:
         yield (
             "negative_durations",
@@ -129,7 +140,11 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     if total and lost > LOST_SHARE * total:
         severe = lost > 0.5 * total
         first = int(trace.gpu.start_ns.min()) - low
-        where = f" The first GPU event comes {first / 1e6:,.0f} ms into the window." if first > 0.1 * (high - low) else ""
+        where = (
+            f" The first GPU event comes {first / 1e6:,.0f} ms into the window."
+            if first > 0.1 * (high - low)
+            else ""
+        )
         yield (
             "gpu_events_lost",
             "error" if severe else "warning",
@@ -210,7 +225,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     overhead = other.category == trace.string_ids.get("overhead", -2)
     inside = overhead & (other.start_ns < high) & (other.end_ns > low)
     pressure = other.name == trace.string_ids.get("Command Buffer Full", -2)
-    spent = int((other.end_ns - other.start_ns)[inside & ~pressure].clip(0).sum())
+    spent = int((other.end_ns - other.start_ns)[inside & ~pressure].clip(0).sum(dtype=np.float64))
     if spent > OVERHEAD_SHARE * (high - low):
         yield (
             "profiler_overhead",

@@ -7,17 +7,21 @@ of the optimizer's steps, the period of the kernel sequence. Otherwise the whole
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.links import Links
+from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, Trace
 
 CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
+
+LONGEST_NS = 86_400 * 10**9
+"""A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
 
 _STEP_WORD = re.compile(r"(^|[^a-z])(train(ing)?[ _-]?)?(step|iter(ation)?|batch)([^a-z]|$)", re.IGNORECASE)
 _NOT_A_STEP = re.compile(r"optimizer|scheduler|zero_grad|dataloader|profilerstep|lr_step", re.IGNORECASE)
@@ -47,7 +51,7 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     `pattern`: regular expression on range or op names whose occurrences are the steps.
     """
     if pattern is not None:
-        steps = _named(trace, pattern)
+        steps: Steps | None = _named(trace, pattern)
     else:
         steps = (
             _profiler_steps(trace)
@@ -55,7 +59,7 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
             or _optimizer_steps(trace)
             or _periodic(trace, links)
         )
-    steps = steps and _without_cut(steps, links)
+        steps = steps and _without_cut(steps, links)
     steps = steps or _whole(trace)
     if steps is None:
         return None
@@ -67,6 +71,19 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     )
 
 
+def possible(trace: Trace, steps: Steps) -> bool:
+    """Whether the window is one that can have been recorded, and sums of the GPU's times stay exact in 64 bits."""
+    low, high = steps.window
+    work = np.sum((trace.gpu.end_ns - trace.gpu.start_ns).clip(0), dtype=np.float64)
+    return high - low <= LONGEST_NS and float(work) < 2**62
+
+
+def whole_ns(trace: Trace) -> int:
+    """From the first to the last moment of the recording."""
+    whole = _whole(trace)
+    return 0 if whole is None else whole.window[1] - whole.window[0]
+
+
 def _named(trace: Trace, pattern: str) -> Steps:
     try:
         wanted = re.compile(pattern)
@@ -74,7 +91,7 @@ def _named(trace: Trace, pattern: str) -> Steps:
         raise GpuprofError(f"--step {pattern!r} is not a regular expression: {error}") from None
     names = [i for i, text in enumerate(trace.strings) if wanted.search(text)]
     rows = np.flatnonzero(np.isin(trace.ops.name, names))
-    if not len(rows):
+    if not np.any(trace.ops.end_ns[rows] > trace.ops.start_ns[rows]):
         shown = sorted({trace.strings[i] for i in np.unique(trace.ops.name[trace.ops.kind == ANNOTATION])})[
             :6
         ]
@@ -193,19 +210,23 @@ def _has_backward(trace: Trace, starts: I64) -> bool:
 def _spans(trace: Trace, rows: np.ndarray, source: str, name: str) -> Steps:
     """Outermost, non-overlapping occurrences on the thread that has most of them."""
     ops = trace.ops
-    threads, counts = np.unique(ops.thread[rows], return_counts=True)
-    rows = rows[ops.thread[rows] == threads[counts.argmax()]]
+    rows = rows[ops.end_ns[rows] > ops.start_ns[rows]]
+    if not len(rows):
+        return Steps(source, name, ops.start_ns[rows], ops.end_ns[rows], 0)
+    rows = rows[ops.thread[rows] == busiest_thread(ops.thread[rows], ops.start_ns[rows])]
     rows = rows[np.lexsort((-ops.end_ns[rows], ops.start_ns[rows]))]
     start, end = ops.start_ns[rows], ops.end_ns[rows]
     reach = np.maximum.accumulate(np.concatenate([[np.iinfo(np.int64).min], end[:-1]]))
-    keep = (start >= reach) & (end > start)
+    keep = start >= reach
     return Steps(source, name, start[keep], end[keep], 0)
 
 
 def _without_cut(steps: Steps, links: Links) -> Steps | None:
     """Leaves out steps that the recording cut: no time, or far fewer launches than the others."""
-    if not len(steps.start_ns):
+    takes_time = steps.end_ns > steps.start_ns
+    if not takes_time.any():
         return None
+    steps = replace(steps, start_ns=steps.start_ns[takes_time], end_ns=steps.end_ns[takes_time])
     begun = np.sort(links.begun_ns[links.begun_ns != ABSENT])
     launches = np.searchsorted(begun, steps.end_ns) - np.searchsorted(begun, steps.start_ns)
     usual = np.median(launches) if len(launches) > 2 else launches.max()

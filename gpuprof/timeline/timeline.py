@@ -9,9 +9,9 @@ import numpy as np
 from gpuprof.timeline.categories import categories
 from gpuprof.timeline.devices import DeviceTimeline, device_timelines, kinds
 from gpuprof.timeline.links import Links, link
-from gpuprof.timeline.nesting import Nesting, nest
+from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
 from gpuprof.timeline.phases import HostPhases, gpu_phases, host_phases
-from gpuprof.timeline.steps import Steps, find_steps
+from gpuprof.timeline.steps import Steps, find_steps, possible
 from gpuprof.tracefile.model import ABSENT, I64, U8, Trace
 
 
@@ -42,14 +42,14 @@ class Timeline:
 
 
 def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Timeline | None:
-    """Derives everything; None if the trace holds nothing that takes time.
+    """Derives everything; None if the trace holds nothing that takes time, or times that cannot be.
 
     `step` and `skip` choose the steps (see `find_steps`).
     """
-    nesting = nest(trace.ops.thread, trace.ops.start_ns, trace.ops.end_ns)
+    nesting = nest(trace.ops.thread, trace.ops.start_ns, trace.ops.end_ns, trace.ops.external)
     links = link(trace, nesting)
     steps = find_steps(trace, links, step, skip)
-    if steps is None:
+    if steps is None or not possible(trace, steps):
         return None
     category = categories(trace, links.op)
     host = host_phases(trace, nesting, steps)
@@ -80,5 +80,5 @@ def _main_thread(trace: Trace, steps: Steps) -> int:
             return int(ops.thread[rows[0]])
     for table in (trace.calls, ops):
         if len(table):
-            return int(np.bincount(table.thread).argmax())
+            return busiest_thread(table.thread, table.start_ns)
     return -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,10 +23,13 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
 
     path = Path(path)
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe cannot be read twice, a device may have no end
+            raise UnreadableTrace(f"{path} is a pipe or a device: write the trace to a file, and give that")
         with open(path, "rb") as file:
             head = file.read(512)
             size = os.fstat(file.fileno()).st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, ValueError):  # ValueError: no path, such as one with a NUL
         raise UnreadableTrace(f"{path}: no such file") from None
     except IsADirectoryError:
         raise UnreadableTrace(f"{path} is a folder: name one trace file in it{_traces_in(path)}") from None

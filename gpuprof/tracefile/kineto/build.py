@@ -23,13 +23,15 @@ _TYPES = {
     "other": model.Other,
 }
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
+_FLAGS = 1 << 24
+"""One flag for each value that might be is faster than a sort, as long as they are not more than this."""
 _NUMBER = re.compile(r"-?\d+")
 
 
 def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
-    """The Trace of what a reader found; takes the rows apart as it goes, so that they are not held twice."""
+    """The Trace of what a reader found; takes the columns out of `parsed`."""
     strings: Sequence[str] = list(parsed.strings)
-    columns = {table: _columns(parsed.rows.pop(table, []), layout.ROWS[table]) for table in layout.TABLES}
+    columns = {table: parsed.tables[table].take() for table in layout.TABLES}
     threads, thread_ids = _threads(columns, strings, parsed.metadata)
     for table, ids in thread_ids.items():
         columns[table]["thread"] = ids
@@ -55,19 +57,6 @@ def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
     return Trace(reading=reading, meta=_meta(parsed.keys), strings=strings, threads=threads, **tables)
 
 
-def _columns(arrays: list[np.ndarray], dtype: np.dtype) -> dict[str, np.ndarray]:
-    """One contiguous column per row field; each array of rows is let go as soon as it is copied."""
-    total = sum(map(len, arrays))
-    fields = {name: np.empty(total, dtype[name]) for name in dtype.names or ()}
-    at = 0
-    while arrays:
-        rows = arrays.pop(0)
-        for name, column in fields.items():
-            column[at : at + len(rows)] = rows[name]
-        at += len(rows)
-    return fields
-
-
 def _threads(
     columns: dict[str, dict[str, np.ndarray]], strings: Sequence[str], metadata: list[dict]
 ) -> tuple[tuple[Thread, ...], dict[str, np.ndarray]]:
@@ -76,8 +65,7 @@ def _threads(
     pid_rank, tid_rank = (np.cumsum(seen) - 1 for seen in (pids, tids))
     width = max(int(tids.sum()), 1)
     pairs = {t: pid_rank[c["pid"]] * width + tid_rank[c["tid"]] for t, c in columns.items()}
-    used = _seen(list(pairs.values()), int(pids.sum()) * width)
-    rank = (np.cumsum(used) - 1).astype(np.int32)
+    used, ids = _numbered(pairs, int(pids.sum()) * width)
     names = {
         (m["pid"], m["tid"]): str(m["args"]["name"])
         for m in metadata
@@ -90,10 +78,10 @@ def _threads(
     }
     pid_ids, tid_ids = np.flatnonzero(pids), np.flatnonzero(tids)
     threads = []
-    for pair in np.flatnonzero(used):
+    for pair in used.tolist():
         process, thread = strings[pid_ids[pair // width]], strings[tid_ids[pair % width]]
         threads.append(Thread(process, thread, names.get((process, thread), ""), processes.get(process, "")))
-    return tuple(threads), {t: rank[p] for t, p in pairs.items()}
+    return tuple(threads), ids
 
 
 def _seen(columns: list[np.ndarray], size: int) -> np.ndarray:
@@ -101,6 +89,16 @@ def _seen(columns: list[np.ndarray], size: int) -> np.ndarray:
     for column in columns:
         flags[column] = True
     return flags
+
+
+def _numbered(columns: dict[str, np.ndarray], size: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The distinct values of all columns, ascending and below `size`, and each column as numbers of them."""
+    if size <= _FLAGS:
+        seen = _seen(list(columns.values()), size)
+        rank = (np.cumsum(seen) - 1).astype(np.int32)
+        return np.flatnonzero(seen), {name: rank[values] for name, values in columns.items()}
+    used = np.unique(np.concatenate([np.unique(values) for values in columns.values()]))
+    return used, {name: np.searchsorted(used, v).astype(np.int32) for name, v in columns.items()}
 
 
 def _place_gpu(gpu: dict[str, np.ndarray], threads: tuple[Thread, ...]) -> None:
@@ -121,6 +119,7 @@ def _number(text: str) -> int:
 def _meta(keys: dict) -> Meta:
     distributed = keys.get("distributedInfo")
     distributed = distributed if isinstance(distributed, dict) else {}
+    properties = keys.get("deviceProperties")
     gpus = tuple(
         GpuInfo(
             device=_integer(p.get("id")) or 0,
@@ -128,7 +127,7 @@ def _meta(keys: dict) -> Meta:
             memory_bytes=_integer(p.get("totalGlobalMem")),
             properties=p,
         )
-        for p in keys.get("deviceProperties") or ()
+        for p in (properties if isinstance(properties, list) else ())
         if isinstance(p, dict)
     )
     versions = {k: v for k, v in keys.items() if isinstance(v, (str, int, float)) and k.endswith("_version")}

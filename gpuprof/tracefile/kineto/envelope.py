@@ -11,8 +11,9 @@ LIMIT_BYTES = 64 << 20
 """Header, tail and single events longer than this are not a profiler's: real ones stay under some MB."""
 
 _SPACE = re.compile(rb"[\s\x00]*")
-_STRING = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_STRUCTURE = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
+_STRING = re.compile(rb'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+# A string without an end is one token too: each of its quotes would else be tried as a beginning.
+_STRUCTURE = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[\[\]{}]', re.DOTALL)
 _SCALAR = re.compile(rb"[^,\]}\s]+")
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
 

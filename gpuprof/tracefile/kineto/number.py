@@ -8,12 +8,14 @@ from decimal import ROUND_HALF_UP, Decimal
 _PLAIN = re.compile(rb"(-?)(\d{1,15})(?:\.(\d+))?\Z")
 _ANY = re.compile(rb'"?\s*([+-]?\d{1,40}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,3})?)\s*"?\Z')
 INT64 = range(-(2**63) + 1, 2**63)
+TIMES = range(-(2**62) + 1, 2**62)
+"""Unix time until 2116: the difference of any two of these is an int64 too."""
 
 
 def nanoseconds(text: bytes) -> tuple[int, bool] | None:
     """Nanoseconds of a time in µs given as JSON text, and whether digits below 1 ns were rounded away.
 
-    A number in quotes is read too. None if it is no number or lies outside int64 (292 years).
+    A number in quotes is read too. None if it is no number or lies outside TIMES (146 years).
     """
     plain = _PLAIN.match(text)
     if plain:
@@ -28,7 +30,7 @@ def nanoseconds(text: bytes) -> tuple[int, bool] | None:
     if not odd:
         return None
     exact = Decimal(odd[1].decode()) * 1000
-    if abs(exact) >= 2**63:
+    if abs(exact) >= 2**62:
         return None
     value = int(exact.to_integral_value(rounding=ROUND_HALF_UP))
-    return (value, value != exact) if value in INT64 else None
+    return (value, value != exact) if value in TIMES else None

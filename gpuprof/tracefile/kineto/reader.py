@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from pathlib import Path
 
@@ -28,12 +29,14 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
         else:
             parsed = read_small(data, truncated)
     except NeedMore:
-        raise UnreadableTrace(
-            f"{path}: ends before its first event: the export did not finish, record again"
-        ) from None
+        why = truncated or "the export did not finish"
+        raise UnreadableTrace(f"{path} ends before its first event: {why}, record again") from None
     except UnreadableTrace as error:
         raise UnreadableTrace(f"{path} is not a profiler trace: {error}") from None
-    return build(parsed, str(path), size)
+    trace = build(parsed, str(path), size)
+    if trace.reading.dropped and not trace.reading.events:
+        raise UnreadableTrace(f"{path} is not a profiler trace: nothing in its list is an event with a time")
+    return trace
 
 
 def _whole_text(path: Path, size: int, limit: int) -> tuple[bytes | None, str | None]:
@@ -48,19 +51,29 @@ def _whole_text(path: Path, size: int, limit: int) -> tuple[bytes | None, str | 
         return _inflate(file.read(), limit)
 
 
+_PIECE_BYTES = 1 << 10
+"""Compressed bytes at a time: a damaged piece loses the text of no other."""
+_PADDING = re.compile(rb"\0*")
+
+
 def _inflate(data: bytes, limit: int) -> tuple[bytes | None, str | None]:
     """The text of gzip members, up to a cut or damage; None when longer than `limit`."""
-    parts, total = [], 0
-    while data.startswith(b"\x1f\x8b"):
+    parts, total, at = [], 0, 0
+    while data.startswith(b"\x1f\x8b", at):
         member = isal_zlib.decompressobj(wbits=31)
-        try:
-            parts.append(member.decompress(data, limit - total + 1))
-        except (isal_zlib.error, zlib.error):
-            return b"".join(parts), "the gzip data is damaged"
-        total += len(parts[-1])
-        if total > limit:
-            return None, None
+        while not member.eof and at < len(data):
+            piece = data[at : at + _PIECE_BYTES]
+            try:
+                parts.append(member.decompress(piece, limit - total + 1))
+            except (isal_zlib.error, zlib.error):
+                return b"".join(parts), "the gzip data is damaged"
+            at += len(piece)
+            total += len(parts[-1])
+            if total > limit:
+                return None, None
         if not member.eof:
             return b"".join(parts), "the gzip data ends early"
-        data = member.unused_data.lstrip(b"\0")
+        at -= len(member.unused_data)
+        padding = _PADDING.match(data, at)
+        at = padding.end() if padding else at
     return b"".join(parts), None

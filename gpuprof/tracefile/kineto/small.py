@@ -14,13 +14,16 @@ import msgspec
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout
+from gpuprof.tracefile.kineto.columns import Tables
 from gpuprof.tracefile.kineto.envelope import find_events, object_end, parse_tail
-from gpuprof.tracefile.kineto.number import INT64, nanoseconds
+from gpuprof.tracefile.kineto.number import INT64, TIMES, nanoseconds
 from gpuprof.tracefile.kineto.repair import repair
 from gpuprof.tracefile.model import ABSENT, NO_TEXT
 
 ABSENT32 = np.iinfo(np.int32).min
 INT32 = range(-(2**31) + 1, 2**31)
+
+NO_END = "the event list has no end"
 
 _EMPTY = msgspec.Raw()
 
@@ -91,10 +94,9 @@ class Strings(dict):
 
 @dataclass
 class Parsed:
-    """What a reader hands to `build`: rows per table, their strings, the envelope, and how the reading went."""
+    """What a reader hands to `build`: columns per table, their strings, the envelope, and how the reading went."""
 
-    rows: dict[str, list[np.ndarray]]
-    """Per table, arrays of `layout.ROWS` dtype in file order."""
+    tables: Tables
     strings: Strings | list[str]
     keys: dict
     """Top-level keys around the events."""
@@ -113,6 +115,7 @@ def read_small(data: bytes, truncated: str | None = None) -> Parsed:
     """Reads a whole document. `truncated`: why `data` is known to end early (a cut gzip), or None."""
     keys, events = {}, None
     try:
+        _check_encoding(data)
         if data.lstrip()[:1] == b"[":
             events = _EVENTS(data)
         else:
@@ -120,10 +123,10 @@ def read_small(data: bytes, truncated: str | None = None) -> Parsed:
             if "traceEvents" in members:
                 events = _EVENTS(members["traceEvents"])
                 keys = {k: _any(v) for k, v in members.items() if k != "traceEvents"}
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         events = None
     parsed = Parsed(
-        rows={}, strings=Strings(), keys=keys, text_bytes=len(data), truncated=truncated, reader="small"
+        tables=Tables(), strings=Strings(), keys=keys, text_bytes=len(data), truncated=truncated, reader="small"
     )
     if events is None:
         events = _tolerant(data, parsed)
@@ -132,7 +135,7 @@ def read_small(data: bytes, truncated: str | None = None) -> Parsed:
 
 
 def add_events(events: Iterable[Event], parsed: Parsed) -> None:
-    """Turns events into rows and appends them to `parsed` (one array per table and call)."""
+    """Turns events into rows and appends them to `parsed`."""
     strings = parsed.strings
     assert isinstance(strings, Strings)
     rows: dict[str, list[tuple]] = {table: [] for table in layout.TABLES}
@@ -145,7 +148,7 @@ def add_events(events: Iterable[Event], parsed: Parsed) -> None:
             drop(parsed, repr(event.name))
     for table, values in rows.items():
         if values:
-            parsed.rows.setdefault(table, []).append(np.array(values, dtype=layout.ROWS[table]))
+            parsed.tables[table].add(np.array(values, dtype=layout.ROWS[table]), len(values))
 
 
 def add_texts(texts: Iterable[bytes], parsed: Parsed) -> None:
@@ -198,7 +201,7 @@ def _add(event: Event, rows: dict[str, list[tuple]], strings: Strings, parsed: P
     end = start[0]
     if len(bytes(event.dur)):
         duration = nanoseconds(bytes(event.dur))
-        if duration is None or start[0] + duration[0] not in INT64:
+        if duration is None or start[0] + duration[0] not in TIMES:
             return None
         parsed.rounded += duration[1]
         end += duration[0]
@@ -255,7 +258,7 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
     return values
 
 
-_SPLIT = re.compile(rb'\}[\s\x00]*,?[\s\x00]*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id|bp)"\s*:)')
+_SPLIT = re.compile(rb'\}[\s\x00]*(?:,[\s\x00]*)?(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id|bp)"\s*:)')
 
 
 def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
@@ -266,7 +269,7 @@ def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
     texts: list[bytes] = []
     for begin, after in zip(starts, [*starts[1:], len(data)], strict=True):
         text = data[begin:after].strip(b" \t\r\n\x00,")
-        end = _event_then_close(text)
+        end = event_then_close(text)
         if end is None:
             texts.append(text)
             continue
@@ -275,13 +278,13 @@ def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
         parsed.keys |= parse_tail(tail.lstrip(b" \t\r\n\x00,")[1:])
         break
     else:
-        parsed.truncated = parsed.truncated or "the event list has no end"
-        if texts and not _is_whole(texts[-1]):
+        parsed.truncated = parsed.truncated or NO_END
+        if texts and not is_whole(texts[-1]):
             texts.pop()
     return list(_decode_each((t for t in texts if t), parsed))
 
 
-def _event_then_close(text: bytes) -> int | None:
+def event_then_close(text: bytes) -> int | None:
     """Where the event ends, if the list's `]` follows it in this piece (or the piece is the `]` alone)."""
     if text.startswith(b"]"):
         return 0
@@ -291,22 +294,24 @@ def _event_then_close(text: bytes) -> int | None:
     return None
 
 
-def _is_whole(text: bytes) -> bool:
+def is_whole(text: bytes) -> bool:
+    """Whether the text is an event to its end, and not the beginning of one."""
     return object_end(text) == len(text) or repair(text) is not None
 
 
 def _decode_each(texts: Iterable[bytes], parsed: Parsed) -> Iterable[Event]:
     for text in texts:
         try:
+            _check_encoding(text)
             yield _EVENT(text)
             continue
-        except (msgspec.DecodeError, RecursionError):
+        except (ValueError, RecursionError):
             mended = repair(text)
         event = None
         if mended is not None:
             try:
                 event = _EVENT(mended)
-            except (msgspec.DecodeError, RecursionError):
+            except (ValueError, RecursionError):
                 event = None
         if event is None:
             drop(parsed, text.decode("utf-8", "replace"))
@@ -315,10 +320,16 @@ def _decode_each(texts: Iterable[bytes], parsed: Parsed) -> Iterable[Event]:
             yield event
 
 
+def _check_encoding(text: bytes) -> None:
+    """UnicodeDecodeError if the text is not UTF-8: msgspec does not look into values that it hands on as they are."""
+    if not text.isascii():
+        text.decode()
+
+
 def _any(raw: msgspec.Raw) -> Any:
     try:
         return _ANY(raw)
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 
@@ -329,9 +340,15 @@ def _text(value: Any) -> str:
 def _inner(raw: msgspec.Raw) -> str:
     """A JSON value as text: a string without its quotes, anything else as written."""
     text = bytes(raw)
-    if text.startswith(b'"'):
+    if not text.startswith(b'"'):
+        return text.decode()
+    try:
         return _text(_ANY(text))
-    return text.decode()
+    except ValueError:
+        mended = repair(b'{"":' + text + b"}")
+        if mended is None:
+            raise
+        return _text(_ANY(mended)[""])
 
 
 def _int(value: Any) -> int:

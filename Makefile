@@ -1,0 +1,41 @@
+# Needs make and a python3 with venv; everything else is installed into .venv on first use.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test slow lint bench hta clean
+
+demo: .venv/.installed ## what gpuprof says of a run that comes with it
+	@$(BIN)/gpuprof demo
+
+test: .venv/.installed-dev ## the tests; those that need what is not there are skipped, in CI failed
+	@$(BIN)/python -m pytest $(ARGS)
+
+slow: .venv/.installed-dev ## the tests that take minutes
+	@$(BIN)/python -m pytest -m slow $(ARGS)
+
+lint: .venv/.installed-dev
+	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/pyright --pythonpath $(BIN)/python
+
+bench: .venv/.installed-dev .venv-hta/.installed ## loading, beside json, orjson, HTA and the machine's own limit
+	@$(BIN)/python -m benchmarks.load --hta-python .venv-hta/bin/python $(ARGS)
+
+hta: .venv-hta/.installed ## HolisticTraceAnalysis, in a venv of its own: it wants an older pandas
+
+clean:
+	rm -rf .venv .venv-hta
+
+# A stamp is newer than what it was made from, so an unchanged checkout installs nothing.
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(PIP) --editable .
+	@touch $@
+
+.venv/.installed-dev: .venv/.installed
+	$(PIP) --editable '.[dev]'
+	@touch $@
+
+.venv-hta/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-hta
+	.venv-hta/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[hta]'
+	@touch $@

@@ -1,0 +1,1 @@
+"""How fast traces load (`python -m benchmarks.load`), and traces to find out with (`benchmarks.generate`)."""

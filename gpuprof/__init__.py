@@ -1,0 +1,110 @@
+"""gpuprof: why a fine-tuning step takes as long as it does, what to change, and how much that will gain.
+
+    import gpuprof
+
+    diagnosis = gpuprof.diagnose("trace.json.gz")
+    print(diagnosis.verdict.summary)
+
+Importing this costs nothing: numpy and the rest are loaded by the first call that needs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import os
+
+    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.errors import GpuprofError
+    from gpuprof.tracefile.model import Trace
+
+__all__ = ["Diagnosis", "GpuprofError", "Trace", "__version__", "diagnose", "load"]
+
+__version__: str
+
+_HOMES = {
+    "Diagnosis": "gpuprof.diagnosis.model",
+    "GpuprofError": "gpuprof.errors",
+    "Trace": "gpuprof.tracefile.model",
+}
+
+
+def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`.
+
+    `progress` is called now and then with the bytes read and the bytes there are. Raises GpuprofError, one
+    line that says what to do, if the file cannot be read.
+    """
+    from gpuprof.tracefile.read import read_trace
+
+    _draw_in_notebooks()
+    return read_trace(path, progress)
+
+
+def diagnose(
+    recording: str | os.PathLike[str] | Trace,
+    *,
+    step: str | None = None,
+    skip: int = 0,
+    step_ms: float | None = None,
+    top: int = 10,
+) -> Diagnosis:
+    """Why a step of this recording, a path or a loaded Trace, takes as long as it does.
+
+    step: regular expression on the ranges or ops that are the steps; found out if not given.
+    skip: leave out so many steps at the beginning.
+    step_ms: a step measured without the profiler, in milliseconds.
+    top: how many kernels and gaps to name.
+    """
+    from gpuprof.diagnosis import diagnose as diagnosing
+    from gpuprof.tracefile.model import Trace
+
+    trace = recording if isinstance(recording, Trace) else load(recording)
+    _draw_in_notebooks()
+    return diagnosing.diagnose(trace, step=step, skip=skip, step_ms=step_ms, top=top)
+
+
+def _draw_in_notebooks() -> None:
+    """Gives Diagnosis and Trace the `_repr_html_` that notebooks look for.
+
+    Both live on floors below report/ and may not import it; this, the roof, may.
+    """
+    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.tracefile.model import Trace
+
+    Diagnosis._repr_html_ = _diagnosis_html  # type: ignore[attr-defined]
+    Trace._repr_html_ = _trace_html  # type: ignore[attr-defined]
+
+
+def _diagnosis_html(diagnosis: Diagnosis) -> str:
+    from gpuprof.report.notebook import diagnosis_html
+
+    return diagnosis_html(diagnosis)
+
+
+def _trace_html(trace: Trace) -> str:
+    from gpuprof.report.notebook import trace_html
+
+    return trace_html(trace)
+
+
+def __getattr__(name: str) -> Any:
+    """Types and the version, on first use."""
+    if name in _HOMES:
+        from importlib import import_module
+
+        return getattr(import_module(_HOMES[name]), name)
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("gpuprof-toolkit")
+        except PackageNotFoundError:  # a checkout on the path, never installed
+            return "0+unknown"
+    raise AttributeError(f"module 'gpuprof' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,126 @@
+"""`gpuprof diagnose`: a recording in, on the terminal or as JSON what its steps spend their time on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprof.cli.output import say, show, write
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.cli.gates import Gate
+    from gpuprof.diagnosis.model import Diagnosis
+
+GATE_FAILED = 1
+UNUSABLE = 2
+TOP_IN_JSON = 10
+
+
+def _gates(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Gate, ...]:
+    if not texts:
+        return ()
+    from gpuprof.cli.gates import parse
+
+    try:
+        return tuple(parse(text) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value > 0):
+        raise click.BadParameter("a step takes a time above 0")
+    return value
+
+
+@click.command(short_help="Say why a step takes as long as it does.")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
+@click.option(
+    "--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10)."
+)
+@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
+@click.option(
+    "--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps."
+)
+@click.option(
+    "--step-ms", type=float, callback=_finite, metavar="MS", help="A step measured without profiler."
+)
+@click.option(
+    "--fail-on", multiple=True, callback=_gates, metavar="METRIC:LIMIT",
+    help="Exit 1 if METRIC is above LIMIT: idle:40%, cpu_bound:30%, step_time:200ms, unattributed:5%, or a "
+    "cause of idle time, such as launch:20%. May be repeated.",
+)  # fmt: skip
+def command(
+    path: Path | None,
+    json: bool,
+    top: int | None,
+    step: str | None,
+    skip: int,
+    step_ms: float | None,
+    fail_on: tuple[Gate, ...],
+) -> int:
+    """Say why a step of the training recorded in PATH takes as long as it does.
+
+    PATH is a trace that torch.profiler exported, .json or .json.gz.
+    """
+    if path is None:
+        raise GpuprofError("which recording? gpuprof diagnose PATH (a .json or .json.gz from torch.profiler)")
+    diagnosis = diagnose_file(path, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    if json:
+        from gpuprof.diagnosis.json import dumps
+
+        write(dumps(diagnosis) + "\n")
+    else:
+        from gpuprof.report.terminal import ROWS, render
+
+        show(lambda width: render(diagnosis, width, top or ROWS))
+    return exit_code(diagnosis, fail_on, as_json=json)
+
+
+def diagnose_file(
+    path: Path,
+    *,
+    step: str | None = None,
+    skip: int = 0,
+    step_ms: float | None = None,
+    top: int = TOP_IN_JSON,
+) -> Diagnosis:
+    """The diagnosis of a file, with a progress bar while it is read."""
+    from gpuprof import diagnose, load
+    from gpuprof.cli.progress import reading
+
+    with reading(path.name) as progress:
+        trace = load(path, progress)
+    return diagnose(trace, step=step, skip=skip, step_ms=step_ms, top=top)
+
+
+def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:
+    """What the shell is told; says on stderr what stdout does not."""
+    if diagnosis.quality.status == "unusable":
+        if as_json:
+            worst = [issue.message for issue in diagnosis.quality.issues if issue.severity == "error"]
+            say(" ".join(["this recording cannot be diagnosed:", *worst[:1]]))
+        return UNUSABLE
+    codes = [_check(gate, diagnosis) for gate in gates]
+    return max(codes, default=0)
+
+
+def _check(gate: Gate, diagnosis: Diagnosis) -> int:
+    """0 if the gate holds. One that cannot be checked must not pass for one that does."""
+    from gpuprof.cli.gates import TIMES, measure
+    from gpuprof.report.numbers import duration, percent
+
+    value = measure(gate, diagnosis)
+    if value is None:
+        say(f"--fail-on {gate.metric}: this recording does not tell")
+        return UNUSABLE
+    if value <= gate.limit:
+        return 0
+    shown = duration(value) if gate.metric in TIMES else percent(value)
+    say(f"gate failed: {gate.metric} is {shown}, the limit is {gate.text}")
+    return GATE_FAILED

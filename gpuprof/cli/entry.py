@@ -1,0 +1,128 @@
+"""`gpuprof`: finds the command, runs it, and turns whatever goes wrong into one line and an exit code.
+
+0: done. 1: a gate failed. 2: gpuprof could not do it. 130: interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuprof.cli.output import discard, say
+from gpuprof.errors import GpuprofError
+
+COMMANDS = {
+    "diagnose": "gpuprof.cli.diagnose",
+    "demo": "gpuprof.cli.demo",
+}
+"""Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""
+
+INTERRUPTED = 130
+FAILED = 2
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return import_module(COMMANDS[cmd_name]).command if cmd_name in COMMANDS else None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, but a path in place of a command is understood for what it is."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            if Path(name).exists():
+                raise click.UsageError(
+                    f"{name!r} is no command; to diagnose it: gpuprof diagnose {name}", ctx
+                )
+            raise click.UsageError(f"no command {name!r}; there are {', '.join(COMMANDS)}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from gpuprof import __version__
+
+        click.echo(f"gpuprof {__version__}")
+        ctx.exit()
+
+
+class _NoVariable(click.Option):
+    """An option that no environment variable sets: GPUPROF_VERSION is likely somebody's own."""
+
+    def resolve_envvar_value(self, ctx: click.Context) -> str | None:
+        return None
+
+
+@click.group(
+    cls=Commands,
+    invoke_without_command=True,
+    context_settings={"auto_envvar_prefix": "GPUPROF", "help_option_names": ["-h", "--help"]},
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version, cls=_NoVariable,
+    help="Show the version and exit.",
+)  # fmt: skip
+@click.pass_context
+def commands(ctx: click.Context) -> None:
+    """Why a fine-tuning step takes as long as it does.
+
+    Every option can be set by a variable: --top of diagnose by GPUPROF_DIAGNOSE_TOP.
+    """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code; no exception leaves it."""
+    try:
+        if "_GPUPROF_COMPLETE" in os.environ:  # the shell asks for completions
+            commands.main(prog_name="gpuprof")
+        with commands.make_context("gpuprof", list(sys.argv[1:] if arguments is None else arguments)) as ctx:
+            code: Any = commands.invoke(ctx)
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        if sys.stderr is not None and sys.stderr.isatty():
+            print(file=sys.stderr)  # the terminal has just shown ^C
+        return INTERRUPTED
+    except click.ClickException as error:
+        where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gpuprof"
+        say(f"{error.format_message().rstrip('.')} ({where} --help says more)")
+        return FAILED
+    except BrokenPipeError:  # a help text whose reader has gone away
+        discard(sys.stdout)
+        return 0
+    except GpuprofError as error:
+        _show_traceback()
+        say(str(error))
+        return error.exit_code
+    except MemoryError:
+        _show_traceback()
+        say("there is not enough memory for this trace: record fewer steps, or use a larger machine")
+        return FAILED
+    except Exception as error:
+        hint = "" if _show_traceback() else "; GPUPROF_DEBUG=1 shows where, please report it"
+        say(f"unexpected {type(error).__name__}: {error}{hint}")
+        return FAILED
+
+
+def _show_traceback() -> bool:
+    """Shows where an error came from, to whoever asked for it."""
+    asked = os.environ.get("GPUPROF_DEBUG", "").lower() not in ("", "0", "false", "no")
+    if asked:
+        traceback.print_exc()
+    return asked

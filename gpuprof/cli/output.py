@@ -1,0 +1,83 @@
+"""Where a command's words go: data to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO, cast
+
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LONGEST_MESSAGE = 2000
+
+_PLAIN = str.maketrans("█▓▒░∙╱╲▚╳─┄∿·…←×µ–−→✗", "#%=-.//o*_._-~<xu-->x")
+"""For each of our own characters one that every encoding has, of the same width."""
+
+
+def say(message: str) -> None:
+    """One line on stderr; names in it are text, whatever they hold."""
+    from gpuprof.report.names import escape
+
+    if sys.stderr is None:
+        return
+    line = escape(" ".join(message.split()))[:_LONGEST_MESSAGE]
+    with contextlib.suppress(OSError):  # nobody is left to tell
+        sys.stderr.write(_encodable(f"gpuprof: {line}\n", sys.stderr))
+        sys.stderr.flush()
+
+
+def write(text: str) -> None:
+    """Text on stdout. A reader that has gone away (`| head`) is no error."""
+    stdout = sys.stdout
+    if stdout is None:
+        return
+    try:
+        stdout.write(_encodable(text, stdout))
+        stdout.flush()
+    except BrokenPipeError:
+        discard(stdout)
+    except OSError as error:
+        discard(stdout)
+        raise GpuprofError(f"the output cannot be written: {error.strerror}") from error
+
+
+def show(render: Callable[[int], RenderableType]) -> None:
+    """What `render` draws for the width of the terminal, coloured if stdout is one."""
+    from rich.console import Console
+
+    if sys.stdout is None:
+        return
+    stdout = Console()
+    # On a page of its own: a console ends the process where its reader has gone away.
+    page = Console(
+        file=io.StringIO(), width=stdout.width, force_terminal=stdout.is_terminal, no_color=stdout.no_color,
+        color_system=cast("Any", stdout.color_system), highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
+    with page.capture() as captured:
+        page.print(render(page.width))
+    # Rows are filled up to the full width, and a blank tail would wrap in a narrower pager.
+    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+
+
+def _encodable(text: str, stream: TextIO) -> str:
+    """The text as the stream's encoding can hold it."""
+    encoding = stream.encoding or "utf-8"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = text.translate(_PLAIN).encode(encoding, "backslashreplace").decode(encoding)
+    return text
+
+
+def discard(stream: TextIO) -> None:
+    """Sends what is still buffered nowhere, or Python would complain about it at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

@@ -1,0 +1,62 @@
+"""A bar on stderr while a large file is read: only on a terminal, only if it takes longer than a second."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+PATIENCE_S = 1.0
+"""Seconds that nobody minds waiting without a word."""
+
+
+@contextmanager
+def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """What to call with (bytes read, bytes in all), or None where nobody would see a bar."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    bar = _LateBar(f"reading {name}")
+    try:
+        yield bar.update
+    finally:
+        bar.close()
+
+
+class _LateBar:
+    """A progress bar that appears when it is worth it and leaves nothing behind."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._begun_s = time.monotonic()
+        self._bar: Progress | None = None
+
+    def update(self, done: int, total: int) -> None:
+        if self._bar is None:
+            if time.monotonic() - self._begun_s < PATIENCE_S:
+                return
+            self._bar = _open(self._title)
+        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+
+def _open(title: str) -> Progress:
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    from gpuprof.report.names import shown
+
+    words = TextColumn("{task.description}", markup=False)
+    columns = (words, BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), transient=True)
+    bar.add_task(shown(title, 50), total=None)
+    bar.start()
+    return bar

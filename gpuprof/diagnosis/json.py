@@ -1,0 +1,87 @@
+"""A Diagnosis as `gpuprof.diagnosis/1`: the keys of the dataclasses, in the order in which a person reads.
+
+`schema/diagnosis-1.json` is the published JSON Schema. What a trace cannot tell is null; NaN and infinity
+never appear. The ends of the window are decimal strings: they exceed what a JavaScript number holds exactly.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
+
+from gpuprof.diagnosis.model import SCHEMA, Diagnosis, Window
+
+SCHEMA_FILE = Path(__file__).with_name("schema") / "diagnosis-1.json"
+
+
+def dumps(diagnosis: Diagnosis, indent: int | None = 2) -> str:
+    """The JSON text, in ASCII: any pipe and parser takes it, whatever a trace calls its kernels."""
+    return json.dumps(to_json(diagnosis), indent=indent, ensure_ascii=True, allow_nan=False)
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain dicts, lists, strings and numbers that the schema accepts."""
+    d = diagnosis
+    return {
+        "schema": SCHEMA,
+        "source": _plain(d.source),
+        "quality": _plain(d.quality),
+        "environment": _plain(d.environment),
+        "run": None,
+        "steps": _plain(d.steps),
+        "window": _window(d.window),
+        "devices": _plain(d.devices),
+        "devices_estimated": _plain(d.devices_estimated),
+        "gaps": _plain(d.gaps),
+        "kernels": _plain(d.kernels),
+        "phases": _plain(d.phases),
+        "profiler": _plain(d.profiler),
+        # What the replay and the roofline will tell; until they do, it is not known.
+        "roofline": None,
+        "replay": {"error": None, "shown": False},
+        "sensitivities": None,
+        "ranks": None,
+        "verdict": _plain(d.verdict),
+        "findings": [],
+    }
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema that every output validates against."""
+    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+def _window(window: Window | None) -> dict[str, str] | None:
+    if window is None:
+        return None
+    return {"start_ns": str(int(window.start_ns)), "end_ns": str(int(window.end_ns))}
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON knows it; numbers may be numpy's."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _encodable(value)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else None
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {_encodable(str(key)): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    raise TypeError(f"a Diagnosis holds no {type(value).__name__}")
+
+
+def _encodable(text: str) -> str:
+    """Text that any UTF-8 writer takes: half a surrogate pair becomes U+FFFD, both halves their character."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")

@@ -1,0 +1,159 @@
+"""The average step of a device: as recorded, and with the profiler's cost taken out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuprof.diagnosis.gap_summary import cause_times
+from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Profiler
+from gpuprof.timeline.timeline import Timeline
+
+HOST_CAUSES = ("launch", "sync", "python", "allocator", "profiler")
+
+EVENT_COST_NS = (500, 2_000, 5_000)
+"""What one recorded op or call costs the host: least, median and most of five H200 runs whose step was also timed
+without a profiler (0.7, 1.8, 2.0, 2.4 and 4.9 µs; shapes recorded): (recorded − unprofiled) ÷ recorded events."""
+
+_SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator"), ("input", "transfer"), CAUSES)
+"""Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """One step of a device in ns: work by kind, idle by cause."""
+
+    device: int
+    step_ns: float
+    compute_ns: float
+    communication_ns: float
+    copy_ns: float
+    idle_ns: dict[str, float]
+
+    @property
+    def busy_ns(self) -> float:
+        return self.compute_ns + self.communication_ns + self.copy_ns
+
+    @property
+    def host_ns(self) -> float:
+        """Idle time that the host's own work causes."""
+        return sum(self.idle_ns.get(cause, 0) for cause in HOST_CAUSES)
+
+
+def average_step(device: Device, steps: int) -> Shares:
+    """The device's window, divided by its steps."""
+    return Shares(
+        device=device.device,
+        step_ns=device.window_ns / steps,
+        compute_ns=device.compute_ns / steps,
+        communication_ns=device.communication_ns / steps,
+        copy_ns=device.copy_ns / steps,
+        idle_ns={cause.cause: cause.ns / steps for cause in device.idle_by_cause},
+    )
+
+
+def without_profiler(shares: Shares, cost_ns: float) -> Shares:
+    """The step when the profiler no longer takes `cost_ns` of the host's time: its idle time shrinks by as much."""
+    idle = dict(shares.idle_ns)
+    removed = left = min(max(cost_ns, 0), sum(idle.values()))
+    for causes in _SLOWED_FIRST:
+        pool = sum(idle.get(c, 0) for c in causes)
+        take = min(left, pool)
+        for cause in causes:
+            if pool > 0 and cause in idle:
+                idle[cause] -= idle[cause] * take / pool
+        left -= take
+    return replace(shares, step_ns=shares.step_ns - removed, idle_ns=idle)
+
+
+def with_step(shares: Shares, step_ns: int) -> Shares:
+    """The step at its measured length: kernels keep their time, the host's waits give way.
+
+    A measured step that is shorter than the device's work (another batch, another clock) scales the work to fit; one
+    that is longer than the recorded step waits for something that the recording does not show.
+    """
+    shorter = without_profiler(shares, shares.step_ns - step_ns)
+    fit = min(1.0, step_ns / shares.busy_ns) if shares.busy_ns else 1.0
+    idle = dict(shorter.idle_ns)
+    if step_ns > shares.step_ns:
+        idle["unknown"] = idle.get("unknown", 0) + step_ns - shares.step_ns
+    return Shares(
+        shares.device,
+        step_ns,
+        shares.compute_ns * fit,
+        shares.communication_ns * fit,
+        shares.copy_ns * fit,
+        idle,
+    )
+
+
+def estimate(shares: Shares) -> DeviceEstimate:
+    """The step in whole ns; its parts sum exactly."""
+    step = round(shares.step_ns)
+    work = [int(ns) for ns in (shares.compute_ns, shares.communication_ns, shares.copy_ns)]
+    idle = step - sum(work)
+    causes = {cause: int(ns) for cause, ns in shares.idle_ns.items()}
+    if causes:
+        # What rounding leaves over goes to the largest.
+        causes[max(causes, key=lambda c: causes[c])] += idle - sum(causes.values())
+    waiting = idle - causes.get("device", 0) - causes.get("unknown", 0)
+    return DeviceEstimate(
+        device=shares.device,
+        step_ns=step,
+        compute_ns=work[0],
+        communication_ns=work[1],
+        copy_ns=work[2],
+        idle_ns=idle,
+        cpu_bound_fraction=waiting / step if causes else None,
+        idle_by_cause=tuple(
+            CauseTime(cause, ns, 0) for cause, ns in sorted(causes.items(), key=lambda item: -item[1]) if ns
+        ),
+    )
+
+
+def devices(timeline: Timeline, columns: GapColumns) -> tuple[Device, ...]:
+    """Every device over the window, as recorded."""
+    result, at, unlaunched = [], 0, columns.unlaunched_ns
+    for device in timeline.devices:
+        mine = slice(at, at + len(device.gaps))  # gaps are in order of device
+        at = mine.stop
+        window = device.high - device.low
+        unknown = int(columns.by_cause[mine, CAUSES.index("unknown")].sum())
+        # Where nothing is known of any gap's launch the fraction is not zero, it is not known.
+        known = device.idle_ns == 0 or unknown < device.idle_ns
+        result.append(
+            Device(
+                device=device.device,
+                window_ns=window,
+                compute_ns=device.compute_ns,
+                communication_ns=device.communication_ns,
+                copy_ns=device.copy_ns,
+                idle_ns=device.idle_ns,
+                busy_ns=window - device.idle_ns,
+                carry_in_ns=device.carry_in_ns,
+                carry_out_ns=device.carry_out_ns,
+                cpu_bound_fraction=int(unlaunched[mine].sum()) / window if known else None,
+                streams=device.streams,
+                idle_by_cause=cause_times(columns.by_cause[mine]),
+            )
+        )
+    return tuple(result)
+
+
+def profiler_cost(timeline: Timeline) -> Profiler | None:
+    """What recording may have added to a step: a cost for every event on the threads that drive the devices.
+
+    A step is never shorter than the work of its busiest device, so it is at most that device's idle time.
+    """
+    trace = timeline.trace
+    threads = np.unique(np.append(timeline.links.thread[timeline.links.thread >= 0], timeline.main_thread))
+    low, high = timeline.window
+    events = 0
+    for table in (trace.ops, trace.calls, trace.frames):
+        inside = (table.start_ns >= low) & (table.start_ns < high)
+        events += int(np.sum(inside & np.isin(table.thread, threads)))
+    steps = len(timeline.steps.start_ns)
+    per_step, most = events // steps, min((d.idle_ns // steps for d in timeline.devices), default=0)
+    return Profiler(per_step, *(min(per_step * cost, most) for cost in EVENT_COST_NS)) if events else None

@@ -1,0 +1,158 @@
+"""The readable part of a kernel's name: what a person looks for in four hundred characters of C++.
+
+`vectorized_elementwise_kernel<MulFunctor, bf16>`: the kernel's own name, the functors among its template
+arguments that say what it does, and the first number format among them. Names that are no C++ come back
+unchanged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+
+_SHOWN_FUNCTORS = 2
+_LONGEST_PARSED = 1 << 16
+_DEEPEST = 8
+
+_LOOKS_LIKE_CPP = re.compile(r"^[\w:~]+[<(]|^\w[\w:<>, ]* [\w:]+[<(]|::")
+_NOT_A_KERNEL = re.compile(r"^(Memcpy|Memset|CopyDevice|CopyHost|FillBuffer)")
+
+_SAYS_NOTHING = frozenset({"Kernel", "Kernel2", "kernel", "device_kernel", "kernel_entry", "run_kernel"})
+"""Entry points of CUTLASS and its like: only their argument says what runs."""
+
+_WRAPPERS = frozenset(
+    {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "ReduceOp", "func_wrapper_t"}
+    | {"AUnaryFunctor", "BUnaryFunctor", "BinaryFunctor"}
+)
+"""Functors around the functor that matters."""
+
+_FUNCTOR = re.compile(
+    r"functor|(op|ops|_kernel|kernel_impl|kernel_cuda|_impl)$|^Reduce(Add|Mul|Max|Min)$|^cutlass_\w+|gemm",
+    re.IGNORECASE,
+)
+_PLUMBING = re.compile(r"(_kernel|_cuda|_impl)+$")
+"""What PyTorch adds to the name of what is computed: `direct_copy_kernel_cuda`."""
+_ARITHMETIC = re.compile(
+    r"^(std|at::native|thrust)::(plus|minus|multiplies|divides|modulus|negate|maximum|minimum|less|greater"
+    r"|equal_to|logical_\w+|bit_\w+|Sqrt|Rsqrt|Abs|Exp|Log|Power|Reciprocal)$"
+)
+_FORMATS = {
+    "bf16": r"BFloat16|__nv_bfloat16|bfloat16_t",
+    "fp16": r"Half|__half|half_t|_Float16",
+    "fp8": r"Float8_\w+|__nv_fp8_\w+|float_e[45]m[23]_t",
+    "fp64": r"double",
+    "fp32": r"float",
+}
+_FORMAT = re.compile("|".join(rf"\b(?P<{name}>{words})\b" for name, words in _FORMATS.items()))
+
+
+@lru_cache(maxsize=1024)
+def readable_kernel(name: str) -> str:
+    """The kernel's own name and what its template arguments tell, without namespaces, tiles, parameters."""
+    if name.startswith("_Z"):
+        return _from_mangled(name)
+    text = _plain(name)
+    if len(text) > _LONGEST_PARSED or _NOT_A_KERNEL.match(text) or not _LOOKS_LIKE_CPP.search(text):
+        return name
+    path, arguments = _split(_without_return_type(text))
+    base = path.rsplit("::", 1)[-1]
+    if not base:
+        return name
+    functors = list(dict.fromkeys(_functors(arguments)))[:_SHOWN_FUNCTORS]
+    if base in _SAYS_NOTHING:
+        return functors[0] if functors else "::".join(path.split("::")[-2:])
+    number = _FORMAT.search(arguments)
+    tells = functors + ([number.lastgroup or ""] if number else [])
+    return f"{base}<{', '.join(tells)}>" if tells else base
+
+
+def _plain(name: str) -> str:
+    """The name without the compiler's spellings that a parser of brackets would stumble over."""
+    text = name.replace("(anonymous namespace)::", "").replace("{anonymous}::", "")
+    return text.replace("operator()", "operator").replace("->", "  ")
+
+
+def _without_return_type(text: str) -> str:
+    """The first word that has parameters, brackets and what is in them being part of a word."""
+    depth, start = 0, 0
+    for i, char in enumerate(text):
+        if char == "(" and depth == 0:
+            return text[start:]
+        depth += (char in "<({") - (char in ">)}")
+        if char == " " and depth == 0:
+            start = i + 1
+    return text[start:]
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Qualified name of a function or type, and what stands between its template brackets."""
+    found = re.search(r"[<(]", text)
+    words = text[: found.start() if found else None].split()
+    path = words[-1] if words else ""
+    if found is None or found[0] == "(":
+        return path, ""
+    return path, text[found.end() : _closing(text, found.start())]
+
+
+def _closing(text: str, start: int) -> int:
+    """Index of the bracket that closes the one at `start`; the end of the text where it is missing."""
+    depth = 0
+    for i in range(start, len(text)):
+        depth += (text[i] in "<({") - (text[i] in ">)}")
+        if depth == 0:
+            return i
+    return len(text)
+
+
+def _arguments(text: str) -> Iterator[str]:
+    """Template arguments, split at the commas outside of all brackets."""
+    depth, start = 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "<({") - (char in ">)}")
+        if char == "," and depth == 0:
+            yield text[start:i].strip()
+            start = i + 1
+    yield text[start:].strip()
+
+
+def _functors(arguments: str, depth: int = 0) -> Iterator[str]:
+    """Names among template arguments that say what the kernel does."""
+    for argument in _arguments(arguments):
+        path, inner = _split(argument)
+        base = path.rsplit("::", 1)[-1]
+        if base in _WRAPPERS and depth < _DEEPEST:
+            yield from list(_functors(inner, depth + 1)) or [base]
+        elif "{lambda" in argument or _FUNCTOR.search(base):
+            # A lambda is named by the function that holds it.
+            if base.isidentifier():
+                yield _PLUMBING.sub("", base) or base
+        elif _ARITHMETIC.match(path):
+            yield base
+
+
+# What the Itanium ABI spells out (`3foo`), after its markers of nesting and of names said before.
+_PART = re.compile(r"(?:N|K|St|S[0-9A-Z]*_)*(\d+)")
+
+
+def _from_mangled(name: str) -> str:
+    """The function's own name out of a mangled one; its first argument's where the own name says nothing."""
+    parts, at = _identifiers(name, 2)
+    if not parts:
+        return name
+    if parts[-1] in _SAYS_NOTHING and name[at : at + 1] == "I":
+        inner, _ = _identifiers(name, at + 1)
+        return (inner or parts)[-1]
+    return parts[-1]
+
+
+def _identifiers(name: str, at: int) -> tuple[list[str], int]:
+    """Identifiers of a nested name that begins at `at`, and where they end."""
+    parts: list[str] = []
+    while (found := _PART.match(name, at)) and len(found[1]) <= 4:
+        end = found.end() + int(found[1])
+        if end > len(name):
+            break
+        parts.append(name[found.end() : end])
+        at = end
+    return parts, at

@@ -1,0 +1,90 @@
+"""Names from traces, made fit to be shown: escaped and shortened.
+
+A trace is somebody else's file. A kernel or range may be named anything, escape sequences that would rewrite
+the terminal and characters that turn a line around included, so every such text goes through here.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+from rich.cells import cell_len
+
+from gpuprof.report.kernel_names import readable_kernel
+
+_INVISIBLE = frozenset("\u115f\u1160\u3164\uffa0\u2800")
+"""Letters to Unicode, blank to a reader: fillers of Hangul and the empty Braille cell."""
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Cn", "Co", "Zl", "Zp"})
+"""Unicode categories: controls, format (bidi, zero-width), surrogates, unassigned, private, line ends."""
+
+_MARKS_IN_A_ROW = 2
+"""Combining marks that a letter may carry; piled higher, they run into the lines around it."""
+
+_SHORTEST_BASE = 5
+"""Cells that a kernel's own name keeps, in favour of its functors, before both are cut."""
+
+_LONG = 4096
+"""Characters beyond which only the ends of a name are looked at."""
+
+
+def escape(text: str) -> str:
+    """One line in which every character shows: controls as \\x1b, bidi and zero-width ones as \\u202e."""
+    if text.isascii() and text.isprintable():
+        return text
+    marks = 0
+    shown = []
+    for char in unicodedata.normalize("NFC", text):
+        category = unicodedata.category(char)
+        marks = marks + 1 if category in ("Mn", "Me") else 0
+        unsafe = category in _UNSAFE or char in _INVISIBLE or marks > _MARKS_IN_A_ROW
+        shown.append(_escaped(ord(char)) if unsafe else char)
+    return "".join(shown)
+
+
+def _escaped(code: int) -> str:
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
+def shorten(text: str, width: int) -> str:
+    """`text` in at most `width` terminal cells, its middle left out: both ends of a name tell something."""
+    if cell_len(text) <= width:
+        return text
+    if width <= 1:
+        return "…"[: max(width, 0)]
+    tail = (width - 1) // 2
+    return _cells(text, width - 1 - tail) + "…" + _cells(text[::-1], tail)[::-1]
+
+
+def _cells(text: str, width: int) -> str:
+    """As much of the start of `text` as fits into `width` cells."""
+    used = 0
+    for i, char in enumerate(text):
+        used += cell_len(char)
+        if used > width:
+            return text[:i]
+    return text
+
+
+def shown(name: str | None, width: int = 80) -> str:
+    """Any name from a trace, ready to print; an unknown one is a dash."""
+    if name is None:
+        return "–"
+    ends = name if len(name) <= _LONG else f"{name[: _LONG // 2]}…{name[-_LONG // 2 :]}"
+    return shorten(escape(ends), width)
+
+
+def shown_kernel(name: str, width: int = 80) -> str:
+    """A kernel's name, ready to print, C++ reduced to its readable part."""
+    return shorten_kernel(shown(readable_kernel(name), 4 * width), width)
+
+
+def shorten_kernel(text: str, width: int) -> str:
+    """As `shorten`, but what stands in <> stays as long as it can: it says what the kernel does."""
+    base, bracket, functors = text.partition("<")
+    room = width - cell_len(functors) - 1
+    if not bracket or cell_len(text) <= width or room < _SHORTEST_BASE:
+        return shorten(text, width)
+    return f"{shorten(base, room)}<{functors}"

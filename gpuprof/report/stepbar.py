@@ -1,0 +1,103 @@
+"""The step as a stacked bar: its parts, their order and colours, the same on a terminal and on a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.model import Device, DeviceEstimate, Diagnosis
+
+IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One stretch of the bar: `key` names its colour, `idle` tells the causes of waiting from work."""
+
+    key: str
+    ns: int
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """How one device spends a step; the parts sum to `total_ns`."""
+
+    device: int
+    total_ns: int
+    parts: tuple[Part, ...]
+
+    def idle_ns(self) -> int:
+        return sum(part.ns for part in self.parts if part.idle)
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """How a part looks: the colour on a terminal, the one on a page, and a fill that needs no colour."""
+
+    terminal: str
+    page: str
+    fill: str
+
+
+# Pages: the palette of Okabe and Ito, told apart under the common kinds of colour blindness. Terminals: names
+# of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
+# hatched.
+PAINTS = {
+    "compute": Paint("green", "#009e73", "█"),
+    "communication": Paint("magenta", "#cc79a7", "▓"),
+    "copy": Paint("blue", "#0072b2", "▒"),
+    "launch": Paint("yellow", "#e69f00", "░"),
+    "python": Paint("bright_blue", "#f0e442", "∙"),
+    "sync": Paint("red", "#d55e00", "╱"),
+    "input": Paint("cyan", "#56b4e9", "╲"),
+    "transfer": Paint("blue", "#7aa6d6", "▚"),
+    "allocator": Paint("bright_magenta", "#a5669c", "╳"),
+    "profiler": Paint("bright_black", "#999999", "─"),
+    "device": Paint("green", "#88c9b0", "┄"),
+    "unknown": Paint("bright_black", "#bbbbbb", "?"),
+    "idle": Paint("bright_black", "#b8b8b8", "░"),
+}
+_WAITING_FOR_A_PEER = Paint("bright_magenta", "#dfb3cc", "∿")
+
+
+def paint(part: Part) -> Paint:
+    """Waiting for communication is not the communication itself, so it looks different."""
+    if part.idle and part.key == "communication":
+        return _WAITING_FOR_A_PEER
+    return PAINTS.get(part.key, PAINTS["unknown"])
+
+
+def estimated(diagnosis: Diagnosis) -> bool:
+    """Whether the bars show the step without the profiler rather than as recorded."""
+    return bool(diagnosis.devices_estimated)
+
+
+def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
+    """One bar per device; idle is split by cause where the causes are known."""
+    if diagnosis.devices_estimated:
+        return tuple(_bar(d, d.step_ns) for d in diagnosis.devices_estimated)
+    return tuple(_bar(d, d.window_ns) for d in diagnosis.devices)
+
+
+def _bar(device: Device | DeviceEstimate, total_ns: int) -> Bar:
+    work = [
+        Part("compute", device.compute_ns, False),
+        Part("communication", device.communication_ns, False),
+        Part("copy", device.copy_ns, False),
+    ]
+    waiting = [Part(c.cause, c.ns, True) for c in sorted(device.idle_by_cause, key=lambda c: -c.ns)]
+    if sum(part.ns for part in waiting) != device.idle_ns:
+        waiting = [Part(IDLE, device.idle_ns, True)]
+    return Bar(device.device, total_ns, tuple(part for part in work + waiting if part.ns))
+
+
+def cells(bar: Bar, width: int) -> list[int]:
+    """Whole cells for each part, `width` in all, by largest remainder."""
+    total = sum(part.ns for part in bar.parts)
+    if not total:
+        return [0] * len(bar.parts)
+    given = [part.ns * width // total for part in bar.parts]
+    left = sorted(range(len(given)), key=lambda i: (-(bar.parts[i].ns * width % total), i))
+    for i in left[: width - sum(given)]:
+        given[i] += 1
+    return given

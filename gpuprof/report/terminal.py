@@ -1,0 +1,345 @@
+"""The diagnosis as a screen of text: verdict, step, where the GPU waits, kernels, and what to do next.
+
+`render` is a pure function of the Diagnosis and the width. Everything is rich `Text`, never markup, so a name
+from a trace is only ever a name. Colour repeats what words and fills say, and may be missing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gpuprof.diagnosis.model import Diagnosis, Issue
+from gpuprof.report import stepbar, words
+from gpuprof.report.lines import Column, flow, table
+from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
+from gpuprof.report.numbers import amount, count, duration, share
+from gpuprof.report.stepbar import Bar, Part
+
+GUTTER = 13
+"""Cells left of the content, which hold the name of the section."""
+WIDEST = 160
+"""Longer lines are not read, only searched."""
+ROWS = 5
+"""Kernels shown where nobody asked for more."""
+GAPS = 3
+PHASES = 4
+CATEGORIES = 6
+DEVICES = 8
+SEEN = 0.005
+"""Share below which something is left out of a line that names several."""
+WORTH_A_LINE = 0.02
+"""Share of the idle time below which a phase gets no line of its own."""
+
+_BOUND_STYLES = {
+    "compute": "green",
+    "memory": "green",
+    "latency": "green",
+    "host": "yellow",
+    "input": "cyan",
+    "transfer": "blue",
+    "communication": "magenta",
+    "balanced": "green",
+}
+_MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "dim")}
+
+
+def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: str | None = None) -> Group:
+    """The diagnosis for a terminal of `width` columns, with `rows` kernels.
+
+    `next_step` replaces the last line's advice; an empty one leaves it out.
+    """
+    width = max(40, min(width, WIDEST))
+    inner = width - GUTTER
+    bad = [i for i in diagnosis.quality.issues if i.severity != "info"]
+    notes = [i for i in diagnosis.quality.issues if i.severity == "info"]
+    advice = words.next_step(diagnosis) if next_step is None else next_step
+    blocks = [
+        [*_headline(diagnosis, width), *_summary(diagnosis)],
+        _section("quality", _issues(bad)),
+        _section("step", _step(diagnosis, inner)),
+        _section("GPU waits", _causes(diagnosis, inner))
+        + _section("before", _waits(diagnosis, inner))
+        + _section("longest", _longest(diagnosis, inner)),
+        _section("kernels", _kernels(diagnosis, inner, rows)) + _section("phases", _phases(diagnosis, inner)),
+        _section("profiler", _paragraph(words.profiler(diagnosis)))
+        + _section("notes" if len(notes) > 1 else "note", _issues(notes))
+        + _section("source", [Text(words.source(diagnosis, inner), "dim")])
+        + _section("next", _paragraph(advice, "bold")),
+    ]
+    return Group(*_spaced(block for block in blocks if block))
+
+
+def _spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
+    lines: list[Text | Table] = []
+    for block in blocks:
+        lines += [Text(""), *block] if lines else block
+    return lines
+
+
+def _section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
+    """Lines beside the name of what they are about; they wrap within their own column."""
+    if not lines:
+        return []
+    grid = Table.grid(padding=0)
+    grid.add_column(width=GUTTER, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for i, line in enumerate(lines):
+        grid.add_row(Text(f"  {title}" if i == 0 else "", "dim"), line)
+    return [grid]
+
+
+def _paragraph(text: str | None, style: str = "") -> list[Text]:
+    return [Text(escape(text), style)] if text else []
+
+
+# -- the verdict
+
+
+def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """Verdict, step time and GPU on one line, or the GPU on a second where they do not fit."""
+    left = Text(no_wrap=True, overflow="ellipsis")
+    left.append(words.label(diagnosis), f"bold {_verdict_style(diagnosis)}".strip())
+    if time := words.step_time(diagnosis):
+        left.append("   ").append(time, "bold")
+    where = [text for text in (words.gpus(diagnosis), words.versions(diagnosis)) if text]
+    while where:
+        right = Text(", ".join(where), "dim", no_wrap=True, overflow="ellipsis")
+        room = width - left.cell_len - right.cell_len
+        if room >= 3:
+            return [left.append(" " * room).append_text(right)]
+        if len(where) == 1:
+            return [left, right]
+        where.pop()
+    return [left]
+
+
+def _verdict_style(diagnosis: Diagnosis) -> str:
+    if diagnosis.quality.status == "unusable":
+        return "red"
+    return _BOUND_STYLES.get(diagnosis.verdict.bound or "", "")
+
+
+def _summary(diagnosis: Diagnosis) -> list[Text]:
+    """What the verdict says, unless an issue below says the same."""
+    said = {issue.message for issue in diagnosis.quality.issues}
+    return [] if diagnosis.verdict.summary in said else _paragraph(diagnosis.verdict.summary)
+
+
+def _issues(issues: Sequence[Issue]) -> list[Text | Table]:
+    """One issue a row behind its mark; the worst first."""
+    rows: list[Text | Table] = []
+    for issue in sorted(issues, key=lambda i: list(_MARKS).index(i.severity)):
+        mark, style = _MARKS[issue.severity]
+        grid = Table.grid(padding=(0, 1))
+        grid.add_column(width=1)
+        grid.add_column(overflow="fold")
+        grid.add_row(
+            Text(mark, style), Text(escape(issue.message), "dim" if issue.severity == "info" else "")
+        )
+        rows.append(grid)
+    return rows
+
+
+# -- the step
+
+
+def _step(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """A bar for each device and what its fills mean."""
+    bars = stepbar.bars(diagnosis)
+    if not bars:
+        return []
+    several = len(bars) > 1
+    lines = []
+    for bar in bars[:DEVICES]:
+        name = f"GPU {bar.device}  " if several else ""
+        lines.append(Text(f"{name:<7}" if several else "").append_text(_bar(bar, width - 7 * several)))
+        lines += _legend(bar, width)
+    if len(bars) > DEVICES:
+        lines.append(Text(f"and {len(bars) - DEVICES} more devices", "dim"))
+    if not stepbar.estimated(diagnosis) and _differs_from_recording(diagnosis):
+        lines.append(Text("as recorded, under the profiler", "dim"))
+    return lines
+
+
+def _differs_from_recording(diagnosis: Diagnosis) -> bool:
+    """Whether the headline's step time is another one than the bar's."""
+    return diagnosis.steps is not None and diagnosis.steps.unprofiled_ns is not None
+
+
+def _bar(bar: Bar, width: int) -> Text:
+    line = Text(no_wrap=True, overflow="crop")
+    for part, n in zip(bar.parts, stepbar.cells(bar, width), strict=True):
+        look = stepbar.paint(part)
+        line.append(look.fill * n, look.terminal)
+    return line
+
+
+def _legend(bar: Bar, width: int) -> list[Text]:
+    """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱ sync 3 %`, waiting on its own line where space is short."""
+    work = [_entry(part, bar) for part in bar.parts if not part.idle]
+    waiting = [part for part in bar.parts if part.idle]
+    if len(waiting) == 1 and waiting[0].key == stepbar.IDLE:
+        return flow([*work, _entry(waiting[0], bar)], width)
+    seen = [part for part in waiting if part.ns >= SEEN * bar.total_ns] or waiting[:1]
+    causes = [_entry(part, bar) for part in seen]
+    if causes:
+        causes[0] = Text.assemble("idle ", (share(bar.idle_ns(), bar.total_ns), "bold"), ": ", causes[0])
+    together = flow([*work, *causes], width)
+    return together if len(together) == 1 else flow(work, width) + flow(causes, width)
+
+
+def _entry(part: Part, bar: Bar) -> Text:
+    look = stepbar.paint(part)
+    return Text.assemble((look.fill, look.terminal), f" {part.key} ", (share(part.ns, bar.total_ns), "bold"))
+
+
+# -- waiting
+
+
+def _per_step(diagnosis: Diagnosis) -> int:
+    return diagnosis.steps.count if diagnosis.steps else 1
+
+
+def _a_step(diagnosis: Diagnosis) -> str:
+    """Nothing where the whole recording is the window."""
+    return " a step" if diagnosis.steps and diagnosis.steps.source != "none" else ""
+
+
+def _causes(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """Idle time of all devices by cause."""
+    gaps, steps = diagnosis.gaps, _per_step(diagnosis)
+    if gaps is None or not gaps.total_ns:
+        return []
+    items = [
+        Text.assemble((f"{shown(cause.cause, 20)} ", "bold"), duration(cause.ns / steps))
+        for cause in sorted(gaps.by_cause, key=lambda c: -c.ns)
+        if cause.ns >= SEEN * gaps.total_ns
+    ]
+    recorded = " as recorded" if _differs_from_recording(diagnosis) else ""
+    total = Text(f"{duration(gaps.total_ns / steps)}{_a_step(diagnosis)}{recorded}:")
+    return flow([total, *items], width)
+
+
+def _waits(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """Idle time by the phase of the work that it comes before."""
+    gaps, steps = diagnosis.gaps, _per_step(diagnosis)
+    if gaps is None or not gaps.total_ns:
+        return []
+    rows = [
+        (
+            shown(phase.phase, 20),
+            duration(phase.ns / steps),
+            amount(phase.count / steps, "gap"),
+            words.waits_for(phase),
+        )
+        for phase in gaps.by_phase[:PHASES]
+        if phase.ns >= WORTH_A_LINE * gaps.total_ns
+    ]
+    columns = (Column("bold"), Column(right=True), Column("dim", right=True), Column(elastic=True))
+    return table(rows, columns, width)
+
+
+def _longest(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """The few longest gaps: when, why, and before what."""
+    gaps = diagnosis.gaps
+    if gaps is None:
+        return []
+    several = len(diagnosis.devices) > 1
+    rows = [
+        (
+            duration(gap.ns),
+            f"at {duration(gap.start_ns)}",
+            f"GPU {gap.device}" if several else "",
+            shown(gap.cause, 20),
+            words.waits_for(gap),
+            shown(gap.frame, 120) if gap.frame else "",
+        )
+        for gap in gaps.largest[:GAPS]
+    ]
+    columns = (
+        Column(right=True),
+        Column("dim", right=True),
+        Column("dim"),
+        Column(),
+        Column(elastic=True),
+        Column("dim", elastic=True),
+    )
+    return table(rows, columns, width)
+
+
+# -- working
+
+
+def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
+    """How much GPU work a step is, by category, and the kernels that take longest."""
+    kernels, steps = diagnosis.kernels, _per_step(diagnosis)
+    if kernels is None or not kernels.count:
+        return []
+    total = Text(f"{duration(kernels.total_ns / steps)}{_a_step(diagnosis)} in ")
+    total.append(
+        "one kernel or copy"
+        if kernels.count == steps
+        else f"{count(kernels.count / steps)} kernels and copies"
+    )
+    if kernels.median_ns is not None:
+        total.append(f", half under {duration(kernels.median_ns)}")
+    if kernels.unattributed_ns > SEEN * kernels.total_ns:
+        total.append(f", {share(kernels.unattributed_ns, kernels.total_ns)} unattributed")
+    categories = sorted(kernels.by_category, key=lambda c: -c.ns)
+    named = [c for c in categories[:CATEGORIES] if c.ns >= SEEN * kernels.total_ns]
+    items = [_category(c.category, c.ns, kernels.total_ns) for c in named]
+    rest = sum(c.ns for c in categories[len(named) :])
+    if rest >= SEEN * kernels.total_ns:
+        items.append(_category("the rest", rest, kernels.total_ns))
+    top = [
+        (
+            duration(kernel.ns / steps),
+            share(kernel.ns, kernels.total_ns),
+            f"{count(round(kernel.count / steps, 1))}×",
+            shown_kernel(kernel.name, 160),
+            shown(kernel.op, 120) if kernel.op else "",
+        )
+        for kernel in kernels.top[:rows]
+    ]
+    columns = (
+        Column(right=True),
+        Column("dim", right=True),
+        Column("dim", right=True),
+        Column(elastic=True, shorten=shorten_kernel),
+        Column("dim", elastic=True),
+    )
+    return [total, *flow(items, width), *table(top, columns, width)]
+
+
+def _category(name: str, ns: int, total_ns: int) -> Text:
+    return Text.assemble((f"{name} ", "bold"), share(ns, total_ns))
+
+
+def _phases(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """Host time by phase, and how much of it the GPU works."""
+    steps = _per_step(diagnosis)
+    window = sum(phase.ns for phase in diagnosis.phases)
+    items = [
+        Text.assemble(
+            (f"{phase.phase} ", "bold"),
+            duration(phase.ns / steps),
+            (f" (GPU {duration(phase.busy_ns / steps) if phase.busy_ns else 'idle'})", "dim"),
+        )
+        for phase in diagnosis.phases
+        if phase.ns >= SEEN * window
+    ]
+    return flow(items, width)
+
+
+def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS) -> str:
+    """The same as text without colours."""
+    from rich.console import Console
+
+    console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
+    with console.capture() as captured:
+        console.print(render(diagnosis, width, rows), soft_wrap=False)
+    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

@@ -1,0 +1,119 @@
+"""What a Diagnosis says in a few words: the sentences that the terminal and the notebook share."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from gpuprof.diagnosis.model import Diagnosis, Gap, PhaseGaps
+from gpuprof.report.names import shown
+from gpuprof.report.numbers import amount, duration, duration_range
+
+WORTH_MENTIONING = 0.05
+"""Share of a step below which the profiler's cost changes nothing that a person would do."""
+
+_SHORTEST_PATH = 24
+
+
+def label(diagnosis: Diagnosis) -> str:
+    """The verdict in two words: `HOST-BOUND · launch`."""
+    verdict = diagnosis.verdict
+    if diagnosis.quality.status == "unusable":
+        return "UNUSABLE RECORDING"
+    if verdict.bound is None:
+        return "NO VERDICT"
+    text = "BALANCED" if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
+    return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
+
+
+def step_time(diagnosis: Diagnosis) -> str:
+    """How long a step takes, and whether that is with the profiler or without."""
+    steps = diagnosis.steps
+    if steps is None:
+        return ""
+    recorded = duration(steps.recorded_ns)
+    if steps.source == "none":
+        return f"{recorded} recorded, no steps"
+    if steps.unprofiled_ns is not None:
+        return f"{duration(steps.unprofiled_ns)} a step ({recorded} under the profiler)"
+    if steps.estimated_ns is not None:
+        return f"about {duration(steps.estimated_ns)} a step ({recorded} under the profiler)"
+    return f"{recorded} a step, as recorded"
+
+
+def gpus(diagnosis: Diagnosis) -> str:
+    """`2 × NVIDIA H200`."""
+    names = Counter(shown(gpu.name, 40) for gpu in diagnosis.environment.gpus if gpu.name)
+    return ", ".join(name if n == 1 else f"{n} × {name}" for name, n in names.items())
+
+
+def versions(diagnosis: Diagnosis) -> str:
+    """What matters of the versions that the file states: `torch 2.11, CUDA 13.0`."""
+    known = diagnosis.environment.versions
+    found = []
+    for key in ("torch_version", "pytorch_version"):
+        if key in known:
+            found.append(f"torch {shown(str(known[key]), 20)}")
+            break
+    cuda = known.get("cuda_runtime_version")
+    if isinstance(cuda, int) and cuda >= 1000:
+        found.append(f"CUDA {cuda // 1000}.{cuda % 1000 // 10}")
+    return ", ".join(found)
+
+
+def source(diagnosis: Diagnosis, width: int = 120) -> str:
+    """What was analysed, in one line: the file, its steps, its rank."""
+    steps, where = diagnosis.steps, diagnosis.environment
+    parts = []
+    if steps and steps.source != "none":
+        by = f" by {shown(steps.name, 40)}" if steps.name else f" by {steps.source.replace('_', ' ')}"
+        cut = f", {steps.cut:,} cut short" if steps.cut else ""
+        parts.append(f"{amount(steps.count, 'step')}{by}{cut}")
+    if where.rank is not None:
+        parts.append(f"rank {where.rank}" + (f" of {where.world_size}" if where.world_size else ""))
+    parts.append(amount(diagnosis.source.events, "event"))
+    rest = "".join(f" · {part}" for part in parts)
+    if len(rest) > width - _SHORTEST_PATH:
+        rest = "".join(f" · {part}" for part in parts[:-1])
+    return shown(diagnosis.source.path, max(width - len(rest), _SHORTEST_PATH)) + rest
+
+
+def profiler(diagnosis: Diagnosis) -> str | None:
+    """What the recording itself did to the step; None where that is not known."""
+    steps, cost = diagnosis.steps, diagnosis.profiler
+    if steps is None or steps.source == "none" or diagnosis.quality.status == "unusable":
+        return None
+    if steps.unprofiled_ns is not None:
+        times = steps.recorded_ns / max(steps.unprofiled_ns, 1)
+        if times < 1 + WORTH_MENTIONING:
+            return "Recording did not slow the step down noticeably."
+        return f"The step takes {times:.1f}× as long under the profiler; the waits above are from under it."
+    if cost is None:
+        return None
+    if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
+        return f"Recording cost at most {duration(cost.high_ns)} of a step: these times can be believed."
+    events = amount(cost.events_per_step, "recorded event")
+    if cost.low_ns == cost.high_ns:
+        return f"{events} a step, which may have cost up to {duration(cost.high_ns)} of it."
+    times = duration_range(cost.low_ns, cost.high_ns)
+    return f"{events} a step, which cost {times} of it, likely some {duration(cost.typical_ns)}."
+
+
+def next_step(diagnosis: Diagnosis) -> str:
+    """The one thing to do now that would tell more."""
+    steps, cost = diagnosis.steps, diagnosis.profiler
+    if diagnosis.quality.status == "unusable":
+        return "record again as said above"
+    if steps is None or steps.source == "none":
+        return "add --step REGEX, the name of the range or op that is a step"
+    slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns
+    if steps.unprofiled_ns is None and slowed:
+        return "time a step without the profiler, then add --step-ms MS"
+    return "add --json for every number"
+
+
+def waits_for(gap: Gap | PhaseGaps) -> str:
+    """`aten::mul ← lora.Linear`: the op that a gap ends with, and the module that called it."""
+    module = shown(gap.module.removeprefix("nn.Module: "), 120) if gap.module else ""
+    if gap.op is None:
+        return module or "–"
+    return f"{shown(gap.op, 120)} ← {module}" if module else shown(gap.op, 120)

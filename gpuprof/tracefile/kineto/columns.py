@@ -1,0 +1,76 @@
+"""Columns that grow: rows come in pieces, and stand in the end as one array per field."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.tracefile.kineto import layout
+
+
+class Growing:
+    """The columns of one table."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        self.count = 0
+        self._columns = {name: np.empty(0, dtype[name]) for name in dtype.names or ()}
+
+    def add(
+        self,
+        rows: NDArray | dict[str, NDArray],
+        count: int,
+        numbers: NDArray[np.int32] | None = None,
+        done: float = 0.0,
+    ) -> None:
+        """Appends `count` rows, an array of the table's dtype or columns.
+
+        `numbers`: by the number of a text in the rows the one that it has here, with NO_TEXT at its end.
+        `done`: the share of the file that is read, to guess how many rows there will be.
+        """
+        end = self.count + count
+        self._reserve(end, done)
+        for name, column in self._columns.items():
+            target = column[self.count : end]
+            if numbers is not None and name in layout.TEXT_FIELDS:
+                np.take(numbers, rows[name], out=target, mode="wrap")
+            else:
+                target[:] = rows[name]
+        self.count = end
+
+    def renumber(self, numbers: NDArray[np.int32]) -> None:
+        """Gives every text another number: `numbers[old]`, with NO_TEXT at its end."""
+        for name, column in self._columns.items():
+            if name in layout.TEXT_FIELDS:
+                column[: self.count] = numbers[column[: self.count]]
+
+    def rows_with(self, texts: NDArray[np.bool_]) -> int:
+        """In how many rows one of the flagged texts occurs; the flags end with one for NO_TEXT."""
+        hits = np.zeros(self.count, bool)
+        for name, column in self._columns.items():
+            if name in layout.TEXT_FIELDS:
+                hits |= texts[column[: self.count]]
+        return int(hits.sum())
+
+    def take(self) -> dict[str, NDArray]:
+        """The columns, which are then no longer held here."""
+        columns, self._columns = self._columns, {}
+        return {name: column[: self.count] for name, column in columns.items()}
+
+    def _reserve(self, count: int, done: float) -> None:
+        columns = self._columns
+        held = len(next(iter(columns.values())))
+        if count <= held:
+            return
+        # Memory that is not written to costs nothing, a copy does: so rather too much.
+        expected = int(count / done * 1.1) if done > 0.02 else 0
+        room = max(min(expected, 32 * count), 2 * held, count)
+        for name, column in columns.items():
+            columns[name] = np.empty(room, column.dtype)
+            columns[name][: self.count] = column[: self.count]
+
+
+class Tables(dict[str, Growing]):
+    """The columns of all tables."""
+
+    def __init__(self) -> None:
+        super().__init__({name: Growing(dtype) for name, dtype in layout.ROWS.items()})

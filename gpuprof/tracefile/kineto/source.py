@@ -1,0 +1,127 @@
+"""The text of a trace file as a stream: plain or gzip, whole, cut short, damaged, or a bomb."""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from isal import isal_zlib
+from numpy.typing import NDArray
+
+from gpuprof.errors import UnreadableTrace
+
+GZIP_MAGIC = b"\x1f\x8b"
+DAMAGED = "the gzip data is damaged"
+CUT = "the gzip data ends early"
+
+BOMB_BYTES = 256 << 20
+BOMB_RATIO = 300
+"""Profiler traces shrink 10 to 60 times, one event repeated without end a thousand times. Beyond BOMB_BYTES of text
+a ratio above this is no recording, and to read it could fill any memory."""
+
+_PIECE_BYTES = 128 << 10
+"""Inflated at a time: small enough for the processor's cache, and what is lost where damage begins."""
+_INPUT_BYTES = 256 << 10
+
+
+class Text:
+    """The text of a file in order. `truncated` says why it ended early, if it did."""
+
+    def __init__(self, path: Path) -> None:
+        self._file: IO[bytes] = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by `close`)
+        self._again = b""
+        self.truncated: str | None = None
+        self.text_bytes = 0
+
+    def fill(self, buffer: NDArray[np.uint8]) -> int:
+        """Fills a buffer as far as the text goes; how many bytes that were."""
+        filled = min(len(self._again), len(buffer))
+        buffer[:filled] = np.frombuffer(self._again, np.uint8, filled)
+        self._again = self._again[filled:]
+        while filled < len(buffer):
+            count = self._read(buffer[filled:])
+            if not count:
+                break
+            filled += count
+            self.text_bytes += count
+        return filled
+
+    def unread(self, text: bytes) -> None:
+        """Gives text back, to come again."""
+        self._again = text + self._again
+
+    def done_bytes(self) -> int:
+        """How far into the file the reading is."""
+        return self._file.tell()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+    def _read(self, buffer: NDArray[np.uint8]) -> int:
+        return self._file.readinto(buffer.data)  # type: ignore[attr-defined]
+
+
+class GzipText(Text):
+    """The same for a gzip file of one or more members; what follows the last of them is not looked at."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._member: isal_zlib.Decompress | None = isal_zlib.decompressobj(wbits=31)
+        self._input = b""
+        self._used_bytes = 0
+
+    def done_bytes(self) -> int:
+        """How far into the file the reading is."""
+        return self._used_bytes
+
+    def _read(self, buffer: NDArray[np.uint8]) -> int:
+        while self._member is not None:
+            if not self._input:
+                self._input = self._file.read(_INPUT_BYTES)
+                if not self._input:
+                    self._end(CUT)
+                    break
+            before = len(self._input)
+            try:
+                piece = self._member.decompress(self._input, min(len(buffer), _PIECE_BYTES))
+            except (isal_zlib.error, zlib.error):
+                self._end(DAMAGED)
+                break
+            self._input = self._member.unconsumed_tail
+            if self._member.eof:
+                self._next_member(self._member.unused_data)
+            self._used_bytes += before - len(self._input)
+            if piece:
+                self._refuse_bomb(len(piece))
+                buffer[: len(piece)] = np.frombuffer(piece, np.uint8)
+                return len(piece)
+        return 0
+
+    def _next_member(self, rest: bytes) -> None:
+        rest = rest.lstrip(b"\0")
+        while len(rest) < 2:
+            more = self._file.read(_INPUT_BYTES)
+            if not more:
+                break
+            rest = (rest + more).lstrip(b"\0")
+        self._member = isal_zlib.decompressobj(wbits=31) if rest.startswith(GZIP_MAGIC) else None
+        self._input = rest
+
+    def _refuse_bomb(self, piece_bytes: int) -> None:
+        text_bytes = self.text_bytes + piece_bytes
+        if text_bytes > BOMB_BYTES and text_bytes > BOMB_RATIO * self._used_bytes:
+            raise UnreadableTrace(f"it unpacks to more than {BOMB_RATIO} times its size, as no recording does")
+
+    def _end(self, reason: str) -> None:
+        self._member = None
+        self.truncated = reason
+
+
+def open_text(path: Path) -> Text:
+    """The text of a file, plain or gzip by its first bytes."""
+    with open(path, "rb") as file:
+        packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
+    return GzipText(path) if packed else Text(path)

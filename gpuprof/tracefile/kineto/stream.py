@@ -1,0 +1,330 @@
+"""The reader for large traces: blocks of text, scanned by several threads, put together in the file's order.
+
+A block is scanned before it is known whether its first byte begins an event. It does if the scan of the block before
+ends exactly at its end; if not, what that scan left over and the block are scanned once more as one text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numba.core import event
+
+from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.kineto import layout, scan
+from gpuprof.tracefile.kineto.blocks import Block, Blocks
+from gpuprof.tracefile.kineto.columns import Tables
+from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES, NeedMore, find_events, object_end, parse_tail
+from gpuprof.tracefile.kineto.plan import make_plan
+from gpuprof.tracefile.kineto.small import NO_END, Parsed, Strings, add_texts, drop, event_then_close, is_whole
+from gpuprof.tracefile.kineto.source import Text, open_text
+from gpuprof.tracefile.kineto.strings import StringTable
+from gpuprof.tracefile.model import NO_TEXT
+
+BLOCK_BYTES = 4 << 20
+BETWEEN = b" \t\r\n\0,"
+"""What may stand between two events."""
+SAMPLE_BYTES = 1 << 16
+MAX_WORKERS = 4
+PROGRESS_S = 0.1
+
+Progress = Callable[[int, int], None]
+
+
+class Distrust(Exception):
+    """The scanner and the JSON parser read one event differently."""
+
+
+def read_stream(path: Path, size: int, progress: Progress | None = None, block_bytes: int = BLOCK_BYTES) -> Parsed:
+    """Reads the trace in a file of `size` bytes, in memory that grows with its events and not with its text."""
+    _compile()
+    try:
+        return _read(path, size, progress, block_bytes, distrust=False)
+    except Distrust:
+        if os.environ.get("GPUPROF_DEBUG"):
+            raise
+        return _read(path, size, progress, block_bytes, distrust=True)
+
+
+def _read(path: Path, size: int, progress: Progress | None, block_bytes: int, distrust: bool) -> Parsed:
+    text = open_text(path)
+    try:
+        plan = make_plan(secrets.randbits(64))
+        keys = _header(text, block_bytes)
+        gathered = Gathered(keys, plan, size, distrust)
+        crew = Crew(Blocks(text, plan, block_bytes), gathered, plan)
+        crew.work(lambda: progress and progress(min(text.done_bytes(), size), size))
+        parsed = gathered.finish(text.truncated)
+        parsed.text_bytes = text.text_bytes
+        return parsed
+    finally:
+        text.close()
+
+
+def _header(text: Text, block_bytes: int) -> dict:
+    """The keys before the event list; the text then goes on after its `[`."""
+    head = b""
+    for size in (block_bytes, LIMIT_BYTES):
+        buffer = np.empty(size - len(head), np.uint8)
+        count = text.fill(buffer)
+        head += buffer[:count].tobytes()
+        try:
+            at, keys = find_events(head)
+        except NeedMore:
+            if count < len(buffer):
+                raise
+            continue
+        text.unread(head[at:])
+        return keys
+    raise UnreadableTrace(f"no events in its first {LIMIT_BYTES >> 20} MB")
+
+
+class Crew:
+    """Threads that fill and scan blocks, and gather what is done in the file's order."""
+
+    def __init__(self, blocks: Blocks, gathered: Gathered, plan: np.void) -> None:
+        self._blocks = blocks
+        self._gathered = gathered
+        self._workers = min(_processors(), MAX_WORKERS)
+        self._free = [Block(plan) for _ in range(self._workers + 2)]
+        self._scanned: dict[int, Block] = {}
+        self._next = 0
+        self._gathering = False
+        self._stopped = False
+        self._failure: BaseException | None = None
+        self._changed = threading.Condition()
+
+    def work(self, report: Callable[[], object]) -> None:
+        """Works until the text is at its end, calling `report` now and then."""
+        threads = [threading.Thread(target=self._run, daemon=True) for _ in range(self._workers)]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(PROGRESS_S)
+                    report()
+        finally:
+            self._stop()
+            for thread in threads:
+                thread.join()
+        if self._failure:
+            raise self._failure
+
+    def _run(self) -> None:
+        try:
+            while block := self._take_free():
+                if not self._blocks.fill(block):
+                    break
+                block.scan(distrust=self._gathered.distrust)
+                self._hand_in(block)
+        except BaseException as failure:  # raised again by the thread that waits
+            self._failure = self._failure or failure
+            self._stop()
+
+    def _take_free(self) -> Block | None:
+        with self._changed:
+            while not self._free and not self._stopped:
+                self._changed.wait()
+            return None if self._stopped else self._free.pop()
+
+    def _hand_in(self, block: Block) -> None:
+        """Gathers this block if its turn has come, and those that wait for it; one thread at a time does that."""
+        with self._changed:
+            self._scanned[block.number] = block
+            if self._gathering:
+                return
+            self._gathering = True
+        while True:
+            with self._changed:
+                ready = self._scanned.pop(self._next, None)
+                if ready is None or self._stopped:
+                    self._gathering = False
+                    return
+            self._gathered.add(ready)
+            if self._gathered.complete:
+                self._stop()
+            with self._changed:
+                self._next += 1
+                self._free.append(ready)
+                self._changed.notify_all()
+
+    def _stop(self) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+
+
+class Gathered:
+    """What was found in the file up to some place."""
+
+    def __init__(self, keys: dict, plan: np.void, size: int, distrust: bool) -> None:
+        self.distrust = distrust
+        self.complete = False
+        """Whether nothing more is wanted of the file."""
+        self._plan = plan
+        self._size = size
+        self._tables = Tables()
+        self._strings = StringTable()
+        # Of the events that Python reads; their texts have numbers of their own until the end.
+        self._odd = Parsed(tables=Tables(), strings=Strings(), keys=keys, reader="stream")
+        self._joined = Block(plan)
+        self._left = b""
+        """Text of an event that did not end in the blocks so far."""
+        self._lost = False
+        """Whether the next event has to be looked for: one that was too long was given up."""
+        self._tail: bytes | None = None
+        """What follows the event list, once that has ended."""
+
+    def add(self, block: Block) -> None:
+        """Adds the next block of the file, already scanned."""
+        if self._tail is not None:
+            self._tail += block.bytes(0, block.end)
+            self.complete = len(self._tail) > LIMIT_BYTES
+        elif self._left:
+            self._joined.put(self._left, block.bytes(0, block.end))
+            self._joined.cut, self._joined.done_bytes = block.cut, block.done_bytes
+            self._joined.scan(final=self._joined.end > LIMIT_BYTES, distrust=self.distrust)
+            self._take(self._joined)
+        elif self._lost and not block.after_cut:
+            at = scan.find_separator(block.text, 0, 0, block.end, 1, self._plan)
+            if at >= 0:
+                block.scan(at, distrust=self.distrust)
+                self._take(block)
+        else:
+            self._take(block)
+
+    def finish(self, truncated: str | None) -> Parsed:
+        """Everything, when the text is at its end. `truncated`: why it is known to end early, or None."""
+        parsed = self._odd
+        parsed.truncated = truncated
+        if self._tail is None:
+            self._joined.put(self._left)
+            self._joined.cut = False
+            self._joined.scan(final=True, distrust=self.distrust)
+            self._take(self._joined)
+        if self._tail is None:
+            self._end_list(self._left.strip(BETWEEN))
+        if self._tail is not None:
+            parsed.keys |= parse_tail(self._tail)
+        texts = self._texts()
+        return dataclasses.replace(parsed, tables=self._tables, strings=texts)
+
+    def _take(self, block: Block) -> None:
+        """Takes over what the scan of a block found."""
+        self._lost = False
+        if not self.distrust:
+            self._check(block)
+        numbers = self._strings.add(block.text, block.strings, int(block.sheet["strings"]))
+        for table in layout.TABLES:
+            rows = block.rows_of(table)
+            if len(rows):
+                self._tables[table].add(rows, len(rows), numbers, block.done_bytes / self._size)
+        odd = block.odd[: block.sheet["odd"]].tolist()
+        add_texts((block.bytes(begin, end).strip(BETWEEN) for begin, end in odd), self._odd)
+        self._odd.rounded += int(block.sheet["rounded"])
+        rest = block.bytes(int(block.sheet["position"]), block.end)
+        if block.status == scan.ENDED:
+            self._tail, self._left = rest, b""
+        elif len(rest) <= LIMIT_BYTES:
+            self._left = rest
+        else:
+            self._left, self._lost = b"", True
+            drop(self._odd, rest[:200].decode("utf-8", "replace"))
+
+    def _check(self, block: Block) -> None:
+        """Holds the first event of a block against what the JSON parser makes of it."""
+        at = block.begin
+        data = block.bytes(at, min(at + SAMPLE_BYTES, block.end))
+        at += len(data) - len(data.lstrip(BETWEEN))
+        data = data.lstrip(BETWEEN)
+        end = object_end(data) if data.startswith(b"{") else None
+        if end is None or (block.sheet["odd"] and block.odd[0, 0] == at):
+            return
+        sample = Parsed(tables=Tables(), strings=Strings(), keys={})
+        add_texts([data[:end]], sample)
+        texts = list(sample.strings)
+        for table, growing in sample.tables.items():
+            if growing.count and not sample.repaired:
+                rows = block.rows_of(table)
+                for name, column in growing.take().items():
+                    expected, found = column[0], rows[name][0] if len(rows) else None
+                    if name in layout.TEXT_FIELDS and found is not None and found >= 0 and expected >= 0:
+                        expected, found = texts[expected], block.text_of(int(found))
+                    if found != expected and not (found != found and expected != expected):
+                        raise Distrust(f"{name} is {expected!r}, not {found!r}: {data[:end]!r}")
+
+    def _end_list(self, rest: bytes) -> None:
+        """Deals with what stands after the last event that could be read: a broken one, the end of the list, or none."""
+        end = event_then_close(rest)
+        if end is None:
+            self._odd.truncated = self._odd.truncated or NO_END
+            add_texts([rest] if rest and is_whole(rest) else [], self._odd)
+        else:
+            add_texts([rest[:end]] if end else [], self._odd)
+            self._tail = rest[end:].lstrip(BETWEEN)[1:]
+
+    def _texts(self) -> list[str]:
+        """All texts by number, each once; moves the odd events to the others."""
+        texts, mended, escapes = self._strings.decode()
+        if mended:
+            flags = np.zeros(len(texts) + 1, bool)
+            flags[mended] = True
+            self._odd.repaired += sum(table.rows_with(flags) for table in self._tables.values())
+        if not escapes and not self._odd.strings:
+            return texts
+        ids = Strings()
+        numbers = np.array([*(ids[text] for text in texts), NO_TEXT], np.int32)
+        if len(ids) < len(texts):
+            for table in self._tables.values():
+                table.renumber(numbers)
+        numbers = np.array([*(ids[text] for text in self._odd.strings), NO_TEXT], np.int32)
+        for name, odd in self._odd.tables.items():
+            self._tables[name].add(odd.take(), odd.count, numbers)
+        return list(ids)
+
+
+def _processors() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        return os.cpu_count() or 1
+
+
+class _Notice(event.Listener):
+    """Says once that a compilation begins: the first run on a machine stands still for some seconds."""
+
+    said = False
+
+    def on_start(self, event: event.Event) -> None:
+        if not self.said:
+            print("gpuprof: compiling the trace reader (once, some seconds) …", file=sys.stderr, flush=True)
+        self.said = True
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+def _compile() -> None:
+    """Compiles the kernels, or loads them from numba's cache, before any thread needs them."""
+    with event.install_listener("numba:compile", _Notice()):
+        try:
+            _run_once()
+        except Exception:  # a cache that cannot be written after all, or holds rubbish
+            scan.forget_cache()
+            _run_once()
+
+
+def _run_once() -> None:
+    block = Block(make_plan(0))
+    block.put(b"[")
+    block.scan()
+    StringTable().add(block.text, block.strings, 0)
+    scan.find_separator(block.text, 0, 0, 0, 1, make_plan(0))

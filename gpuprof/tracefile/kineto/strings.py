@@ -1,0 +1,90 @@
+"""The strings of a file, while it is scanned: bytes as they stand in it, each text once."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.tracefile.kineto import scan
+from gpuprof.tracefile.kineto.repair import mended_string
+from gpuprof.tracefile.model import NO_TEXT
+
+_CONTROL = re.compile(rb"[\x00-\x1f]")
+_decode = msgspec.json.Decoder(str).decode
+
+
+class StringTable:
+    """Numbers for texts, in order of first sight."""
+
+    def __init__(self) -> None:
+        self._arena = np.zeros(1 << 20, np.uint8)
+        self._table = np.zeros(1 << 14, scan.STRING)
+        self._places = np.full(1 << 15, -1, np.int32)
+        self._used = np.zeros(3, np.int64)
+
+    def add(self, text: NDArray[np.uint8], strings: NDArray, count: int) -> NDArray[np.int32]:
+        """The numbers of the strings of a block, followed by NO_TEXT."""
+        numbers = np.empty(count + 1, np.int32)
+        numbers[count] = NO_TEXT
+        done = 0
+        while True:
+            done = scan.merge(
+                text, strings, done, count, self._arena, self._table, self._places, self._used, numbers
+            )
+            if done == count:
+                return numbers
+            self._grow(int(strings[done]["length"]) // 2)
+
+    def decode(self) -> tuple[list[str], list[int], bool]:
+        """All texts; the numbers of those that were not valid JSON; whether any had escapes or was mended.
+
+        Only then can two of the texts be the same.
+        """
+        count, size, _ = self._used.tolist()
+        data = self._arena[:size].tobytes()
+        begins, lengths = (self._table[field][:count] for field in ("begin", "length"))
+        ends = (begins + lengths // 2).tolist()
+        plain = data.decode("ascii", "replace") if data.isascii() else None
+        if plain is not None and not np.any(lengths & 1) and not _CONTROL.search(data):
+            return [plain[begin:end] for begin, end in zip(begins.tolist(), ends, strict=True)], [], False
+        texts, mended = [], []
+        for number, (begin, end, length) in enumerate(zip(begins.tolist(), ends, lengths.tolist(), strict=True)):
+            text, whole = decode(data[begin:end], bool(length & 1))
+            texts.append(text)
+            if not whole:
+                mended.append(number)
+        return texts, mended, bool(mended) or bool(np.any(lengths & 1))
+
+    def _grow(self, size: int) -> None:
+        count, used, _ = self._used.tolist()
+        if count >= len(self._table):
+            self._table = np.concatenate([self._table, np.zeros(len(self._table), scan.STRING)])
+            self._places = np.full(4 * len(self._table), -1, np.int32)
+            self._used[2] = 0
+        else:
+            arena = np.zeros(max(2 * len(self._arena), used + size + scan.PADDING), np.uint8)
+            arena[:used] = self._arena[:used]
+            self._arena = arena
+
+
+def decode(data: bytes, escaped: bool) -> tuple[str, bool]:
+    """The text that stands as `data` between quotes (or as raw JSON), and whether it was valid."""
+    try:
+        text, whole = data.decode(), True
+    except UnicodeDecodeError:
+        text, whole = data.decode("utf-8", "replace"), False
+    # In raw JSON a line break is a space between two values.
+    whole = whole and (data[:1] in (b"[", b"{") or not _CONTROL.search(data))
+    if escaped:
+        quoted = f'"{text}"'
+        try:
+            text = _decode(quoted)
+        except msgspec.DecodeError:
+            try:
+                text, whole = _decode(mended_string(quoted)), False
+            except msgspec.DecodeError:
+                whole = False  # half of a surrogate pair: shown as it stands
+    return text, whole
