@@ -55,9 +55,7 @@ def layer(s: Step, x: Tensor, rng: random.Random) -> None:
         gate = lora(s, routed, 2 * WIDTH)
         silu = kernels.vectorized(kernels.silu(BF16), 2, 8)
         slope = kernels.vectorized(kernels.silu(BF16, backward=True), 3, 8)
-        pointwise(
-            s, "aten::silu", (gate,), silu, "SiluBackward0", ("aten::silu_backward", (gate, gate), slope)
-        )
+        pointwise(s, "aten::silu", (gate,), silu, "SiluBackward0", ("aten::silu_backward", (gate, gate), slope))
         up = lora(s, routed, 2 * WIDTH)
         product = kernels.vectorized(kernels.binary(kernels.MUL, BF16), 3, 8)
         again = ("aten::mul", (gate, up), product)
@@ -241,9 +239,7 @@ def loss(s: Step, x: Tensor) -> None:
     flat = Tensor.of(FLOAT, BATCH * LENGTH, VOCABULARY)
     space = "at::native::(anonymous namespace)"
     forward = f"void {space}::cunn_SoftMaxForward<4, float, float, float, {space}::LogSoftMaxForwardEpilogue>"
-    backward = (
-        f"void {space}::cunn_SoftMaxBackward<4, float, float, float, {space}::LogSoftMaxBackwardEpilogue>"
-    )
+    backward = f"void {space}::cunn_SoftMaxBackward<4, float, float, float, {space}::LogSoftMaxBackwardEpilogue>"
     gradient = (
         "aten::_log_softmax_backward_data",
         (flat, flat, 1, 6),

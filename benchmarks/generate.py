@@ -248,9 +248,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the file to write; compressed if it ends in .gz")
     parser.add_argument("--bytes", type=size, default="250MB", help="how much JSON, about")
     parser.add_argument("--layout", choices=sorted(LAYOUTS), default="kineto")
-    parser.add_argument(
-        "--steps", type=int, help="how many training steps (default: so that each is some 32 MB)"
-    )
+    parser.add_argument("--steps", type=int, help="how many training steps (default: so that each is some 32 MB)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print(generate(options.out, options.bytes, options.layout, options.steps, options.seed), "events")

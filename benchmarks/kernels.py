@@ -63,8 +63,7 @@ def vectorized(functor: str, tensors: int, width: int) -> str:
 def strided(functor: str, width: int) -> str:
     """An elementwise kernel on tensors that are not contiguous."""
     implementation = (
-        f"at::native::gpu_kernel_impl_nocast<{functor} >(at::TensorIteratorBase&, {functor} const&)"
-        "::{lambda(int)#1}"
+        f"at::native::gpu_kernel_impl_nocast<{functor} >(at::TensorIteratorBase&, {functor} const&)::{{lambda(int)#1}}"
     )
     return f"void at::native::elementwise_kernel<128, {width}, {implementation}>(int, {implementation})"
 
@@ -134,7 +133,4 @@ def gemm(dtype: str, m: int, n: int, k: int, layout: str) -> str:
 def attention(direction: str, head: int) -> str:
     """cuDNN's flash attention: `fprop` or `bprop`."""
     knob = "knob_7_64x128" if direction == "fprop" else "knob_26_64x64"
-    return (
-        f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_{knob}x{head}"
-        "_4x1x1_cga1x1x1_kernel0_0"
-    )
+    return f"cudnn_generated_fort_native_sdpa_sm90_flash_{direction}_wgmma_f16_{knob}x{head}_4x1x1_cga1x1x1_kernel0_0"

@@ -66,9 +66,7 @@ LIMIT = way(
 )
 # gpuprof imports what it needs when it needs it; the others' imports are left out, so here too.
 LOAD = way("gpuprof.load", "import gpuprof, numba, numpy, pandas; gpuprof.load", "gpuprof.load(path)")
-DIAGNOSE = Way(
-    "gpuprof diagnose --json", (sys.executable, "-m", "gpuprof", "diagnose", "PATH", "--json"), False
-)
+DIAGNOSE = Way("gpuprof diagnose --json", (sys.executable, "-m", "gpuprof", "diagnose", "PATH", "--json"), False)
 JSON = way("json.load", f"import json; {OPEN}", "json.load(file)", slow=True)
 ORJSON = way("orjson.loads", f"import orjson; {OPEN}", "orjson.loads(file.read())", slow=True)
 HTA = "from hta.trace_analysis import TraceAnalysis"
@@ -152,9 +150,7 @@ def medians(ways: Sequence[Way], path: Path, repeats: int, nbytes: int) -> dict[
             else:
                 costs[one].append(cost)
     return {
-        one: Cost(
-            statistics.median(c.seconds for c in some), int(statistics.median(c.peak_bytes for c in some))
-        )
+        one: Cost(statistics.median(c.seconds for c in some), int(statistics.median(c.peak_bytes for c in some)))
         for one, some in costs.items()
         if some
     }
@@ -216,12 +212,8 @@ def numbers(text: str) -> list[float]:
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "--sizes", type=numbers, default="0.25,1", help="GB of JSON, several with commas between"
-    )
-    parser.add_argument(
-        "--events", type=numbers, help="instead: how gpuprof alone grows with the number of events"
-    )
+    parser.add_argument("--sizes", type=numbers, default="0.25,1", help="GB of JSON, several with commas between")
+    parser.add_argument("--events", type=numbers, help="instead: how gpuprof alone grows with the number of events")
     parser.add_argument("--hta-python", help="an interpreter that has HolisticTraceAnalysis")
     parser.add_argument("--layout", choices=sorted(LAYOUTS), default="kineto")
     parser.add_argument("--formats", default=".json,.json.gz", help="suffixes of the files")

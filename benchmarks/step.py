@@ -257,9 +257,7 @@ class Step:
         self._flow("s", "ac2g", event.numbers[-1], event)
         self.synchronized = event.end
 
-    def launch(
-        self, name: str, nbytes: int, flops: int = 0, call: str = "cudaLaunchKernel", block: int = 128
-    ) -> None:
+    def launch(self, name: str, nbytes: int, flops: int = 0, call: str = "cudaLaunchKernel", block: int = 128) -> None:
         """A kernel that moves so many bytes and does so many operations."""
         ns = FLOOR_NS + max(nbytes // BYTES_PER_NS, flops // FLOPS_PER_NS)
         blocks = max(1, nbytes // (block * 64))

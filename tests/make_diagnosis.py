@@ -52,13 +52,9 @@ def host_bound(**changes: Any) -> Diagnosis:
         environment=Environment(
             (GpuName(0, "NVIDIA H200", 150_109_880_320),), {"cuda_runtime_version": 13000}, None, None
         ),
-        steps=Steps(
-            "profiler_step", "ProfilerStep#*", STEPS, (168 * MS,) * STEPS, 168 * MS, None, None, None, 1
-        ),
+        steps=Steps("profiler_step", "ProfilerStep#*", STEPS, (168 * MS,) * STEPS, 168 * MS, None, None, None, 1),
         window=Window(4_390_147_319_469_541, 4_390_147_319_469_541 + window),
-        devices=(
-            Device(0, window, 60 * MS, 0, 1 * MS, idle, 61 * MS, 0, 40_000, 0.87, 1, gaps(idle).by_cause),
-        ),
+        devices=(Device(0, window, 60 * MS, 0, 1 * MS, idle, 61 * MS, 0, 40_000, 0.87, 1, gaps(idle).by_cause),),
         devices_estimated=None,
         gaps=gaps(idle),
         kernels=kernels(),
@@ -149,9 +145,7 @@ def two_devices(**changes: Any) -> Diagnosis:
     first = Device(0, window, 500 * MS, 100 * MS, 2 * MS, 70 * MS, 602 * MS, 0, 0, 0.02, 3)
     second = Device(1, window, 200 * MS, 400 * MS, 2 * MS, 70 * MS, 602 * MS, 0, 0, None, 3)
     known: dict[str, Any] = {
-        "environment": Environment(
-            (GpuName(0, "NVIDIA H200", None), GpuName(1, "NVIDIA H200", None)), {}, 0, 2
-        ),
+        "environment": Environment((GpuName(0, "NVIDIA H200", None), GpuName(1, "NVIDIA H200", None)), {}, 0, 2),
         "devices": (first, second),
         "gaps": replace(
             gaps(140 * MS),

@@ -22,9 +22,7 @@ class TraceBuilder:
         self.events: list[dict] = []
         self.top_level = {
             "schemaVersion": 1,
-            "deviceProperties": [
-                {"id": i, "name": "NVIDIA H200", "totalGlobalMem": 150109880320} for i in range(gpus)
-            ],
+            "deviceProperties": [{"id": i, "name": "NVIDIA H200", "totalGlobalMem": 150109880320} for i in range(gpus)],
             **top_level,
         }
         self._correlation = 0
@@ -34,9 +32,7 @@ class TraceBuilder:
         self.events.append(fields)
         return self
 
-    def op(
-        self, name: str, start: int, end: int, tid: int = MAIN, cat: str = "cpu_op", **args
-    ) -> TraceBuilder:
+    def op(self, name: str, start: int, end: int, tid: int = MAIN, cat: str = "cpu_op", **args) -> TraceBuilder:
         """A host op; `args` are written as they are (e.g. **{"Sequence number": 3})."""
         return self.event(ph="X", cat=cat, name=name, pid=1, tid=tid, ts=start, dur=end - start, args=args)
 
@@ -60,9 +56,7 @@ class TraceBuilder:
     ) -> TraceBuilder:
         """GPU work without a launch of its own."""
         args = {"device": device, "stream": stream, "correlation": correlation, **args}
-        return self.event(
-            ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start, dur=end - start, args=args
-        )
+        return self.event(ph="X", cat=cat, name=name, pid=device, tid=stream, ts=start, dur=end - start, args=args)
 
     def launch(
         self,
@@ -84,9 +78,7 @@ class TraceBuilder:
         self.call(where.pop("api", api), *call, tid=tid, correlation=self._correlation)
         return self.gpu(name, *work, correlation=self._correlation, cat=cat, **where)
 
-    def flow(
-        self, cat: str, number: int, begin: tuple[int, int, int], end: tuple[int, int, int]
-    ) -> TraceBuilder:
+    def flow(self, cat: str, number: int, begin: tuple[int, int, int], end: tuple[int, int, int]) -> TraceBuilder:
         """An arrow between two (pid, tid, ns)."""
         for ph, (pid, tid, ts) in (("s", begin), ("f", end)):
             self.event(ph=ph, id=number, pid=pid, tid=tid, ts=ts, cat=cat, name=cat)

@@ -92,9 +92,7 @@ def partition(work: list[tuple[int, int, str]], low: int, high: int) -> dict[str
 def idle_intervals(work: list[tuple[int, int, str]], low: int, high: int) -> list[tuple[int, int]]:
     """Maximal parts of [low, high) in which nothing runs."""
     gaps, at = [], low
-    for start, end, _ in sorted(
-        (max(s, low), min(e, high), k) for s, e, k in work if min(e, high) > max(s, low)
-    ):
+    for start, end, _ in sorted((max(s, low), min(e, high), k) for s, e, k in work if min(e, high) > max(s, low)):
         if start > at:
             gaps.append((at, start))
         at = max(at, end)

@@ -30,9 +30,7 @@ def gpuprof_command(
     *arguments: object, env: dict[str, str] | None = None, **options
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command as a user does, with nothing of this shell's GPUPROF_* set."""
-    clean = {
-        k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_") and k not in ("COLUMNS", "CI")
-    }
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_") and k not in ("COLUMNS", "CI")}
     return subprocess.run(
         [sys.executable, "-m", "gpuprof", *map(str, arguments)],
         cwd=ROOT, env={**clean, **(env or {})}, capture_output=True, text=True, encoding="utf-8", **options,

@@ -145,9 +145,7 @@ def test_cpu_bound_fraction_is_the_unlaunched_share():
 def test_a_gap_names_op_module_phase_and_frame():
     trace = TraceBuilder().step(1, 0, 1000)
     trace.frame("train.py(12): main", 0, 1000, **{"Python id": 1, "Python parent id": None})
-    trace.frame(
-        "nn.Module: Linear_3", 300, 900, **{"Python id": 2, "Python parent id": 1, "Python module id": 3}
-    )
+    trace.frame("nn.Module: Linear_3", 300, 900, **{"Python id": 2, "Python parent id": 1, "Python module id": 3})
     trace.op("aten::linear", 400, 800).op("aten::mm", 450, 750)
     trace.launch("gemm", (500, 510), (520, 1000))
     (gap,) = diagnose(trace).gaps.largest

@@ -102,9 +102,7 @@ def test_no_module_bears_a_name_of_the_api():
 
 
 def test_the_package_imports_nothing_of_its_own_until_asked():
-    loaded = in_new_python(
-        "import sys, gpuprof; print(*(m for m in sys.modules if m.startswith('gpuprof.')))"
-    )
+    loaded = in_new_python("import sys, gpuprof; print(*(m for m in sys.modules if m.startswith('gpuprof.')))")
     assert loaded == ""
 
 
@@ -141,9 +139,7 @@ def wall(command: list[str]) -> float:
 
 @pytest.mark.parametrize("arguments", [("check",), ("format", "--check")], ids=" ".join)
 def test_ruff(arguments: tuple[str, ...]):
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", *arguments, "."], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "ruff", *arguments, "."], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -152,9 +148,7 @@ def test_pyright():
     pyright = [sys.executable, "-m", "pyright"]
     if subprocess.run([*pyright, "--version"], capture_output=True).returncode:
         pytest.skip("pyright cannot run here (it fetches itself through npm)")
-    done = subprocess.run(
-        [*pyright, "--pythonpath", sys.executable], cwd=ROOT, capture_output=True, text=True
-    )
+    done = subprocess.run([*pyright, "--pythonpath", sys.executable], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 

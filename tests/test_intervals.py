@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join, union
 
-spans = st.lists(
-    st.tuples(st.integers(-40, 40), st.integers(-5, 25)).map(lambda p: (p[0], p[0] + p[1])), max_size=12
-)
+spans = st.lists(st.tuples(st.integers(-40, 40), st.integers(-5, 25)).map(lambda p: (p[0], p[0] + p[1])), max_size=12)
 
 
 def make(pairs: list[tuple[int, int]]) -> Intervals:

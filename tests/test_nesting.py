@@ -22,7 +22,7 @@ def expected_parents(rows) -> list[int]:
     order = sorted(range(len(rows)), key=lambda i: (rows[i][0], rows[i][1], -rows[i][2], i))
     parents, stack = [-1] * len(rows), []
     for i in order:
-        thread, start, length = rows[i]
+        thread, start, _ = rows[i]
         while stack and (rows[stack[-1]][0] != thread or rows[stack[-1]][1] + rows[stack[-1]][2] <= start):
             stack.pop()
         parents[i] = stack[-1] if stack else -1

@@ -68,9 +68,7 @@ def test_micro_steps_of_an_accumulation_are_one_step():
 
 def test_skip_and_named_steps():
     assert timeline_of(training(3), skip=2).steps.start_ns.tolist() == [2000]
-    named = timeline_of(
-        training(3).annotation("my step", 0, 400).annotation("my step", 500, 2900), step="my st.p"
-    )
+    named = timeline_of(training(3).annotation("my step", 0, 400).annotation("my step", 500, 2900), step="my st.p")
     assert named.steps.start_ns.tolist() == [0, 500]
     for options, word in (
         ({"skip": 9}, "--skip 9"),
@@ -95,9 +93,7 @@ def test_steps_from_the_period_of_the_kernels():
     for i in range(6):
         at = i * 100_000
         for k in range(20):
-            trace.op(
-                "aten::mm", at + k * 1000, at + k * 1000 + 500, **{"Fwd thread id": 0, "Sequence number": k}
-            )
+            trace.op("aten::mm", at + k * 1000, at + k * 1000 + 500, **{"Fwd thread id": 0, "Sequence number": k})
             trace.launch(
                 f"layer_{k % 4}",
                 (at + k * 1000, at + k * 1000 + 10),

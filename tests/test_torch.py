@@ -21,7 +21,8 @@ model = torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.ReLU(), torch.nn.L
 optimizer = torch.optim.AdamW(model.parameters())
 batches = iter(DataLoader(torch.randn(64, 16), batch_size=8))
 options = dict(record_shapes=True, with_stack=True, with_modules=True, profile_memory=True)
-with profile(activities=[ProfilerActivity.CPU], schedule=schedule(wait=1, warmup=1, active=3, repeat=1), **options) as p:
+options |= dict(schedule=schedule(wait=1, warmup=1, active=3, repeat=1))
+with profile(activities=[ProfilerActivity.CPU], **options) as p:
     for _ in range(6):
         loss = model(next(batches)).sum()
         loss.backward()

@@ -9,6 +9,7 @@ from conftest import ROOT, SHARED
 
 COMMITTED = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
 
+# fmt: off
 _SHARED = """
 h200/ddp_straggler_rank0 h200/ddp_straggler_rank1 h200/dense8b_lora_compute h200/hf_trainer_lora
 h200/moe_gptoss_expert_loop h200/roofline_pair h200/tiny_lora_dataloader h200/tiny_lora_small_batch
@@ -19,7 +20,8 @@ public/kineto_v100_oldschema_resnet50_nw0.pt.trace public/tl_h100_owlv2_fwd publ
 public/tl_mi300_resnet_train_ckpt_8rank_rank0 public/zoology_a100_runtime_but_no_kernels
 public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace
 public/param_dlrm_8rank/worker5_step_12.1694128201549.pt.trace
-""".split()
+""".split()  # noqa: SIM905
+# fmt: on
 
 
 def shared_trace(name: str) -> Path:

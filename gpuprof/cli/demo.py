@@ -24,7 +24,5 @@ def command() -> int:
     with as_file(bundled) as path:
         diagnosis = diagnose_file(path)
     show(lambda width: render(diagnosis, width, next_step=""))
-    say(
-        "this was a small LoRA fine-tune, recorded on one GPU; now yours: gpuprof diagnose your-trace.json.gz"
-    )
+    say("this was a small LoRA fine-tune, recorded on one GPU; now yours: gpuprof diagnose your-trace.json.gz")
     return exit_code(diagnosis, (), as_json=False)

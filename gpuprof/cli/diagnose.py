@@ -40,16 +40,10 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.command(short_help="Say why a step takes as long as it does.")
 @click.argument("path", required=False, type=click.Path(path_type=Path))
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
-@click.option(
-    "--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10)."
-)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
 @click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
-@click.option(
-    "--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps."
-)
-@click.option(
-    "--step-ms", type=float, callback=_finite, metavar="MS", help="A step measured without profiler."
-)
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
+@click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="A step measured without profiler.")
 @click.option(
     "--fail-on", multiple=True, callback=_gates, metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC is above LIMIT: idle:40%, cpu_bound:30%, step_time:200ms, unattributed:5%, or a "

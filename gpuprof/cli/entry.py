@@ -44,9 +44,7 @@ class Commands(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             if Path(name).exists():
-                raise click.UsageError(
-                    f"{name!r} is no command; to diagnose it: gpuprof diagnose {name}", ctx
-                )
+                raise click.UsageError(f"{name!r} is no command; to diagnose it: gpuprof diagnose {name}", ctx)
             raise click.UsageError(f"no command {name!r}; there are {', '.join(COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 

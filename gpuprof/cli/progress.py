@@ -41,7 +41,8 @@ class _LateBar:
             if time.monotonic() - self._begun_s < PATIENCE_S:
                 return
             self._bar = _open(self._title)
-        self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+        bar = self._bar
+        bar.update(bar.task_ids[0], completed=done, total=total)
 
     def close(self) -> None:
         if self._bar is not None:

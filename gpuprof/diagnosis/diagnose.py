@@ -67,9 +67,7 @@ def diagnose(
         "_tables": Tables(timeline, columns),
     }
     if not found:
-        return Diagnosis(
-            **common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality)
-        )
+        return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
     kernels = kernel_summary(timeline, top)
     recorded = [average_step(device, steps.count) for device in found]
     measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in recorded]
@@ -138,6 +136,4 @@ def _phases(timeline: Timeline) -> tuple[PhaseTime, ...]:
     times = phase_times(
         timeline.trace, timeline.links, timeline.kind, timeline.phase, timeline.devices, timeline.window
     )
-    return tuple(
-        PhaseTime(name, busy + idle, busy, idle) for name, (busy, idle) in times.items() if busy + idle
-    )
+    return tuple(PhaseTime(name, busy + idle, busy, idle) for name, (busy, idle) in times.items() if busy + idle)

@@ -16,7 +16,7 @@ import numpy as np
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
-from gpuprof.timeline.phases import DATA, OTHER, PHASES
+from gpuprof.timeline.phases import DATA, OTHER
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Trace
 
@@ -83,9 +83,7 @@ def find_gaps(timeline: Timeline) -> GapColumns:
     """The gaps of every device with their causes."""
     trace, links = timeline.trace, timeline.links
     parts = timeline.devices
-    device = np.concatenate(
-        [np.full(len(d.gaps), d.device, np.int32) for d in parts] or [np.empty(0, np.int32)]
-    )
+    device = np.concatenate([np.full(len(d.gaps), d.device, np.int32) for d in parts] or [np.empty(0, np.int32)])
     start = np.concatenate([d.gaps.start for d in parts] or [np.empty(0, np.int64)])
     end = np.concatenate([d.gaps.end for d in parts] or [np.empty(0, np.int64)])
     awaited = np.concatenate([d.awaited for d in parts] or [np.empty(0, np.int64)])
@@ -116,7 +114,7 @@ def find_gaps(timeline: Timeline) -> GapColumns:
 
 def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
     """Nanoseconds of every gap per cause."""
-    trace, links = timeline.trace, timeline.links
+    links = timeline.links
     by_cause = np.zeros((len(start), len(CAUSES)), np.int64)
     if not len(start):
         return by_cause

@@ -77,9 +77,7 @@ class Tables:
         import pandas as pd
 
         steps = self.timeline.steps
-        return pd.DataFrame(
-            {"start_ns": steps.start_ns - self.timeline.window[0], "ns": steps.end_ns - steps.start_ns}
-        )
+        return pd.DataFrame({"start_ns": steps.start_ns - self.timeline.window[0], "ns": steps.end_ns - steps.start_ns})
 
     def ops(self) -> pd.DataFrame:
         """Every op and user range of the window: thread, name, phase, start_ns, ns, depth-first parent row."""

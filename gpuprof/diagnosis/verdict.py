@@ -33,8 +33,8 @@ _FAMILY: dict[str, Family] = {
 def judge(shares: Shares, kernels: Kernels, profiler: Profiler | None, whole: bool) -> Verdict:
     """What binds the step.
 
-    `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event is
-    missing. Missing GPU events look like idle time, so then only a busy device can be believed.
+    `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event
+    is missing. Missing GPU events look like idle time, so then only a busy device can be believed.
     """
     bound, cause = _bound(shares, kernels)
     text = _summary(shares, kernels)
@@ -42,8 +42,8 @@ def judge(shares: Shares, kernels: Kernels, profiler: Profiler | None, whole: bo
         after, after_cause = _bound(without_profiler(shares, profiler.typical_ns), kernels)
         if after != bound and after is not None:
             text += (
-                f" As recorded it looks {bound}-bound, but the profiler's own cost ({profiler.events_per_step:,} recorded"
-                f" events a step) likely explains that: without it the step is {after}-bound."
+                f" As recorded it looks {bound}-bound, but the profiler's own cost ({profiler.events_per_step:,}"
+                f" recorded events a step) likely explains that: without it the step is {after}-bound."
             )
             bound, cause = after, after_cause
     if not whole and shares.busy_ns < (1 - WAITING_SHARE) * shares.step_ns:

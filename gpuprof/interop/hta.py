@@ -6,13 +6,13 @@
 HTA reads no file: it gets the table that its own parser would have made, from columns that are already there.
 What its parser gets wrong is not copied:
 
-- It cuts starts and ends to whole microseconds. Small kernels lose a third of their time, and those below 1 µs
-  get a duration of -1, on which some of its analyses fail. Here the nanoseconds stay, unless `rounded`.
+- It cuts starts and ends to whole microseconds: small kernels lose a third of their time, those below 1 µs
+  get a duration of -1, and on that several analyses fail. Here the nanoseconds stay, unless `rounded`.
 - An Inductor op on the host that has a `stream` argument is no kernel.
 - `end` is on the same clock as `ts`; `iteration` follows the steps of the host, not those drawn on the GPU's
   track, and work on stream 0 has one too. Categories of the 2021 schema bear today's names.
 
-What HTA computes from that is its own: to it, all devices of a process are one and a recorded wait is a kernel.
+What it computes from that is its own: to it, a process has one device, and a recorded wait is a kernel.
 """
 
 from __future__ import annotations
@@ -205,9 +205,7 @@ def _ceil_us(ns: Any) -> Any:
     return np.ceil(_us(ns)).astype(np.int64)
 
 
-def _frame(
-    trace: Trace, table: pd.DataFrame, times: dict[str, NDArray], symbols: TraceSymbolTable
-) -> pd.DataFrame:
+def _frame(trace: Trace, table: pd.DataFrame, times: dict[str, NDArray], symbols: TraceSymbolTable) -> pd.DataFrame:
     """The DataFrame that HTA works on; adds the names that occur in it to `symbols`."""
     import pandas as pd
     from hta.common.trace import transform_correlation_to_index
@@ -228,7 +226,7 @@ def _frame(
 
 
 def _bandwidth(table: pd.DataFrame) -> NDArray:
-    """GB/s of copies and sets, which is bytes per nanosecond; 0 for all else."""
+    """GB/s of copies and sets, which is bytes per nanosecond of the recorded duration; 0 for all else."""
     moved, ns = table["bytes"].to_numpy(), (table["end_ns"] - table["start_ns"]).to_numpy()
     known = (moved >= 0) & (ns > 0)
     return np.where(known, moved / np.where(known, ns, 1), 0.0)

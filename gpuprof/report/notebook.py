@@ -107,8 +107,7 @@ def _facts(diagnosis: Diagnosis) -> str:
 
 def _issues(diagnosis: Diagnosis) -> str:
     return "".join(
-        f'<p class="issue {_text(issue.severity)}">{_text(issue.message)}</p>'
-        for issue in diagnosis.quality.issues
+        f'<p class="issue {_text(issue.severity)}">{_text(issue.message)}</p>' for issue in diagnosis.quality.issues
     )
 
 
@@ -199,9 +198,8 @@ def _kernels(diagnosis: Diagnosis) -> str:
         )
         for kernel in kernels.top[:ROWS]
     ]
-    return (
-        f"<h4>Kernels{_a_step(diagnosis)}</h4><p>{duration(kernels.total_ns / steps)}: {categories}</p>"
-        + _table(rows, numbers=(0, 1, 2))
+    return f"<h4>Kernels{_a_step(diagnosis)}</h4><p>{duration(kernels.total_ns / steps)}: {categories}</p>" + _table(
+        rows, numbers=(0, 1, 2)
     )
 
 
@@ -214,8 +212,7 @@ def _table(rows: Sequence[Sequence[str]], numbers: Sequence[int]) -> str:
     lines = (
         "<tr>"
         + "".join(
-            f'<td class="number">{cell}</td>' if i in numbers else f"<td>{cell}</td>"
-            for i, cell in enumerate(row)
+            f'<td class="number">{cell}</td>' if i in numbers else f"<td>{cell}</td>" for i, cell in enumerate(row)
         )
         + "</tr>"
         for row in rows

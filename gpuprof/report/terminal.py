@@ -137,9 +137,7 @@ def _issues(issues: Sequence[Issue]) -> list[Text | Table]:
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)
         grid.add_column(overflow="fold")
-        grid.add_row(
-            Text(mark, style), Text(escape(issue.message), "dim" if issue.severity == "info" else "")
-        )
+        grid.add_row(Text(mark, style), Text(escape(issue.message), "dim" if issue.severity == "info" else ""))
         rows.append(grid)
     return rows
 
@@ -281,9 +279,7 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
         return []
     total = Text(f"{duration(kernels.total_ns / steps)}{_a_step(diagnosis)} in ")
     total.append(
-        "one kernel or copy"
-        if kernels.count == steps
-        else f"{count(kernels.count / steps)} kernels and copies"
+        "one kernel or copy" if kernels.count == steps else f"{count(kernels.count / steps)} kernels and copies"
     )
     if kernels.median_ns is not None:
         total.append(f", half under {duration(kernels.median_ns)}")

@@ -1,1 +1,1 @@
-"""What follows from a trace without judgement: nesting, links, categories, steps, phases, the device partition, quality."""
+"""What follows from a trace without judgement: nesting, links, steps, phases, the device partition, quality."""

@@ -44,9 +44,7 @@ def kinds(trace: Trace, category: U8) -> U8:
     return kind
 
 
-def device_timelines(
-    trace: Trace, links: Links, kind: U8, window: tuple[int, int]
-) -> tuple[DeviceTimeline, ...]:
+def device_timelines(trace: Trace, links: Links, kind: U8, window: tuple[int, int]) -> tuple[DeviceTimeline, ...]:
     """The timeline of every device that has GPU events in the trace."""
     gpu = trace.gpu
     return tuple(
@@ -55,9 +53,7 @@ def device_timelines(
     )
 
 
-def _device(
-    trace: Trace, links: Links, kind: U8, window: tuple[int, int], device: int, rows: I64
-) -> DeviceTimeline:
+def _device(trace: Trace, links: Links, kind: U8, window: tuple[int, int], device: int, rows: I64) -> DeviceTimeline:
     gpu = trace.gpu
     low, high = window
     by_kind = [rows[kind[rows] == k] for k in (COMPUTE, COMMUNICATE, COPY)]
@@ -73,9 +69,7 @@ def _device(
     before = np.where(begun == ABSENT, gpu.start_ns[rows] < low, begun < low)
     inside = (begun != ABSENT) & (begun >= low) & (begun < high)
     carry_in = clip(union(gpu.start_ns[rows[before]], gpu.end_ns[rows[before]]), low, high)
-    carry_out = clip(
-        union(gpu.start_ns[rows[inside]], gpu.end_ns[rows[inside]]), high, np.iinfo(np.int64).max
-    )
+    carry_out = clip(union(gpu.start_ns[rows[inside]], gpu.end_ns[rows[inside]]), high, np.iinfo(np.int64).max)
     return DeviceTimeline(
         device=device,
         low=low,

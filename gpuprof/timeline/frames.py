@@ -36,9 +36,7 @@ class FrameIndex:
             forward = self._forward_of(op[missing])
             has = np.flatnonzero(forward >= 0)
             ops = self._trace.ops
-            found[missing[has]] = self._climb(
-                ops.thread[forward[has]], ops.start_ns[forward[has]], self._is_module
-            )
+            found[missing[has]] = self._climb(ops.thread[forward[has]], ops.start_ns[forward[has]], self._is_module)
         return found
 
     def frame(self, thread: I32, t: I64, op: I64) -> I32:
@@ -98,7 +96,6 @@ def module_class(text: str) -> str:
 
 def _is_user_frame(text: str) -> bool:
     """Whether a frame is the user's own: not built in, not of an installed package."""
-    return not (
-        text.startswith(("<", _MODULE)) or "site-packages" in text or "dist-packages" in text or "/torch/" in text
-        or text.startswith("torch/") or "importlib" in text
-    )  # fmt: skip
+    if text.startswith(("<", _MODULE, "torch/")):
+        return False
+    return not any(part in text for part in ("site-packages", "dist-packages", "/torch/", "importlib"))

@@ -24,13 +24,21 @@ DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(
 _UNSET = 255
 
 _ENGINE = "autograd::engine::evaluate_function"
+
+
+def _words(pattern: str, at_start: str = "") -> re.Pattern[str]:
+    """The pattern as words of a range's name: `train_forward_3` has the word forward."""
+    start = f"^({at_start})|" if at_start else ""
+    return re.compile(f"{start}(^|[^a-z])({pattern})([^a-z]|$)", re.IGNORECASE)
+
+
 _RANGES = [
-    (DATA, re.compile(r"^enumerate\(DataLoader\)|^DataLoader|(^|[^a-z])(data|dataload\w*|load_?data|fetch|get_?batch|next_?batch)([^a-z]|$)", re.I)),
-    (OPTIMIZER, re.compile(r"^Optimizer\.|(^|[^a-z])(optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*)([^a-z]|$)", re.I)),
-    (BACKWARD, re.compile(r"(^|[^a-z])(backward|bwd)([^a-z]|$)", re.I)),
-    (FORWARD, re.compile(r"(^|[^a-z])(forward|fwd)([^a-z]|$)", re.I)),
-    (OTHER, re.compile(r"(^|[^a-z])(eval(uate|uation)?|validat\w*|save|saving|logging)([^a-z]|$)", re.I)),
-]  # fmt: skip
+    (DATA, _words(r"data|dataload\w*|load_?data|fetch|get_?batch|next_?batch", r"enumerate\(DataLoader\)|DataLoader")),
+    (OPTIMIZER, _words(r"optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*", r"Optimizer\.")),
+    (BACKWARD, _words(r"backward|bwd")),
+    (FORWARD, _words(r"forward|fwd")),
+    (OTHER, _words(r"eval(uate|uation)?|validat\w*|save|saving|logging")),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +132,7 @@ def _marks(trace: Trace) -> U8:
     ops = trace.ops
     by_name = np.full(len(trace.strings) + 1, _UNSET, np.uint8)
     ranges = np.unique(ops.name[ops.kind == ANNOTATION]).tolist()
-    contract = [
-        i for i, text in enumerate(trace.strings) if text.startswith(("enumerate(DataLoader)", "Optimizer."))
-    ]
+    contract = [i for i, text in enumerate(trace.strings) if text.startswith(("enumerate(DataLoader)", "Optimizer."))]
     for name in {*ranges, *contract}:
         text = trace.strings[name]
         if text.startswith("ProfilerStep") or "::" in text:
@@ -146,9 +152,7 @@ def _named(trace: Trace, test) -> np.ndarray:
 
 def _main_thread(trace: Trace, autograd_op: np.ndarray) -> int:
     """The thread with most ops that are not autograd's."""
-    threads, counts = np.unique(
-        trace.ops.thread[~autograd_op & (trace.ops.forward_thread == 0)], return_counts=True
-    )
+    threads, counts = np.unique(trace.ops.thread[~autograd_op & (trace.ops.forward_thread == 0)], return_counts=True)
     if not len(threads):
         threads, counts = np.unique(trace.ops.thread[~autograd_op], return_counts=True)
     return int(threads[counts.argmax()]) if len(threads) else -1

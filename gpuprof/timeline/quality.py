@@ -16,9 +16,7 @@ from gpuprof.timeline.steps import whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, NO_TEXT, OP, Trace
 
-LAUNCH_CALL = re.compile(
-    r"^(cuda|hip|cu)(Ext|Module)*Launch|^(cuda|hip|cu)GraphLaunch|^(cuda|hip|cu)Mem(cpy|set)\w*Async|^hipMemcpyWithStream"
-)
+LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch|GraphLaunch|Mem(cpy|set)\w*Async)|^hipMemcpyWithStream")
 
 LOST_SHARE = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
@@ -51,7 +49,7 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
             "truncated",
             "warning",
             f"The file is cut: {reading.truncated}. {reading.events:,} events could be read; events are in no order of"
-            " time in the file, so any step may lack some. Let the export finish before the job ends, and record again.",
+            " time in the file, so any step may lack some. Let the export finish before the job ends and record again.",
         )
     if reading.dropped:
         yield (
@@ -63,7 +61,7 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "repaired_events",
             "info",
-            f"{reading.repaired:,} events were not valid JSON (control characters, quotes in names, nan) and were mended.",
+            f"{reading.repaired:,} events were not valid JSON (control characters, quotes in names, nan): they were mended.",
         )
 
 
@@ -91,9 +89,7 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         yield from _lost(trace, timeline, launches)
         yield from _unlinked(timeline)
         yield from _ahead(timeline)
-    negative = sum(
-        int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames)
-    )
+    negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
     if negative:
         yield (
             "negative_durations",
@@ -141,9 +137,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
         severe = lost > 0.5 * total
         first = int(trace.gpu.start_ns.min()) - low
         where = (
-            f" The first GPU event comes {first / 1e6:,.0f} ms into the window."
-            if first > 0.1 * (high - low)
-            else ""
+            f" The first GPU event comes {first / 1e6:,.0f} ms into the window." if first > 0.1 * (high - low) else ""
         )
         yield (
             "gpu_events_lost",
@@ -163,7 +157,7 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "gpu_events_unlinked",
             "info" if len(timeline.trace.calls) else "warning",
             f"{int(lone.sum()):,} of {int(inside.sum()):,} GPU events in the window have no launch in the recording"
-            " (they were launched before it began, or calls were not recorded): their time counts, their cause is unknown.",
+            " (it was launched before, or calls were not recorded): their time counts, what they waited for is unknown.",
         )
 
 
@@ -219,7 +213,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "no_calls",
             "warning",
-            "No CUDA/HIP calls were recorded: when work was launched is not known, nor whether the device waited for it.",
+            "No CUDA/HIP calls were recorded: when work was launched is not known, nor if the device waited for it.",
         )
     other = trace.other
     overhead = other.category == trace.string_ids.get("overhead", -2)
@@ -230,7 +224,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "profiler_overhead",
             "warning" if spent > OVERHEAD_SEVERE * (high - low) else "info",
-            f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead inside the window (buffers, module loading):"
+            f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead in the window (buffers, module loading):"
             " steps with it are slower than the training's. Warm up longer, trace fewer steps.",
         )
     if len(ops) and not np.any((ops.dims != NO_TEXT) & (ops.kind == OP)):

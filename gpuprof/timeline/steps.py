@@ -44,6 +44,10 @@ class Steps:
     def window(self) -> tuple[int, int]:
         return int(self.start_ns[0]), int(self.end_ns[-1])
 
+    @property
+    def covered_ns(self) -> int:
+        return int((self.end_ns - self.start_ns).sum())
+
 
 def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int = 0) -> Steps | None:
     """The steps of a trace, without the first `skip`; None if it holds nothing that takes time.
@@ -53,12 +57,7 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     if pattern is not None:
         steps: Steps | None = _named(trace, pattern)
     else:
-        steps = (
-            _profiler_steps(trace)
-            or _user_ranges(trace)
-            or _optimizer_steps(trace)
-            or _periodic(trace, links)
-        )
+        steps = _profiler_steps(trace) or _user_ranges(trace) or _optimizer_steps(trace) or _periodic(trace, links)
         steps = steps and _without_cut(steps, links)
     steps = steps or _whole(trace)
     if steps is None:
@@ -66,9 +65,7 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     if skip >= len(steps.start_ns):
         count = len(steps.start_ns)
         raise GpuprofError(f"--skip {skip} leaves no step: this trace has {count} ({steps.source})")
-    return Steps(
-        steps.source, steps.name, steps.start_ns[skip:], steps.end_ns[skip:], steps.cut, steps.merged
-    )
+    return Steps(steps.source, steps.name, steps.start_ns[skip:], steps.end_ns[skip:], steps.cut, steps.merged)
 
 
 def possible(trace: Trace, steps: Steps) -> bool:
@@ -92,9 +89,7 @@ def _named(trace: Trace, pattern: str) -> Steps:
     names = [i for i, text in enumerate(trace.strings) if wanted.search(text)]
     rows = np.flatnonzero(np.isin(trace.ops.name, names))
     if not np.any(trace.ops.end_ns[rows] > trace.ops.start_ns[rows]):
-        shown = sorted({trace.strings[i] for i in np.unique(trace.ops.name[trace.ops.kind == ANNOTATION])})[
-            :6
-        ]
+        shown = sorted({trace.strings[i] for i in np.unique(trace.ops.name[trace.ops.kind == ANNOTATION])})[:6]
         hint = f"; its ranges are {', '.join(shown)}" if shown else ""
         raise GpuprofError(f"--step {pattern!r} matches no range or op of this trace{hint}")
     return _spans(trace, rows, "user_range", pattern)
@@ -102,12 +97,8 @@ def _named(trace: Trace, pattern: str) -> Steps:
 
 def _profiler_steps(trace: Trace) -> Steps | None:
     names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep")]
-    rows = np.flatnonzero(np.isin(trace.ops.name, names)) if names else []
-    return (
-        _merge_micro_steps(trace, _spans(trace, rows, "profiler_step", "ProfilerStep#*"))
-        if len(rows)
-        else None
-    )
+    rows = np.flatnonzero(np.isin(trace.ops.name, names))
+    return _merge_micro_steps(trace, _spans(trace, rows, "profiler_step", "ProfilerStep#*")) if len(rows) else None
 
 
 def _user_ranges(trace: Trace) -> Steps | None:
@@ -123,10 +114,9 @@ def _user_ranges(trace: Trace) -> Steps | None:
     for name, ids in groups.items():
         rows = annotations[np.isin(ops.name[annotations], ids)]
         steps = _spans(trace, rows, "user_range", name)
-        covered = int((steps.end_ns - steps.start_ns).sum())
-        if len(steps.start_ns) >= 2 and 2 * covered >= int(ops.end_ns.max() - ops.start_ns.min()):
-            if best is None or covered > int((best.end_ns - best.start_ns).sum()):
-                best = steps
+        most = len(steps.start_ns) >= 2 and 2 * steps.covered_ns >= int(ops.end_ns.max() - ops.start_ns.min())
+        if most and (best is None or steps.covered_ns > best.covered_ns):
+            best = steps
     return best
 
 
@@ -189,7 +179,7 @@ def _periodic(trace: Trace, links: Links) -> Steps | None:
         before = np.diff(begun, prepend=begun[0])
         name = max((n for n, _ in regular), key=lambda n: float(np.mean(before[names == n][1:])))
         marks = np.flatnonzero(names == name)
-        period = int(round(float(np.diff(marks).mean())))
+        period = round(float(np.diff(marks).mean()))
         same = float(np.mean(names[:-period] == names[period:])) if 0 < period < len(names) else 0.0
         starts = begun[marks]
         covers = (marks[-1] - marks[0] + period) >= 0.8 * len(names)
@@ -235,9 +225,7 @@ def _without_cut(steps: Steps, links: Links) -> Steps | None:
     keep = np.flatnonzero(whole)
     first, last = (keep[0], keep[-1] + 1) if len(keep) else (0, len(whole))
     cut = steps.cut + len(whole) - (last - first)
-    return Steps(
-        steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged
-    )
+    return Steps(steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged)
 
 
 def _whole(trace: Trace) -> Steps | None:

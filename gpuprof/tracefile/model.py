@@ -8,7 +8,6 @@ that it does not give is string id `NO_TEXT`. Durations are kept as recorded, ze
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -19,9 +18,7 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 
-ABSENT = np.iinfo(
-    np.int64
-).min  # lies outside every value's range: negative thread ids and correlations exist
+ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
 NO_TEXT = -1
 
 # Ops.kind
@@ -247,7 +244,7 @@ class Trace:
 
     reading: Reading
     meta: Meta
-    strings: Sequence[str]
+    strings: list[str]
     threads: tuple[Thread, ...]
     ops: Ops
     calls: Calls

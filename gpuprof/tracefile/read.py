@@ -26,7 +26,7 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe cannot be read twice, a device may have no end
             raise UnreadableTrace(f"{path} is a pipe or a device: write the trace to a file, and give that")
-        with open(path, "rb") as file:
+        with path.open("rb") as file:
             head = file.read(512)
             size = os.fstat(file.fileno()).st_size
     except (FileNotFoundError, ValueError):  # ValueError: no path, such as one with a NUL

@@ -12,6 +12,7 @@ import argparse
 import gzip
 import json
 import re
+from pathlib import Path
 
 EVENT = re.compile(r"\n  \{\n.*?\n  \}(?=,\n|\n)", re.DOTALL)
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function", "cpu_instant_event"}
@@ -33,7 +34,7 @@ def main() -> None:
     events = [(m[0], json.loads(m[0], strict=False)) for m in EVENT.finditer(text, start, end + 1)]
     kept = choose(events, args.first, args.steps, set(args.drop))
     body = text[:start] + ",".join(kept) + text[end:]
-    with open(args.target, "wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as file:
+    with Path(args.target).open("wb") as raw, gzip.GzipFile("", "wb", 9, raw, mtime=0) as file:
         file.write(body.encode())
     print(f"{len(kept):,} of {len(events):,} events")
 
@@ -51,9 +52,7 @@ def choose(events: list[tuple[str, dict]], first: int, count: int, drop: set[str
         return low <= event["ts"] < high
 
     launched = {
-        e["args"]["correlation"]
-        for _, e in events
-        if e.get("cat") in ("cuda_runtime", "cuda_driver") and inside(e)
+        e["args"]["correlation"] for _, e in events if e.get("cat") in ("cuda_runtime", "cuda_driver") and inside(e)
     }
     device_starts = {
         (e["pid"], e["tid"], e["ts"])

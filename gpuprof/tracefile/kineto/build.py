@@ -30,7 +30,7 @@ _NUMBER = re.compile(r"-?\d+")
 
 def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
     """The Trace of what a reader found; takes the columns out of `parsed`."""
-    strings: Sequence[str] = list(parsed.strings)
+    strings: list[str] = list(parsed.strings)
     columns = {table: parsed.tables[table].take() for table in layout.TABLES}
     threads, thread_ids = _threads(columns, strings, parsed.metadata)
     for table, ids in thread_ids.items():
@@ -58,7 +58,7 @@ def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
 
 
 def _threads(
-    columns: dict[str, dict[str, np.ndarray]], strings: Sequence[str], metadata: list[dict]
+    columns: dict[str, dict[str, np.ndarray]], strings: list[str], metadata: list[dict]
 ) -> tuple[tuple[Thread, ...], dict[str, np.ndarray]]:
     """The tracks of the file, and each table's column of track numbers."""
     pids, tids = (_seen([c[key] for c in columns.values()], len(strings)) for key in ("pid", "tid"))

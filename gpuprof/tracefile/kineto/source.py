@@ -31,26 +31,32 @@ class Text:
 
     def __init__(self, path: Path) -> None:
         self._file: IO[bytes] = open(path, "rb", buffering=0)  # noqa: SIM115 (closed by `close`)
-        self._again = b""
+        self._again: list[memoryview] = []
         self.truncated: str | None = None
         self.text_bytes = 0
 
     def fill(self, buffer: NDArray[np.uint8]) -> int:
         """Fills a buffer as far as the text goes; how many bytes that were."""
-        filled = min(len(self._again), len(buffer))
-        buffer[:filled] = np.frombuffer(self._again, np.uint8, filled)
-        self._again = self._again[filled:]
+        filled = 0
         while filled < len(buffer):
-            count = self._read(buffer[filled:])
+            if self._again:
+                piece = self._again.pop()
+                count = min(len(piece), len(buffer) - filled)
+                buffer[filled : filled + count] = np.frombuffer(piece, np.uint8, count)
+                if count < len(piece):
+                    self._again.append(piece[count:])
+            else:
+                count = self._read(buffer[filled:])
+                self.text_bytes += count
             if not count:
                 break
             filled += count
-            self.text_bytes += count
         return filled
 
     def unread(self, text: bytes) -> None:
         """Gives text back, to come again."""
-        self._again = text + self._again
+        if text:
+            self._again.append(memoryview(text))
 
     def done_bytes(self) -> int:
         """How far into the file the reading is."""

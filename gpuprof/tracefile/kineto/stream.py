@@ -70,9 +70,9 @@ def _read(path: Path, size: int, progress: Progress | None, block_bytes: int, di
 
 def _header(text: Text, block_bytes: int) -> dict:
     """The keys before the event list; the text then goes on after its `[`."""
-    head = b""
-    for size in (block_bytes, LIMIT_BYTES):
-        buffer = np.empty(size - len(head), np.uint8)
+    head, size = b"", block_bytes
+    while len(head) < LIMIT_BYTES:
+        buffer = np.empty(min(size, LIMIT_BYTES) - len(head), np.uint8)
         count = text.fill(buffer)
         head += buffer[:count].tobytes()
         try:
@@ -80,6 +80,7 @@ def _header(text: Text, block_bytes: int) -> dict:
         except NeedMore:
             if count < len(buffer):
                 raise
+            size *= 8
             continue
         text.unread(head[at:])
         return keys
