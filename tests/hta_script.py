@@ -74,19 +74,23 @@ def results(analysis: TraceAnalysis) -> dict[str, Any]:
 
     def kernels() -> Any:
         types, each = analysis.get_gpu_kernel_breakdown(visualize=False, num_kernels=10**9)
-        each = each.sort_values(["rank", "kernel_type", "name"])
-        return [types.to_dict("records"), each.round(6).to_dict("records")]
+        return [records(types), records(each.sort_values(["rank", "kernel_type", "name"]).round(6))]
 
     def idle() -> Any:
         found, _ = analysis.get_idle_time_breakdown(ranks=list(analysis.t.traces), visualize=False)
-        return found.sort_values(["rank", "stream", "idle_category"]).to_dict("records")
+        return records(found.sort_values(["rank", "stream", "idle_category"]))
 
     return {
-        "temporal": attempt(lambda: analysis.get_temporal_breakdown(visualize=False).to_dict("records")),
+        "temporal": attempt(lambda: records(analysis.get_temporal_breakdown(visualize=False))),
         "kernels": attempt(kernels),
         "idle": attempt(idle),
-        "overlap": attempt(lambda: analysis.get_comm_comp_overlap(visualize=False).to_dict("records")),
+        "overlap": attempt(lambda: records(analysis.get_comm_comp_overlap(visualize=False))),
     }
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Rows as JSON has them: None for NaN, which equals nothing."""
+    return table.astype(object).where(table.notna(), None).to_dict("records")
 
 
 def attempt(call: Callable[[], Any]) -> Any:
@@ -190,7 +194,7 @@ def analyses(files: dict[int, str]) -> dict[str, Any]:
         "host annotations": lambda: analysis.get_gpu_user_annotation_breakdown(False, visualize=False),
         "profiler steps": analysis.get_profiler_steps,
         "operators and their delays": lambda: analysis.get_aten_op_kernels_and_delay()[0],
-        "kernel sequences": lambda: analysis.get_frequent_cuda_kernel_sequences("aten::", str(folder)),
+        "kernel sequences": lambda: analysis.get_frequent_cuda_kernel_sequences("autograd::", str(folder)),
     }
     return {
         "results": {name: describe(attempt(call)) for name, call in calls.items()},

@@ -6,11 +6,12 @@
 HTA reads no file: it gets the table that its own parser would have made, from columns that are already there.
 What its parser gets wrong is not copied:
 
-- It cuts starts and ends to whole microseconds: small kernels lose a third of their time, those below 1 µs
-  get a duration of -1, and on that several analyses fail. Here the nanoseconds stay, unless `rounded`.
+- It cuts starts and ends to whole microseconds: small kernels lose a third of their time, those below 1 µs get a
+  duration of -1, and on that several analyses fail. Here the nanoseconds stay, unless `rounded`.
 - An Inductor op on the host that has a `stream` argument is no kernel.
-- `end` is on the same clock as `ts`; `iteration` follows the steps of the host, not those drawn on the GPU's
-  track, and work on stream 0 has one too. Categories of the 2021 schema bear today's names.
+- Work whose launch was not recorded is not joined to the first event of the file.
+- `end` is on the same clock as `ts`; `iteration` follows the steps of the host, not those drawn on the GPU's track,
+  and work on stream 0 has one too. Categories of the 2021 schema bear today's names.
 
 What it computes from that is its own: to it, a process has one device, and a recorded wait is a kernel.
 """
@@ -86,7 +87,7 @@ def trace_analysis(
     handed.align_and_filter_trace(include_last_profiler_step)
     for rank, frame in handed.traces.items():
         handed.traces[rank] = frame.set_index("index", drop=False).rename_axis(None)
-    handed.min_ts = int(_ceil_us(np.int64(base_ns))) if rounded else base_ns / 1000
+    handed.min_ts = _ceil_us(base_ns) if rounded else base_ns / 1000
     handed.get_raw_trace_for_one_rank = lambda rank=0: _chrome_json(traces[rank])
     handed.is_parsed = True
     analysis = object.__new__(analysis_type)  # its __init__ would parse files
@@ -189,20 +190,14 @@ def _times(table: pd.DataFrame, base_ns: int) -> dict[str, NDArray]:
 
 
 def _rounded_times(table: pd.DataFrame, base_ns: int) -> dict[str, NDArray]:
-    """The same as HTA's parser has it: start rounded up, end rounded down, both from the sum of doubles."""
-    start_ns, end_ns = table["start_ns"].to_numpy(), table["end_ns"].to_numpy()
-    first, last = _ceil_us(start_ns), np.floor(_us(start_ns) + (end_ns - start_ns) / 1000).astype(np.int64)
-    base = _ceil_us(np.int64(base_ns))
+    """The same as HTA's parser has it: start rounded up, end rounded down."""
+    first, last = _ceil_us(table["start_ns"].to_numpy()), table["end_ns"].to_numpy() // 1000
+    base = _ceil_us(base_ns)
     return {"ts": first - base, "dur": last - first, "end": last - base}
 
 
-def _us(ns: Any) -> Any:
-    """The double nearest to that many microseconds; `ns / 1000` would lose digits of Unix times."""
-    return ns // 1000 + ns % 1000 / 1000
-
-
 def _ceil_us(ns: Any) -> Any:
-    return np.ceil(_us(ns)).astype(np.int64)
+    return -(-ns // 1000)
 
 
 def _frame(trace: Trace, table: pd.DataFrame, times: dict[str, NDArray], symbols: TraceSymbolTable) -> pd.DataFrame:

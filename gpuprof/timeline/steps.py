@@ -20,6 +20,8 @@ CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
 
+LATEST_NS = 2**62
+"""Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
 LONGEST_NS = 86_400 * 10**9
 """A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
 
@@ -69,10 +71,14 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
 
 
 def possible(trace: Trace, steps: Steps) -> bool:
-    """Whether the window is one that can have been recorded, and sums of the GPU's times stay exact in 64 bits."""
+    """Whether the window is one that can have been recorded, and sums of times stay exact in 64 bits."""
     low, high = steps.window
+    for table in (trace.ops, trace.calls, trace.gpu):
+        for times in (table.start_ns, table.end_ns):
+            if len(times) and (times.min() <= -LATEST_NS or times.max() >= LATEST_NS):
+                return False
     work = np.sum((trace.gpu.end_ns - trace.gpu.start_ns).clip(0), dtype=np.float64)
-    return high - low <= LONGEST_NS and float(work) < 2**62
+    return high - low <= LONGEST_NS and float(work) < LATEST_NS
 
 
 def whole_ns(trace: Trace) -> int:

@@ -30,7 +30,8 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
             head = file.read(512)
             size = os.fstat(file.fileno()).st_size
     except (FileNotFoundError, ValueError):  # ValueError: no path, such as one with a NUL
-        raise UnreadableTrace(f"{path}: no such file") from None
+        hint = ": standard input is not read, give a file" if str(path) == "-" else ""
+        raise UnreadableTrace(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
         raise UnreadableTrace(f"{path} is a folder: name one trace file in it{_traces_in(path)}") from None
     except OSError as error:

@@ -11,6 +11,7 @@ from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES
 from gpuprof.tracefile.kineto.source import Text
 from gpuprof.tracefile.kineto.strings import decode
 
+
 class Block:
     """Text between two cuts, and a scan's findings in it. Blocks are used again: fresh memory is slow."""
 
@@ -118,6 +119,7 @@ class Blocks:
             while True:
                 block.reserve(size, keep=have)
                 have += self._text.fill(block.text[have:size])
+                block.text[have : have + scan.PADDING] = 0
                 if have < size:
                     self._over = True
                     break

@@ -11,56 +11,34 @@ import numpy as np
 TABLES = ("ops", "calls", "gpu", "frames", "syncs", "memory", "flows", "other")
 OPS, CALLS, GPU, FRAMES, SYNCS, MEMORY, FLOWS, OTHER = range(len(TABLES))
 
-_TRACK = [("pid", "i4"), ("tid", "i4")]
-_SPAN = [("start_ns", "i8"), ("end_ns", "i8"), ("name", "i4"), *_TRACK]
+_TRACK = "pid:i4 tid:i4"
+_SPAN = f"start_ns:i8 end_ns:i8 name:i4 {_TRACK}"
+_GPU = "device:i4 stream:i8 correlation:i8"
+_GRID = "grid_x:i4 grid_y:i4 grid_z:i4 block_x:i4 block_y:i4 block_z:i4"
+_SHAPES = "dims:i4 types:i4 strides:i4 concrete:i4"
+
+
+def _row(fields: str) -> np.dtype:
+    return np.dtype([(name, kind) for name, kind in (field.split(":") for field in fields.split())])
+
 
 ROWS: dict[str, np.dtype] = {
-    "ops": np.dtype(
-        [
-            *_SPAN,
-            ("external", "i8"),
-            ("sequence", "i8"),
-            ("forward_thread", "i8"),
-            ("dims", "i4"),
-            ("types", "i4"),
-        ]
-        + [("strides", "i4"), ("concrete", "i4"), ("stack", "i4"), ("extra", "i4"), ("kind", "u1")]
+    "ops": _row(f"{_SPAN} external:i8 sequence:i8 forward_thread:i8 {_SHAPES} stack:i4 extra:i4 kind:u1"),
+    "calls": _row(f"{_SPAN} correlation:i8 external:i8 kind:u1"),
+    "gpu": _row(
+        f"{_SPAN} {_GPU} external:i8 {_GRID} registers:i4 shared_bytes:i8 occupancy:f4 bytes:i8 graph_node:i8"
+        " extra:i4 kind:u1"
     ),
-    "calls": np.dtype([*_SPAN, ("correlation", "i8"), ("external", "i8"), ("kind", "u1")]),
-    "gpu": np.dtype(
-        [*_SPAN, ("device", "i4"), ("stream", "i8"), ("correlation", "i8"), ("external", "i8")]
-        + [(f"{what}_{axis}", "i4") for what in ("grid", "block") for axis in "xyz"]
-        + [
-            ("registers", "i4"),
-            ("shared_bytes", "i8"),
-            ("occupancy", "f4"),
-            ("bytes", "i8"),
-            ("graph_node", "i8"),
-        ]
-        + [("extra", "i4"), ("kind", "u1")]
+    "frames": _row(f"{_SPAN} python_id:i8 parent_id:i8 module_id:i8"),
+    "syncs": _row(f"{_SPAN} {_GPU} wait_stream:i8 wait_correlation:i8"),
+    "memory": _row(
+        f"time_ns:i8 {_TRACK} device_type:i8 device:i8 address:i8 bytes:i8 allocated_bytes:i8 reserved_bytes:i8"
     ),
-    "frames": np.dtype([*_SPAN, ("python_id", "i8"), ("parent_id", "i8"), ("module_id", "i8")]),
-    "syncs": np.dtype(
-        [*_SPAN, ("device", "i4"), ("stream", "i8"), ("correlation", "i8")]
-        + [("wait_stream", "i8"), ("wait_correlation", "i8")]
-    ),
-    "memory": np.dtype(
-        [
-            ("time_ns", "i8"),
-            *_TRACK,
-            ("device_type", "i8"),
-            ("device", "i8"),
-            ("address", "i8"),
-            ("bytes", "i8"),
-        ]
-        + [("allocated_bytes", "i8"), ("reserved_bytes", "i8")]
-    ),
-    "flows": np.dtype([("time_ns", "i8"), *_TRACK, ("id", "i8"), ("kind", "u1"), ("begins", "u1")]),
-    "other": np.dtype([*_SPAN, ("category", "i4"), ("external", "i8")]),
+    "flows": _row(f"time_ns:i8 {_TRACK} id:i8 kind:u1 begins:u1"),
+    "other": _row(f"{_SPAN} category:i4 external:i8"),
 }
 
-# The category decides the table and the row's `kind`. Names of 2021 (Operator, Kernel, …) stand beside today's;
-# the runtimes of other backends end in `_runtime` / `_driver` and are told by that (`small.classify`, `scan`).
+# The category decides the table and the row's `kind`. Names of 2021 (Operator, Kernel, …) stand beside today's.
 CATEGORIES: dict[str, tuple[int, int]] = {
     "cpu_op": (OPS, 0),
     "Operator": (OPS, 0),

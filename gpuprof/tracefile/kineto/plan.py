@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import secrets
+from functools import cache
+
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout, scan
@@ -35,13 +38,14 @@ _TOP_KEYS = {
 }
 
 
-def make_plan(seed: int) -> np.void:
-    """The plan of `layout`. `seed` keeps who writes a trace from knowing which texts collide."""
+@cache
+def make_plan() -> np.void:
+    """The plan of `layout`, made once."""
     slots = _slots()
     keys = _keys(slots)
     plan = np.zeros(1, scan.PLAN)[0]
     plan["places"] = _hash_table(keys)
-    plan["seed"] = seed
+    plan["seed"] = secrets.randbits(64)  # so that who writes a trace cannot know which texts collide
     plan["inner"] = 1 << scan.S_EXTRA
     for number, (text, context, kind, slot) in enumerate(keys):
         at = number * scan.KEY_BYTES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import zlib
 from pathlib import Path
 
 from isal import isal_zlib
@@ -12,6 +11,7 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto.build import build
 from gpuprof.tracefile.kineto.envelope import NeedMore
 from gpuprof.tracefile.kineto.small import read_small
+from gpuprof.tracefile.kineto.source import INFLATE_ERRORS
 from gpuprof.tracefile.model import Trace
 
 SMALL_BYTES = 25 << 20
@@ -41,7 +41,7 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
 
 def _whole_text(path: Path, size: int, limit: int) -> tuple[bytes | None, str | None]:
     """The text of a small file and why it ends early if it does; None in its place when it is longer than `limit`."""
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         if file.read(2) != b"\x1f\x8b":
             file.seek(0)
             return (file.read(), None) if size <= limit else (None, None)
@@ -65,7 +65,7 @@ def _inflate(data: bytes, limit: int) -> tuple[bytes | None, str | None]:
             piece = data[at : at + _PIECE_BYTES]
             try:
                 parts.append(member.decompress(piece, limit - total + 1))
-            except (isal_zlib.error, zlib.error):
+            except INFLATE_ERRORS:
                 return b"".join(parts), "the gzip data is damaged"
             at += len(piece)
             total += len(parts[-1])

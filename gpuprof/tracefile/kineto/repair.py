@@ -14,9 +14,7 @@ import msgspec
 _STRING_OR_REST = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)|[^"]+', re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f]")
 _BAD_ESCAPE = re.compile(r'\\(?:u(?![0-9a-fA-F]{4})|(?!["\\/bfnrtu]))')
-_LONE_SURROGATE = re.compile(
-    r"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F]\w\w)|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w"
-)
+_LONE_SURROGATE = re.compile(r"\\u[dD][89abAB]\w\w(?!\\u[dD][c-fC-F]\w\w)|(?<!\\u[dD][89abAB]\w\w)\\u[dD][c-fC-F]\w\w")
 _PAIRED = re.compile(r"\\\\")
 _NOT_A_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:nan|inf|infinity)(?:\(ind\))?(?![\w.])", re.IGNORECASE)
 _TRAILING_COMMA = re.compile(r",(?=\s*[}\]])")
@@ -45,9 +43,7 @@ def _mend(text: str) -> str:
         parts.append(part)
     # Strings are whole parts, so a comma before a bracket at the end of a part is outside them.
     joined = "".join(parts)
-    return "".join(
-        p if p[0] == '"' else _TRAILING_COMMA.sub("", p) for p in _STRING_OR_REST.findall(joined) if p
-    )
+    return "".join(p if p[0] == '"' else _TRAILING_COMMA.sub("", p) for p in _STRING_OR_REST.findall(joined) if p)
 
 
 def mended_string(text: str) -> str:

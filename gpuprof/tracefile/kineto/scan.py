@@ -7,13 +7,19 @@ The text must be followed by PADDING zero bytes, since wide loads reach past its
 text; in place of one, MORE says that the text ends first and ODD that this is not what a profiler writes.
 """
 
+# ruff: noqa: SIM109 (numba makes poor code of `in`)
+
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import numba
 import numpy as np
 from llvmlite import ir
+from numba import extending
 from numba.core import types
-from numba.extending import intrinsic
+from numba.core.cpu import CPUTargetOptions
 
 PADDING = 64
 MORE, ODD = -1, -2
@@ -91,6 +97,8 @@ STRING = np.dtype([("begin", "i8"), ("length", "i8"), ("hash", "u8")])
 ABSENT = np.int64(-(2**63))
 ABSENT32 = np.int64(-(2**31))
 LARGEST = np.uint64(2**63 - 1)
+LATEST = np.uint64(2**62)
+"""Times from here on (Unix time after 2116) are left to Python; below, start plus duration is an int64."""
 
 QUOTE, COMMA, COLON, MINUS, DOT, SLASH = (np.uint8(ord(c)) for c in '",:-.\\')
 OPEN, CLOSE, OPEN_LIST, CLOSE_LIST = (np.uint8(ord(c)) for c in "{}[]")
@@ -99,9 +107,7 @@ SPACE, TAB, NEWLINE, RETURN = np.uint8(32), np.uint8(9), np.uint8(10), np.uint8(
 BIG_E, SMALL_E = np.uint8(ord("E")), np.uint8(ord("e"))
 PH_SPAN, PH_META, PH_INSTANT = ord("X"), ord("M"), ord("i")
 PH_START, PH_FINISH, PH_STEP = ord("s"), ord("f"), ord("t")
-NULL, TRUE, FALS, MEMORY = (
-    np.uint64(int.from_bytes(w, "little")) for w in (b"null", b"true", b"fals", b"[memory]")
-)
+NULL, TRUE, FALS, MEMORY = (np.uint64(int.from_bytes(w, "little")) for w in (b"null", b"true", b"fals", b"[memory]"))
 FOUR_BYTES = np.uint64(0xFFFFFFFF)
 
 U0, U1, U8 = np.uint64(0), np.uint64(1), np.uint64(8)
@@ -113,7 +119,11 @@ HIGH_BITS = np.uint64(0x8080808080808080)
 TEN = np.array([10**i for i in range(20)], np.uint64)
 
 
-def _cached(function):
+intrinsic: Any = extending.intrinsic
+"""Makes a function from one that writes its LLVM code."""
+
+
+def _cached(function: Callable) -> Any:
     """Compiled at the first call and kept for later runs, where numba finds a folder that it may write to."""
     try:
         return _compiled(function, cache=True)
@@ -121,12 +131,15 @@ def _cached(function):
         return _compiled(function)
 
 
-def _compiled(function, **options):
-    # Without numba's reference counts: no kernel makes or keeps an array, and counting costs fifteenfold here.
-    return numba.njit(nogil=True, error_model="numpy", _nrt=False, **options)(function)
+def _compiled(function: Callable, cache: bool = False, **options: Any) -> Any:
+    # No kernel makes or keeps an array: without numba's reference counts (`_nrt`) they are fifteen times as fast.
+    # Numba does not document these options, so it may drop them.
+    options["_nrt"] = False
+    known = {name: value for name, value in options.items() if hasattr(CPUTargetOptions, name)}
+    return numba.njit(nogil=True, error_model="numpy", cache=cache, **known)(function)
 
 
-def kernel(function):
+def kernel(function: Callable) -> Any:
     """Compiled into those that call it."""
     return _compiled(function, forceinline=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
@@ -546,7 +559,7 @@ def nanoseconds(text, at):
     at, value = whole(text, begin)
     count = at - begin
     rounded = 0
-    if count == 0 or count > 15:
+    if count == 0 or count > 16:
         return ODD, ABSENT, rounded
     value *= np.uint64(1000)
     if text[at] == DOT:
@@ -567,7 +580,7 @@ def nanoseconds(text, at):
             while text[at] >= ZERO and text[at] <= NINE:
                 rounded |= text[at] != ZERO
                 at += 1
-    if text[at] == SMALL_E or text[at] == BIG_E:
+    if text[at] == SMALL_E or text[at] == BIG_E or value >= LATEST:
         return ODD, ABSENT, rounded
     return at, (-np.int64(value) if negative else np.int64(value)), rounded
 
@@ -822,14 +835,14 @@ def read_event(text, at, end, plan, sheet):
             at, escaped = string_end(text, key, end)
             if at < 0:
                 return MORE
-            if escaped or at - key > KEY_BYTES:
-                return ODD
+            sheet.hand |= escaped
             next_place = find_place(text, key, at - key, context, plan)
             at = skip_space(text, at + 1, end)
             if text[at] != COLON:
                 return MORE if at >= end else ODD
             at = skip_space(text, at + 1, end)
-            learn_joint(text, begin, at, place, leads | (next_place << 16), sheet)
+            if not escaped:
+                learn_joint(text, begin, at, place, leads | (next_place << 16), sheet)
             place = next_place
         # A value.
         number = plan.places[place]
@@ -882,9 +895,8 @@ def classify(text, plan, sheet):
         if number >= 0 and plan.kind[number] == T_FLOWS:
             kind = plan.slot[number]
         sheet.value[S_BEGINS] = 1 if sheet.phase == PH_START else 0
-    elif sheet.phase == PH_INSTANT:
-        if sheet.length[S_NAME] == 2 * 8 and load8(text, sheet.value[S_NAME]) == MEMORY:
-            table = np.int64(T_MEMORY)
+    elif sheet.length[S_NAME] == 2 * 8 and load8(text, sheet.value[S_NAME]) == MEMORY and sheet.phase == PH_INSTANT:
+        table = np.int64(T_MEMORY)
     sheet.value[S_KIND] = kind
     return table
 
@@ -982,9 +994,12 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
         if text[at] == CLOSE_LIST:
             sheet.position = at + 1
             return ENDED
+        event = text[at] == OPEN
         after = np.int64(ODD)
-        if text[at] == OPEN:
+        if event:
             after = read_event(text, at + 1, end, plan, sheet)
+        elif text[at] != OPEN_LIST:
+            after = value_end(text, at, end)
         table = np.int64(-1)
         if after < 0:
             if after == MORE and not final:
@@ -994,7 +1009,7 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
                 if not cut:
                     return PAUSED
                 after = end
-        elif not distrust:
+        elif event and not distrust:
             table = classify(text, plan, sheet)
         if table >= 0:
             status = write_row(text, table, plan, sheet, rows, strings, string_places)
@@ -1055,5 +1070,5 @@ def merge(text, strings, first, count, arena, table, places, used, numbers):
 
 def forget_cache() -> None:
     """Does without numba's cache on disk from now on."""
-    for kernel in (find_separator, scan, merge):
-        globals()[kernel.py_func.__name__] = _compiled(kernel.py_func)
+    for entry in (find_separator, scan, merge):
+        globals()[entry.py_func.__name__] = _compiled(entry.py_func)

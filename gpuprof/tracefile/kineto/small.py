@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -16,12 +17,13 @@ import numpy as np
 from gpuprof.tracefile.kineto import layout
 from gpuprof.tracefile.kineto.columns import Tables
 from gpuprof.tracefile.kineto.envelope import find_events, object_end, parse_tail
-from gpuprof.tracefile.kineto.number import INT64, TIMES, nanoseconds
+from gpuprof.tracefile.kineto.number import INT64, nanoseconds
 from gpuprof.tracefile.kineto.repair import repair
 from gpuprof.tracefile.model import ABSENT, NO_TEXT
 
 ABSENT32 = np.iinfo(np.int32).min
 INT32 = range(-(2**31) + 1, 2**31)
+FLOAT32 = float(np.finfo(np.float32).max)
 
 NO_END = "the event list has no end"
 
@@ -201,7 +203,7 @@ def _add(event: Event, rows: dict[str, list[tuple]], strings: Strings, parsed: P
     end = start[0]
     if len(bytes(event.dur)):
         duration = nanoseconds(bytes(event.dur))
-        if duration is None or start[0] + duration[0] not in TIMES:
+        if duration is None or start[0] + duration[0] not in INT64:
             return None
         parsed.rounded += duration[1]
         end += duration[0]
@@ -216,7 +218,7 @@ def _add(event: Event, rows: dict[str, list[tuple]], strings: Strings, parsed: P
 def defaults(table: str) -> dict[str, Any]:
     """The value of every row field that an event does not give."""
     out: dict[str, Any] = {}
-    for name, (dtype, _) in (layout.ROWS[table].fields or {}).items():
+    for name, (dtype, *_) in (layout.ROWS[table].fields or {}).items():
         if name in layout.TEXT_FIELDS:
             out[name] = NO_TEXT
         else:
@@ -247,17 +249,16 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
             if len(bytes(value)):
                 values[target] = strings[_inner(value)]
         elif kind == "float":
-            if isinstance(value, (int, float)):
+            if type(value) in (int, float) and abs(value) < FLOAT32:
                 values[target] = value
-        elif (
-            isinstance(value, list) and len(value) == 3 and all(type(v) is int and v in INT32 for v in value)
-        ):
+        elif isinstance(value, list) and len(value) == 3 and all(type(v) is int and v in INT32 for v in value):
             values |= zip((f"{target}_x", f"{target}_y", f"{target}_z"), value, strict=True)
     if "extra" in values and args.extra is not None:  # type: ignore[attr-defined]
         values["extra"] = strings[text.decode()]
     return values
 
 
+_LIST_END = re.compile(rb"\}(?=[\s\x00]*\])")
 _SPLIT = re.compile(rb'\}[\s\x00]*(?:,[\s\x00]*)?(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id|bp)"\s*:)')
 
 
@@ -280,7 +281,8 @@ def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
     else:
         parsed.truncated = parsed.truncated or NO_END
         if texts and not is_whole(texts[-1]):
-            texts.pop()
+            last = texts.pop()
+            texts.append(last[: object_end(last) or 0])  # a whole event may stand before the cut one
     return list(_decode_each((t for t in texts if t), parsed))
 
 
@@ -289,9 +291,11 @@ def event_then_close(text: bytes) -> int | None:
     if text.startswith(b"]"):
         return 0
     end = object_end(text)
-    if end is not None and text[end:].lstrip(b" \t\r\n\x00,").startswith(b"]"):
-        return end
-    return None
+    if end is not None:
+        return end if text[end:].lstrip(b" \t\r\n\x00,").startswith(b"]") else None
+    # A lone quote in a name hides where the event ends.
+    ends = (found.end() for found in islice(_LIST_END.finditer(text), 4))
+    return next((end for end in ends if repair(text[:end]) is not None), None)
 
 
 def is_whole(text: bytes) -> bool:

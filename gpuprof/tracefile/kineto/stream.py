@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import secrets
 import sys
 import threading
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,8 @@ BLOCK_BYTES = 4 << 20
 BETWEEN = b" \t\r\n\0,"
 """What may stand between two events."""
 SAMPLE_BYTES = 1 << 16
+LAST_BYTES = 8 << 20
+"""What is left at the end and could not be read: Python looks at so much, in some seconds at worst."""
 MAX_WORKERS = 4
 PROGRESS_S = 0.1
 
@@ -56,7 +58,7 @@ def read_stream(path: Path, size: int, progress: Progress | None = None, block_b
 def _read(path: Path, size: int, progress: Progress | None, block_bytes: int, distrust: bool) -> Parsed:
     text = open_text(path)
     try:
-        plan = make_plan(secrets.randbits(64))
+        plan = make_plan()
         keys = _header(text, block_bytes)
         gathered = Gathered(keys, plan, size, distrust)
         crew = Crew(Blocks(text, plan, block_bytes), gathered, plan)
@@ -175,7 +177,8 @@ class Gathered:
         self._tables = Tables()
         self._strings = StringTable()
         # Of the events that Python reads; their texts have numbers of their own until the end.
-        self._odd = Parsed(tables=Tables(), strings=Strings(), keys=keys, reader="stream")
+        self._odd = Parsed(tables=Tables(), strings=Strings(), keys=keys)
+        self._odd.reader = "stream, event by event" if distrust else "stream"
         self._joined = Block(plan)
         self._left = b""
         """Text of an event that did not end in the blocks so far."""
@@ -247,8 +250,8 @@ class Gathered:
         at += len(data) - len(data.lstrip(BETWEEN))
         data = data.lstrip(BETWEEN)
         end = object_end(data) if data.startswith(b"{") else None
-        if end is None or (block.sheet["odd"] and block.odd[0, 0] == at):
-            return
+        if end is None or block.sheet["position"] <= at or (block.sheet["odd"] and block.odd[0, 0] == at):
+            return  # unfinished, or not the scanner's to read
         sample = Parsed(tables=Tables(), strings=Strings(), keys={})
         add_texts([data[:end]], sample)
         texts = list(sample.strings)
@@ -263,11 +266,14 @@ class Gathered:
                         raise Distrust(f"{name} is {expected!r}, not {found!r}: {data[:end]!r}")
 
     def _end_list(self, rest: bytes) -> None:
-        """Deals with what stands after the last event that could be read: a broken one, the end of the list, or none."""
-        end = event_then_close(rest)
+        """Deals with what stands after the last event that was read: a broken one, the end of the list, or nothing."""
+        end = event_then_close(rest) if len(rest) <= LAST_BYTES else None
         if end is None:
             self._odd.truncated = self._odd.truncated or NO_END
-            add_texts([rest] if rest and is_whole(rest) else [], self._odd)
+            if len(rest) <= LAST_BYTES:
+                # A whole event may stand before the cut one.
+                whole = rest if is_whole(rest) else rest[: object_end(rest) or 0]
+                add_texts([whole] if whole else [], self._odd)
         else:
             add_texts([rest[:end]] if end else [], self._odd)
             self._tail = rest[end:].lstrip(BETWEEN)[1:]
@@ -313,6 +319,7 @@ class _Notice(event.Listener):
         pass
 
 
+@cache
 def _compile() -> None:
     """Compiles the kernels, or loads them from numba's cache, before any thread needs them."""
     with event.install_listener("numba:compile", _Notice()):
@@ -324,8 +331,8 @@ def _compile() -> None:
 
 
 def _run_once() -> None:
-    block = Block(make_plan(0))
+    block = Block(make_plan())
     block.put(b"[")
     block.scan()
     StringTable().add(block.text, block.strings, 0)
-    scan.find_separator(block.text, 0, 0, 0, 1, make_plan(0))
+    scan.find_separator(block.text, 0, 0, 0, 1, make_plan())

@@ -31,9 +31,7 @@ class StringTable:
         numbers[count] = NO_TEXT
         done = 0
         while True:
-            done = scan.merge(
-                text, strings, done, count, self._arena, self._table, self._places, self._used, numbers
-            )
+            done = scan.merge(text, strings, done, count, self._arena, self._table, self._places, self._used, numbers)
             if done == count:
                 return numbers
             self._grow(int(strings[done]["length"]) // 2)
