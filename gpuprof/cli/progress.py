@@ -37,11 +37,9 @@ class _LateBar:
         self._bar: Progress | None = None
 
     def update(self, done: int, total: int) -> None:
-        if self._bar is None:
-            if time.monotonic() - self._begun_s < PATIENCE_S:
-                return
-            self._bar = _open(self._title)
-        bar = self._bar
+        if self._bar is None and time.monotonic() - self._begun_s < PATIENCE_S:
+            return
+        bar = self._bar = self._bar or _open(self._title)
         bar.update(bar.task_ids[0], completed=done, total=total)
 
     def close(self) -> None:

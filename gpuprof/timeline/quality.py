@@ -61,7 +61,7 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "repaired_events",
             "info",
-            f"{reading.repaired:,} events were not valid JSON (control characters, quotes in names, nan): they were mended.",
+            f"{reading.repaired:,} events were not valid JSON (control characters, quotes, nan) and were mended.",
         )
 
 
@@ -70,8 +70,8 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         yield (
             "impossible_times",
             "error",
-            f"The times in this file lie up to {span / 86_400e9:,.1f} days apart: some of them are wrong, so none can be"
-            " believed. Record again; if only some events are wrong, name the range that is a step with --step.",
+            f"The times in this file lie up to {span / 86_400e9:,.1f} days apart: some of them are wrong, so none can"
+            " be believed. Record again; if only some events are wrong, name the range that is a step with --step.",
         )
         return
     if timeline is None:
@@ -157,7 +157,7 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "gpu_events_unlinked",
             "info" if len(timeline.trace.calls) else "warning",
             f"{int(lone.sum()):,} of {int(inside.sum()):,} GPU events in the window have no launch in the recording"
-            " (it was launched before, or calls were not recorded): their time counts, what they waited for is unknown.",
+            " (it was launched before, or calls were not recorded): their time counts, their waits are unexplained.",
         )
 
 

@@ -9,6 +9,9 @@ text; in place of one, MORE says that the text ends first and ODD that this is n
 
 # ruff: noqa: SIM109 (numba makes poor code of `in`)
 
+# What numba passes to an intrinsic, and the attributes of a compiled function, are unknown to a type checker.
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
