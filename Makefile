@@ -27,15 +27,18 @@ clean:
 
 # A stamp is newer than what it was made from, so an unchanged checkout installs nothing.
 .venv/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(PIP) --editable .
+	@echo "installing gpuprof into .venv (once) …"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) --editable .
 	@touch $@
 
 .venv/.installed-dev: .venv/.installed
-	$(PIP) --editable '.[dev]'
+	@echo "installing what the tests need into .venv (once) …"
+	@$(PIP) --editable '.[dev]'
 	@touch $@
 
 .venv-hta/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv-hta
-	.venv-hta/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[hta]'
+	@echo "installing HTA into .venv-hta (once) …"
+	@$(PYTHON) -m venv .venv-hta
+	@.venv-hta/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[hta]'
 	@touch $@
