@@ -359,3 +359,11 @@ def test_a_verdict_needs_no_more_than_warnings(tmp_path: Path):
     diagnosis = diagnosed(without(sound(), "kernel", 3), tmp_path / "trace.json")
     assert diagnosis.quality.status == "degraded"
     assert diagnosis.verdict.bound is not None
+
+
+def test_a_cut_file_without_gpu_events_is_not_called_a_cpu_recording(tmp_path: Path):
+    text = TraceBuilder().step(1, 0, 1000).op("aten::mm", 0, 100).text()
+    path = tmp_path / "cut.json"
+    path.write_text(text[: text.rindex("]")])
+    (issue,) = (i for i in gpuprof.diagnose(path).quality.issues if i.id == "no_gpu_events")
+    assert "could be read" in issue.message and "CPU only" not in issue.message

@@ -109,6 +109,13 @@ def _no_gpu(trace: Trace, launches: int) -> tuple[str, str, str]:
             " (another profiler attached, missing permission for GPU counters, or a driver that does not match)."
             " Free CUPTI and record again.",
         )
+    if trace.reading.truncated:
+        return (
+            "no_gpu_events",
+            "error",
+            "The part of the file that could be read holds no GPU events: the profiler writes them last. Let the export"
+            " finish before the job ends and record again.",
+        )
     return (
         "no_gpu_events",
         "error",
