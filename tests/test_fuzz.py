@@ -16,9 +16,11 @@ from decimal import Decimal
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import pytest
 from conftest import ROOT
 from make_trace import TraceBuilder
+from traces import WHOLE, resolve
 
 import gpuprof
 from gpuprof import Diagnosis, GpuprofError
@@ -376,6 +378,23 @@ def test_the_order_of_events_changes_nothing(recording: int, tmp_path: Path):
         random.Random(case).shuffle(events)
         assert numbers(diagnosed(tmp_path, builder, events)) == expected, f"case {case}"
     assert numbers(diagnosed(tmp_path, builder, builder.events[::-1])) == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trace", WHOLE)
+def test_the_order_of_a_whole_recording_changes_nothing(trace: Path | str, tmp_path: Path):
+    with gzip.open(resolve(trace)) as file:
+        text = file.read()
+    members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+    events = msgspec.json.decode(members.pop("traceEvents"), type=list[msgspec.Raw])
+    random.Random(1).shuffle(events)
+    shuffled = {**members, "traceEvents": msgspec.Raw(b"[" + b",\n".join(map(bytes, events)) + b"]")}
+    plain_path, shuffled_path = tmp_path / "trace.json", tmp_path / "shuffled.json"
+    plain_path.write_bytes(text)
+    shuffled_path.write_bytes(msgspec.json.encode(shuffled))
+    found = gpuprof.diagnose(shuffled_path)
+    check(found)
+    assert numbers(found) == numbers(gpuprof.diagnose(plain_path))
 
 
 @pytest.mark.parametrize("later_ns", [10**18, -(10**18), 123_456_789, 1])

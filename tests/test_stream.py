@@ -112,7 +112,8 @@ def test_every_recording_is_read_as_by_the_small_reader(trace, monkeypatch):
     add_texts = stream.add_texts
     monkeypatch.setattr(stream, "add_texts", lambda texts, into: add_texts(noted(texts, read_by_python), into))
     assert not differences(wanted, streamed(path, 1 << 18))
-    assert all(b'"M"' in text for text in read_by_python)
+    # Python reads the names of threads, and one event per block to check.
+    assert sum(b'"M"' not in text for text in read_by_python) <= wanted.reading.text_bytes / (1 << 18) + 5
     if wanted.reading.text_bytes < 2 << 20:
         assert not differences(wanted, streamed(path, 1 << 10))
 
@@ -274,8 +275,8 @@ def test_generated_events_are_read_as_plain_json_says(name, events, seed, block_
     got = parsed_from(file, block_bytes)
     wanted = [row for event in document_events if (row := expected(event)) is not None]
     assert Counter(map(repr, rows_of(got))) == Counter(map(repr, wanted))
-    assert len(got.metadata) == sum(event.get("ph") == "M" for event in document_events)
-    assert got.dropped == len(document_events) - len(wanted) - len(got.metadata)
+    assert got.metadata_events == sum(event.get("ph") == "M" for event in document_events)
+    assert got.dropped == len(document_events) - len(wanted) - got.metadata_events
     assert not got.truncated and not got.repaired
     assert got.keys.get("baseTimeNanoseconds") == (None if name == "list" else 17)
 
@@ -386,7 +387,7 @@ def parsed_from(path: Path, block_bytes: int = stream.BLOCK_BYTES) -> Parsed:
 
 
 def events_in(parsed: Parsed) -> int:
-    return sum(table.count for table in parsed.tables.values()) + len(parsed.metadata)
+    return sum(table.count for table in parsed.tables.values()) + parsed.metadata_events
 
 
 def test_a_number_that_stands_for_nothing_is_absent(file):
@@ -714,3 +715,12 @@ def test_it_compiles_where_nothing_can_be_kept(tmp_path):
     assert (done.returncode, done.stdout) == (0, "600\n"), done.stderr
     assert done.stderr.count("\n") == 1 and "compiling" in done.stderr
     assert [path.name for path in (tmp_path / "traces").iterdir()] == ["trace.json"]
+
+
+def test_what_looks_like_events_in_events_without_end_is_not_read_over_and_over():
+    block = blocks.Block(make_plan())
+    block.put(b'{"ph": [{}, ' * 300_000)
+    begin = time.monotonic()
+    block.scan(final=True)
+    assert time.monotonic() - begin < 20  # without a limit to the depth: minutes
+    assert block.sheet["odd"] > 200_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
     for table, ids in thread_ids.items():
         columns[table]["thread"] = ids
     _place_gpu(columns["gpu"], threads)
-    events = sum(len(c["pid"]) for c in columns.values()) + len(parsed.metadata)
+    events = sum(len(c["pid"]) for c in columns.values()) + parsed.metadata_events
     for table in columns.values():
         del table["pid"], table["tid"]
     columns["syncs"].pop("thread")
@@ -57,7 +58,7 @@ def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
 
 
 def _threads(
-    columns: dict[str, dict[str, np.ndarray]], strings: list[str], metadata: list[dict]
+    columns: dict[str, dict[str, np.ndarray]], strings: list[str], metadata: dict[tuple[str, str, str], Any]
 ) -> tuple[tuple[Thread, ...], dict[str, np.ndarray]]:
     """The tracks of the file, and each table's column of track numbers."""
     pids, tids = (_seen([c[key] for c in columns.values()], len(strings)) for key in ("pid", "tid"))
@@ -65,16 +66,13 @@ def _threads(
     width = max(int(tids.sum()), 1)
     pairs = {t: pid_rank[c["pid"]] * width + tid_rank[c["tid"]] for t, c in columns.items()}
     used, ids = _numbered(pairs, int(pids.sum()) * width)
-    names = {
-        (m["pid"], m["tid"]): str(m["args"]["name"])
-        for m in metadata
-        if m["name"] == "thread_name" and isinstance(m["args"], dict) and m["args"].get("name")
-    }
-    processes = {
-        m["pid"]: str(m["args"]["name"])
-        for m in metadata
-        if m["name"] == "process_name" and isinstance(m["args"], dict) and m["args"].get("name")
-    }
+    names, processes = {}, {}
+    for (what, process, thread), args in metadata.items():
+        name = args.get("name") if isinstance(args, dict) else None
+        if name and what == "thread_name":
+            names[process, thread] = str(name)
+        elif name and what == "process_name":
+            processes[process] = str(name)
     pid_ids, tid_ids = np.flatnonzero(pids), np.flatnonzero(tids)
     threads = []
     for pair in used.tolist():

@@ -103,8 +103,9 @@ def _hash_table(keys: list[tuple[bytes, int, int, int]]) -> np.ndarray:
     table = np.full(scan.PLACES, -1, np.int16)
     for number, (text, context, _, _) in enumerate(keys):
         head = int.from_bytes(text[:8], "little")
-        place = (head ^ (len(text) * 8 + context)) * int(scan.MIX_A) % 2**64 >> (64 - scan.KEY_BITS)
+        half = scan.PLACES // 2 if context == scan.INNER else 0
+        place = half + ((head ^ (len(text) * 8 + context)) * int(scan.MIX_A) % 2**64 >> (65 - scan.KEY_BITS))
         while table[place] >= 0:
-            place = (place + 1) % scan.PLACES
+            place = half + (place + 1) % (scan.PLACES // 2)
         table[place] = number
     return table

@@ -36,11 +36,15 @@ SKIP, PHASE, TEXT, RAW, TIME, ARGS, WHOLE, VECTOR, FLOAT, EXTRA = range(10)
 TOP, INNER, CATEGORY = range(3)
 # Slots with a meaning of their own; the plan numbers the others.
 S_NAME, S_CATEGORY, S_PID, S_TID, S_START, S_END, S_EXTRA, S_KIND, S_BEGINS, FIRST_FREE_SLOT = range(10)
+# In place of a table.
+FOR_PYTHON, DROPPED = -1, -2
 # How a slot is stored in a row.
 STORE_I64, STORE_I32, STORE_F32, STORE_U8, STORE_TEXT = range(5)
 
 TABLES, SLOTS, MAX_KEYS = 8, 64, 128
 T_MEMORY, T_FLOWS, T_OTHER = 5, 6, 7
+MAX_DEPTH = 512
+"""Of nested values: what goes deeper is no value of a profiler, and may be made to be looked at again and again."""
 KEY_BYTES = 64
 KEY_BITS = 10
 PLACES = 1 << KEY_BITS
@@ -76,6 +80,8 @@ SHEET = np.dtype(
         ("strings", "i8"),
         ("odd", "i8"),
         ("rounded", "i8"),
+        ("dropped", "i8"),  # without a time, or no object
+        ("sample", "i8"),  # where the first of these begins
         ("position", "i8"),
         # The event at hand: which slots it fills, with what; texts as begin and length.
         ("bits", "i8"),
@@ -84,7 +90,8 @@ SHEET = np.dtype(
         ("roundings", "i8"),
         ("value", "i8", (SLOTS,)),
         ("length", "i8", (SLOTS,)),
-        # Joints: the text between two values, as it last was after each key, two ways.
+        # Joints: texts between two values. Events of a kind have the same ones, so the last two after each key are
+        # remembered, with where they led; to compare them is much quicker than to read white space, key and colon.
         ("joint", "u1", (2 * (PLACES + 2) * 64,)),
         ("joint_bits", "i8", (2 * (PLACES + 2),)),
         ("joint_turn", "i8"),
@@ -106,7 +113,7 @@ LATEST = np.uint64(2**62)
 QUOTE, COMMA, COLON, MINUS, DOT, SLASH = (np.uint8(ord(c)) for c in '",:-.\\')
 OPEN, CLOSE, OPEN_LIST, CLOSE_LIST = (np.uint8(ord(c)) for c in "{}[]")
 ZERO, NINE = np.uint8(ord("0")), np.uint8(ord("9"))
-SPACE, TAB, NEWLINE, RETURN = np.uint8(32), np.uint8(9), np.uint8(10), np.uint8(13)
+SPACE = np.uint8(32)
 BIG_E, SMALL_E = np.uint8(ord("E")), np.uint8(ord("e"))
 PH_SPAN, PH_META, PH_INSTANT = ord("X"), ord("M"), ord("i")
 PH_START, PH_FINISH, PH_STEP = ord("s"), ord("f"), ord("t")
@@ -114,7 +121,6 @@ NULL, TRUE, FALS, MEMORY = (np.uint64(int.from_bytes(w, "little")) for w in (b"n
 FOUR_BYTES = np.uint64(0xFFFFFFFF)
 
 U0, U1, U8 = np.uint64(0), np.uint64(1), np.uint64(8)
-ALL = np.uint64(2**64 - 1)
 MIX_A, MIX_B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 DIGITS = np.uint64(0x3030303030303030)
 ABOVE_NINE = np.uint64(0x7676767676767676)
@@ -424,6 +430,8 @@ def nested_end(text, at, end):
                 return at + first_bit(bit) + 1
             rest ^= bit
         depth += bit_count(opens) - closed
+        if depth > MAX_DEPTH:
+            return ODD
         if bit_count(quotes) & 1:
             inside = ~inside
         at += 64
@@ -442,6 +450,8 @@ def nested_end_slowly(text, at, end):
                 return MORE
         elif c == OPEN or c == OPEN_LIST:
             depth += 1
+            if depth > MAX_DEPTH:
+                return ODD
         elif c == CLOSE or c == CLOSE_LIST:
             depth -= 1
             if depth == 0:
@@ -617,8 +627,10 @@ def head_bytes(text, at, length):
 @kernel
 def find_place(text, at, length, context, plan):
     """Place of a key (or category) in `plan.places`; an empty one if the plan has no such key."""
+    # Keys of args have a half of the table of their own: a place also says what may follow, see `learn_joint`.
+    half = np.int64(PLACES // 2) if context == INNER else np.int64(0)
     head = head_bytes(text, at, length) ^ np.uint64(length * 8 + context)
-    place = np.int64((head * MIX_A) >> np.uint64(64 - KEY_BITS))
+    place = half + np.int64((head * MIX_A) >> np.uint64(65 - KEY_BITS))
     while True:
         number = plan.places[place]
         if number < 0 or (
@@ -627,7 +639,7 @@ def find_place(text, at, length, context, plan):
             and same(text, at, plan.keys, number * KEY_BYTES, length)
         ):
             return place
-        place = (place + 1) & (PLACES - 1)
+        place = half + ((place + 1) & (PLACES // 2 - 1))
 
 
 @kernel
@@ -882,9 +894,11 @@ def read_event(text, at, end, plan, sheet):
 
 @kernel
 def classify(text, plan, sheet):
-    """Table of the event that was read (its row's `kind` goes to a slot), -1 if Python must look; as in `small`."""
-    if sheet.phase == PH_META or sheet.hand or sheet.value[S_START] == ABSENT or sheet.length[S_CATEGORY] & 1:
-        return np.int64(-1)
+    """Table of the event that was read (its row's `kind` goes to a slot), or FOR_PYTHON or DROPPED; as in `small`."""
+    if sheet.phase == PH_META or sheet.hand or sheet.length[S_CATEGORY] & 1:
+        return np.int64(FOR_PYTHON)
+    if sheet.value[S_START] == ABSENT:
+        return np.int64(DROPPED)
     number = np.int64(-1)
     size = sheet.length[S_CATEGORY] >> 1
     if size <= KEY_BYTES:
@@ -987,6 +1001,7 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
     sheet.strings = 0
     sheet.odd = 0
     sheet.rounded = 0
+    sheet.dropped = 0
     string_places[:] = -1
     while True:
         while at < end and (text[at] <= SPACE or text[at] == COMMA):
@@ -1003,8 +1018,9 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             after = read_event(text, at + 1, end, plan, sheet)
         elif text[at] != OPEN_LIST:
             after = value_end(text, at, end)
-        table = np.int64(-1)
+        table = np.int64(FOR_PYTHON if event else DROPPED)
         if after < 0:
+            table = np.int64(FOR_PYTHON)
             if after == MORE and not final:
                 return PAUSED
             after = find_separator(text, at, at, end, 1, plan)
@@ -1019,6 +1035,14 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             if status != PAUSED:
                 return status
             sheet.rounded += sheet.roundings
+        elif table == DROPPED:
+            if sheet.dropped == 0:
+                sheet.sample = at
+            sheet.dropped += 1
+            if event:
+                # Without a time it is no event; a broken one before may have taken in those that follow.
+                inside = find_separator(text, at + 1, at + 1, after, 1, plan)
+                after = inside if inside >= 0 else after
         elif sheet.odd < len(odd):
             odd[sheet.odd, 0] = at
             odd[sheet.odd, 1] = after

@@ -102,8 +102,9 @@ class Parsed:
     strings: Strings | list[str]
     keys: dict
     """Top-level keys around the events."""
-    metadata: list[dict] = field(default_factory=list)
-    """The `ph: M` events: process and thread names."""
+    metadata: dict[tuple[str, str, str], Any] = field(default_factory=dict)
+    """Args of the `ph: M` events by (name, pid, tid): process and thread names. Of equal ones the last counts."""
+    metadata_events: int = 0
     text_bytes: int = 0
     truncated: str | None = None
     repaired: int = 0
@@ -181,9 +182,8 @@ def _add(event: Event, rows: dict[str, list[tuple]], strings: Strings, parsed: P
     """Appends the event's row; the table's name, "metadata", or None if it cannot be read."""
     ph, cat, name = _text(event.ph), _text(event.cat), _text(event.name)
     if ph == "M":
-        parsed.metadata.append(
-            {"name": name, "pid": _inner(event.pid), "tid": _inner(event.tid), "args": _any(event.args)}
-        )
+        parsed.metadata[name, _inner(event.pid), _inner(event.tid)] = _any(event.args)
+        parsed.metadata_events += 1
         return "metadata"
     index, kind = classify(ph, cat, name)
     table = layout.TABLES[index]

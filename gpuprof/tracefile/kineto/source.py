@@ -19,7 +19,7 @@ CUT = "the gzip data ends early"
 # isal's hints call its error an instance.
 INFLATE_ERRORS: Any = (isal_zlib.error, zlib.error)
 
-BOMB_BYTES = 256 << 20
+BOMB_BYTES = 64 << 20
 BOMB_RATIO = 150
 """Profiler traces shrink 10 to 60 times, one event repeated without end a thousand times. Beyond BOMB_BYTES of text
 a ratio above this is no recording, and to read it could fill any memory."""

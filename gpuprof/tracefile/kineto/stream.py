@@ -34,6 +34,8 @@ BETWEEN = b" \t\r\n\0,"
 SAMPLE_BYTES = 1 << 16
 LAST_BYTES = 8 << 20
 """What is left at the end and could not be read: Python looks at so much, in some seconds at worst."""
+HOPELESS = 200_000
+"""So many events that could not be read, and none that could: no need to see the rest."""
 MAX_WORKERS = 4
 PROGRESS_S = 0.1
 
@@ -234,6 +236,13 @@ class Gathered:
         odd = block.odd[: block.sheet["odd"]].tolist()
         add_texts((block.bytes(begin, end).strip(BETWEEN) for begin, end in odd), self._odd)
         self._odd.rounded += int(block.sheet["rounded"])
+        if block.sheet["dropped"]:
+            at = int(block.sheet["sample"])
+            drop(self._odd, block.bytes(at, min(at + 200, block.end)).decode("utf-8", "replace"))
+            self._odd.dropped += int(block.sheet["dropped"]) - 1
+        kept = sum(table.count for table in (*self._tables.values(), *self._odd.tables.values()))
+        if self._odd.dropped > HOPELESS and not kept:
+            raise UnreadableTrace(f"of the first {self._odd.dropped:,} events in its list none can be read")
         rest = block.bytes(int(block.sheet["position"]), block.end)
         if block.status == scan.ENDED:
             self._tail, self._left = rest, b""
