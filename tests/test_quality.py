@@ -36,6 +36,14 @@ def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool
     return builder
 
 
+def sound_ranges(length: int) -> TraceBuilder:
+    """The same, but what is called a step ends before the next begins."""
+    builder = sound(steps=False)
+    for step in range(2):
+        builder.step(step, step * STEP, step * STEP + length)
+    return builder
+
+
 def without(builder: TraceBuilder, cat: str, count: int | None = None) -> TraceBuilder:
     """The trace without `count` events of a category, taken evenly from all of it; None: without any."""
     rows = [i for i, event in enumerate(builder.events) if event["cat"] == cat]
@@ -188,9 +196,15 @@ CASES = {
         "^51 of 100 launches",
         of_the_fine={"gpu_events_lost": "warning"},
     ),
-    "gpu_events_lost: copies count too": Boundary(
+    "gpu_events_lost: copies of no bytes leave no event": Boundary(
+        lambda: calls_without_work("cudaLaunchKernelExC"),
         lambda: calls_without_work("cudaMemcpyAsync"),
-        lambda: calls_without_work("cudaMemcpy"),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "gpu_events_lost: nor does a callback": Boundary(
+        lambda: calls_without_work("cudaLaunchCooperativeKernel"),
+        lambda: calls_without_work("cudaLaunchHostFunc"),
         {"gpu_events_lost": "warning"},
         WARNED,
     ),
@@ -231,8 +245,8 @@ CASES = {
     "host_ahead": Boundary(
         lambda: runs_over(WINDOW // 4 + 1),
         lambda: runs_over(WINDOW // 4),
-        {"host_ahead": "info"},
-        NOTED,
+        {"host_ahead": "warning"},
+        WARNED,
         "GPU 0.*0.5 ms",
     ),
     "negative_durations": Boundary(
@@ -278,11 +292,18 @@ CASES = {
         {"profiler_overhead": "warning"},
         WARNED,
     ),
-    "profiler_overhead: not outside of the steps": Boundary(
-        lambda: overhead(WINDOW, at=WINDOW - 1),
-        lambda: overhead(WINDOW, at=WINDOW),
+    "profiler_overhead: only inside of the steps, and once": Boundary(
+        lambda: overhead(WINDOW, at=WINDOW - WINDOW // 10),
+        lambda: overhead(WINDOW, at=WINDOW - WINDOW // 200).overhead("Buffer Flush", WINDOW - WINDOW // 200, WINDOW),
         {"profiler_overhead": "warning"},
         WARNED,
+    ),
+    "steps_apart": Boundary(
+        lambda: sound_ranges(810_000),
+        lambda: sound_ranges(825_000),
+        {"steps_apart": "warning"},
+        WARNED,
+        "cover 1.6 of the 1.8 ms",
     ),
     "no_shapes": Boundary(
         lambda: sound(shapes=False),
@@ -336,7 +357,8 @@ def test_what_is_said_and_from_where_on(case: Boundary, tmp_path: Path):
     message = next(issue.message for issue in bad.quality.issues if issue.id == first)
     assert re.search(case.message, message)
     assert "\n" not in message
-    assert (bad.verdict.bound is None) == (case.status == "unusable" or first == "truncated")
+    nothing_known = case.status == "unusable" or first in ("truncated", "no_calls")
+    assert (bad.verdict.bound is None) == nothing_known
     fine = diagnosed(case.fine(), tmp_path / "fine.json")
     assert said(fine) == (case.of_the_fine or {})
 

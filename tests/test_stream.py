@@ -539,6 +539,19 @@ def test_many_odd_events_take_no_more_than_they_must(file):
     assert [row["start_ns"] for row in rows_of(parsed)] == [i * 1000 + 500 for i in range(count)]
 
 
+def test_a_quote_too_many_costs_one_event_and_little_time(file):
+    """Read on from an odd quote in a list, strings and what is between them change places up to the end of the file."""
+    count = 20_000
+    good = op("good", more=', "args": {"Concrete Inputs": ["", "[4, 256]"], "Input Dims": [[4, 256], []]}')
+    bad = op("bad", more=', "args": {"Concrete Inputs": ["it"s", "[4, 256]"], "Input Dims": [[4, 256], []]}')
+    file.write_text(listed(bad if i % 10 == 5 else good for i in range(count)))
+    begin = time.monotonic()
+    parsed = parsed_from(file)
+    assert time.monotonic() - begin < 20
+    assert parsed.dropped == count // 10
+    assert events_in(parsed) == count - parsed.dropped
+
+
 @pytest.mark.parametrize("block_bytes", [256, 1 << 20])
 def test_an_event_may_be_longer_than_a_block(block_bytes, file):
     separators = json.dumps([op("not an event")] * 200)

@@ -125,3 +125,20 @@ def test_work_that_was_never_seen_launched_is_not_blamed_on_the_host():
     diagnosis = diagnose(shared_trace("public/hta_bigint_20digit_comms_id.pt.trace"))
     assert diagnosis.verdict.bound in (None, "communication")
     assert {c.cause for c in diagnosis.gaps.by_cause} == {"unknown"}
+
+
+def test_a_measured_step_that_cannot_be_of_this_run_is_doubted():
+    demo = ROOT / "gpuprof" / "data" / "demo.json.gz"
+    for ms, doubted in ((1, True), (81, False), (188, False), (900, True)):
+        issues = {issue.id for issue in diagnose(demo, step_ms=ms).quality.issues}
+        assert ("step_ms_mismatch" in issues) == doubted, ms
+
+
+def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
+    """Rank 0 waits in its collectives for rank 1, which the profiler slows too: compute keeps its time."""
+    path = shared_trace("h200/ddp_straggler_rank0")
+    recorded, told = diagnose(path), diagnose(path, step_ms=115.4)
+    (estimate,) = told.devices_estimated
+    assert estimate.compute_ns == pytest.approx(recorded.devices[0].compute_ns / 2, rel=1e-6)
+    assert told.verdict.bound == "communication"
+    assert recorded.profiler.low_ns <= recorded.steps.recorded_ns - 115.4e6 <= recorded.profiler.high_ns

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.model import (
     Verdict,
     Window,
 )
-from gpuprof.diagnosis.shares import average_step, devices, estimate, profiler_cost, with_step
+from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, with_step
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
@@ -29,6 +29,9 @@ from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.model import Trace
+
+NOISE = 0.15
+"""Steps of one program differ by this much between hosts and hours (H200 runs: 10–20 %)."""
 
 
 def diagnose(
@@ -40,7 +43,7 @@ def diagnose(
     `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of gaps and kernels.
     Raises GpuprofError for options that do not fit the trace.
     """
-    if step_ms is not None and not (0 < step_ms < 1e9):
+    if step_ms is not None and not (0.001 <= step_ms < 1e9):
         raise GpuprofError(f"--step-ms {step_ms:g} is not a step time in milliseconds")
     timeline = build_timeline(trace, step, skip)
     quality = _quality(trace, timeline)
@@ -56,8 +59,8 @@ def diagnose(
         )  # fmt: skip
     columns = find_gaps(timeline)
     steps = _steps(timeline, None if step_ms is None else round(step_ms * 1e6))
-    profiler = profiler_cost(timeline)
     found = devices(timeline, columns)
+    profiler = profiler_cost(timeline, found)
     common |= {
         "steps": steps,
         "window": Window(*timeline.window),
@@ -70,6 +73,8 @@ def diagnose(
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
     kernels = kernel_summary(timeline, top)
     recorded = [average_step(device, steps.count) for device in found]
+    quality = _with(quality, _mismatch(steps, recorded))
+    common["quality"] = quality
     measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in recorded]
     if quality.status == "unusable":
         verdict = _no_verdict(quality)
@@ -106,6 +111,32 @@ def _quality(trace: Trace, timeline: Timeline | None) -> Quality:
     severities = {issue.severity for issue in issues}
     status = "unusable" if "error" in severities else "degraded" if "warning" in severities else "ok"
     return Quality(status, issues)
+
+
+def _mismatch(steps: Steps, recorded: list[Shares]) -> Issue | None:
+    """A measured step that cannot be of the run that was recorded."""
+    measured = steps.unprofiled_ns
+    if measured is None:
+        return None
+    work = max(s.compute_ns + s.copy_ns for s in recorded)
+    if measured < (1 - NOISE) * work:
+        what = f"is shorter than the GPU's own work in the recorded step ({work / 1e6:,.1f} ms)"
+    elif measured > (1 + NOISE) * steps.recorded_ns:
+        what = f"is longer than the step as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
+    else:
+        return None
+    return Issue(
+        "step_ms_mismatch",
+        "warning",
+        f"The measured step of {measured / 1e6:,.1f} ms {what}: it is of another batch, GPU or program. Time the same"
+        " step, with the same shapes.",
+    )
+
+
+def _with(quality: Quality, issue: Issue | None) -> Quality:
+    if issue is None:
+        return quality
+    return Quality("degraded" if quality.status == "ok" else quality.status, (*quality.issues, issue))
 
 
 def _no_verdict(quality: Quality) -> Verdict:

@@ -8,7 +8,6 @@ threads were doing: first the thread that makes the launch, then, where that one
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +17,7 @@ from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import DATA, OTHER
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Trace
+from gpuprof.tracefile.model import ABSENT, I32, I64, U8
 
 CAUSES = (
     "device",
@@ -107,7 +106,7 @@ def find_gaps(timeline: Timeline) -> GapColumns:
         cause=by_cause.argmax(axis=1).astype(np.uint8) if len(start) else np.empty(0, np.uint8),
         by_cause=by_cause,
         op=op,
-        module=frames.module(thread, begun, links.scope[awaited] * has - ~has),
+        module=frames.module(thread, begun, np.where(has, links.scope[awaited], -1)),
         frame=frames.frame(thread, begun, op),
     )
 
@@ -152,7 +151,7 @@ class HostLevels:
         trace = timeline.trace
         self._transfer, self._sync, self._allocator = _call_kinds(timeline)
         overhead = trace.other
-        rows = _rows_named(trace, overhead.name, lambda text: bool(PROFILER_OVERHEAD.search(text)))
+        rows = trace.rows_named(overhead.name, lambda text: PROFILER_OVERHEAD.search(text))
         category = trace.string_ids.get("overhead", -2)
         rows &= overhead.category == category
         self._profiler = union(overhead.start_ns[rows], overhead.end_ns[rows])
@@ -190,10 +189,10 @@ def _call_kinds(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     """Masks over the calls: blocking copies, synchronisations, allocator calls."""
     trace, links = timeline.trace, timeline.links
     calls, gpu, ops = trace.calls, trace.gpu, trace.ops
-    sync = _rows_named(trace, calls.name, lambda text: bool(SYNC_CALL.search(text)))
-    allocator = _rows_named(trace, calls.name, lambda text: bool(ALLOCATOR_CALL.search(text)))
-    copy = _rows_named(trace, calls.name, lambda text: bool(BLOCKING_COPY_CALL.search(text)))
-    pageable = _rows_named(trace, gpu.name, lambda text: "Pageable" in text) & (links.call >= 0)
+    sync = trace.rows_named(calls.name, lambda text: SYNC_CALL.search(text))
+    allocator = trace.rows_named(calls.name, lambda text: ALLOCATOR_CALL.search(text))
+    copy = trace.rows_named(calls.name, lambda text: BLOCKING_COPY_CALL.search(text))
+    pageable = trace.rows_named(gpu.name, lambda text: "Pageable" in text) & (links.call >= 0)
     copy[links.call[pageable]] = True
     # A copy inside `.item()` or `nonzero` is how the host looks at a value: a synchronisation.
     rows = np.flatnonzero(copy)
@@ -203,11 +202,3 @@ def _call_kinds(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     sync[rows[looking]] = True
     copy[rows[looking]] = False
     return copy, sync, allocator
-
-
-def _rows_named(trace: Trace, name: I32, test: Callable[[str], bool]) -> np.ndarray:
-    """Mask of rows whose name passes; each distinct name is tested once."""
-    passes = np.zeros(len(trace.strings) + 1, bool)
-    for string_id in np.unique(name).tolist():
-        passes[string_id] = string_id >= 0 and test(trace.strings[string_id])
-    return passes[name]

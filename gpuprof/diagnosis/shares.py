@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,8 +18,15 @@ EVENT_COST_NS = (500, 2_000, 5_000)
 """What one recorded op or call costs the host: least, median and most of five H200 runs whose step was also timed
 without a profiler (0.7, 1.8, 2.0, 2.4 and 4.9 µs; shapes recorded): (recorded − unprofiled) ÷ recorded events."""
 
-_SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator"), ("input", "transfer"), CAUSES)
-"""Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python."""
+_SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator"))
+"""Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python. What is left then comes out
+of exposed communication: the other ranks are slowed too, and this one waits for them inside its collectives."""
+_SLOWED_LAST = (("input", "transfer"), CAUSES)
+"""Where a measured step says that still more must go."""
+
+
+UNKNOWN_SHARE = 0.25
+"""With more of the idle time unexplained than this, the CPU-bound fraction is not small, it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +39,8 @@ class Shares:
     communication_ns: float
     copy_ns: float
     idle_ns: dict[str, float]
+    pause_ns: float = 0
+    """Mean length of the pauses in which launched work waited."""
 
     @property
     def busy_ns(self) -> float:
@@ -51,21 +61,35 @@ def average_step(device: Device, steps: int) -> Shares:
         communication_ns=device.communication_ns / steps,
         copy_ns=device.copy_ns / steps,
         idle_ns={cause.cause: cause.ns / steps for cause in device.idle_by_cause},
+        pause_ns=next((c.ns / c.count for c in device.idle_by_cause if c.cause == "device"), 0),
     )
 
 
 def without_profiler(shares: Shares, cost_ns: float) -> Shares:
-    """The step when the profiler no longer takes `cost_ns` of the host's time: its idle time shrinks by as much."""
-    idle = dict(shares.idle_ns)
-    removed = left = min(max(cost_ns, 0), sum(idle.values()))
-    for causes in _SLOWED_FIRST:
+    """The step when the profiler no longer takes `cost_ns`, as far as the host's waits and communication allow."""
+    left = max(cost_ns, 0)
+    idle, left = _take(shares.idle_ns, _SLOWED_FIRST, left)
+    waited = min(left, shares.communication_ns)
+    removed = max(cost_ns, 0) - left + waited
+    return replace(
+        shares,
+        step_ns=shares.step_ns - removed,
+        communication_ns=shares.communication_ns - waited,
+        idle_ns=idle,
+    )
+
+
+def _take(idle: dict[str, float], pools: Iterable[Iterable[str]], left: float) -> tuple[dict[str, float], float]:
+    """Idle times less `left` ns, pool after pool and in proportion within one; and what could not be taken."""
+    idle = dict(idle)
+    for causes in pools:
         pool = sum(idle.get(c, 0) for c in causes)
         take = min(left, pool)
         for cause in causes:
             if pool > 0 and cause in idle:
                 idle[cause] -= idle[cause] * take / pool
         left -= take
-    return replace(shares, step_ns=shares.step_ns - removed, idle_ns=idle)
+    return idle, left
 
 
 def with_step(shares: Shares, step_ns: int) -> Shares:
@@ -75,17 +99,17 @@ def with_step(shares: Shares, step_ns: int) -> Shares:
     that is longer than the recorded step waits for something that the recording does not show.
     """
     shorter = without_profiler(shares, shares.step_ns - step_ns)
-    fit = min(1.0, step_ns / shares.busy_ns) if shares.busy_ns else 1.0
-    idle = dict(shorter.idle_ns)
+    idle, _ = _take(shorter.idle_ns, _SLOWED_LAST, max(shorter.step_ns - step_ns, 0))
+    fit = min(1.0, step_ns / shorter.busy_ns) if shorter.busy_ns else 1.0
     if step_ns > shares.step_ns:
         idle["unknown"] = idle.get("unknown", 0) + step_ns - shares.step_ns
-    return Shares(
-        shares.device,
-        step_ns,
-        shares.compute_ns * fit,
-        shares.communication_ns * fit,
-        shares.copy_ns * fit,
-        idle,
+    return replace(
+        shares,
+        step_ns=step_ns,
+        compute_ns=shorter.compute_ns * fit,
+        communication_ns=shorter.communication_ns * fit,
+        copy_ns=shorter.copy_ns * fit,
+        idle_ns=idle,
     )
 
 
@@ -106,7 +130,7 @@ def estimate(shares: Shares) -> DeviceEstimate:
         communication_ns=work[1],
         copy_ns=work[2],
         idle_ns=idle,
-        cpu_bound_fraction=waiting / step if causes else None,
+        cpu_bound_fraction=waiting / step,
         idle_by_cause=tuple(
             CauseTime(cause, ns, 0) for cause, ns in sorted(causes.items(), key=lambda item: -item[1]) if ns
         ),
@@ -121,8 +145,7 @@ def devices(timeline: Timeline, columns: GapColumns) -> tuple[Device, ...]:
         at = mine.stop
         window = device.high - device.low
         unknown = int(columns.by_cause[mine, CAUSES.index("unknown")].sum())
-        # Where nothing is known of any gap's launch the fraction is not zero, it is not known.
-        known = device.idle_ns == 0 or unknown < device.idle_ns
+        known = unknown <= UNKNOWN_SHARE * device.idle_ns
         result.append(
             Device(
                 device=device.device,
@@ -142,10 +165,10 @@ def devices(timeline: Timeline, columns: GapColumns) -> tuple[Device, ...]:
     return tuple(result)
 
 
-def profiler_cost(timeline: Timeline) -> Profiler | None:
+def profiler_cost(timeline: Timeline, found: tuple[Device, ...]) -> Profiler | None:
     """What recording may have added to a step: a cost for every event on the threads that drive the devices.
 
-    A step is never shorter than the work of its busiest device, so it is at most that device's idle time.
+    At most what the host's waits and the waits for slowed peers come to, on the device that has least of them.
     """
     trace = timeline.trace
     threads = np.unique(np.append(timeline.links.thread[timeline.links.thread >= 0], timeline.main_thread))
@@ -155,5 +178,6 @@ def profiler_cost(timeline: Timeline) -> Profiler | None:
         inside = (table.start_ns >= low) & (table.start_ns < high)
         events += int(np.sum(inside & np.isin(table.thread, threads)))
     steps = len(timeline.steps.start_ns)
-    per_step, most = events // steps, min((d.idle_ns // steps for d in timeline.devices), default=0)
+    slowed = [average_step(d, steps) for d in found]
+    per_step, most = events // steps, int(min((s.host_ns + s.communication_ns for s in slowed), default=0))
     return Profiler(per_step, *(min(per_step * cost, most) for cost in EVENT_COST_NS)) if events else None

@@ -25,7 +25,7 @@ class Tables:
     columns: GapColumns
 
     def gaps(self) -> pd.DataFrame:
-        """Every gap: start_ns, ns, device, cause, phase, op, module, frame, and its ns by cause."""
+        """Every gap: start_ns, ns, device, main_cause, phase, op, module, frame, and its ns by cause."""
         import pandas as pd
 
         c, low = self.columns, self.timeline.window[0]
@@ -35,7 +35,7 @@ class Tables:
                 "start_ns": c.start_ns - low,
                 "ns": c.ns,
                 "device": c.device,
-                "cause": _decode(c.cause, CAUSES),
+                "main_cause": _decode(c.cause, CAUSES),
                 "phase": _decode(c.phase, PHASES),
                 "op": self._texts(np.where(c.op >= 0, ops.name[c.op] if len(ops) else -1, -1)),
                 "module": self._texts(c.module),
@@ -65,10 +65,8 @@ class Tables:
                 "category": _decode(timeline.category[rows], CATEGORIES),
                 "phase": _decode(timeline.phase[rows], PHASES),
                 "op": self._texts(np.where(op >= 0, ops.name[op] if len(ops) else -1, -1)),
-                "launched_ns": pd.array(launched - low, dtype="Int64").copy()
-                if not np.any(launched == ABSENT)
-                else pd.array([None if v == ABSENT else v - low for v in launched.tolist()], dtype="Int64"),
-                "correlation": gpu.correlation[rows],
+                "launched_ns": _known(launched, low),
+                "correlation": _known(gpu.correlation[rows]),
             }
         )
 
@@ -80,7 +78,7 @@ class Tables:
         return pd.DataFrame({"start_ns": steps.start_ns - self.timeline.window[0], "ns": steps.end_ns - steps.start_ns})
 
     def ops(self) -> pd.DataFrame:
-        """Every op and user range of the window: thread, name, phase, start_ns, ns, depth-first parent row."""
+        """Every op and user range of the window; `parent` is the row of the span around it, -1 where there is none."""
         import pandas as pd
 
         trace = self.timeline.trace
@@ -102,6 +100,14 @@ class Tables:
     def _texts(self, ids: I32 | I64) -> list[str | None]:
         strings = self.timeline.trace.strings
         return [strings[i] if i >= 0 else None for i in ids.tolist()]
+
+
+def _known(values: I64, origin: int = 0) -> pd.api.extensions.ExtensionArray:
+    """Whole numbers counted from `origin`, <NA> where the recording gives none."""
+    import pandas as pd
+
+    absent = values == ABSENT
+    return pd.arrays.IntegerArray(np.where(absent, 0, values - np.where(absent, 0, origin)), absent)
 
 
 def _decode(codes: np.ndarray, names: tuple[str, ...]) -> pd.Categorical:

@@ -18,6 +18,9 @@ faster work. The replay's sensitivities replace this rule."""
 BALANCED = 0.05
 """Two shares closer than this are told apart by noise as well as by cause (DESIGN §2)."""
 
+PAUSE_NS = 50_000
+"""From one kernel to the next a device takes some µs; ten times as long is no latency, it waits for something."""
+
 LATENCY_NS = 4_000
 """Kernels shorter than this are bound by their launch and ramp-up, not by what they compute or move."""
 
@@ -39,11 +42,11 @@ def judge(shares: Shares, kernels: Kernels, profiler: Profiler | None, whole: bo
     bound, cause = _bound(shares, kernels)
     text = _summary(shares, kernels)
     if profiler is not None:
-        after, after_cause = _bound(without_profiler(shares, profiler.typical_ns), kernels)
-        if after != bound and after is not None:
+        after, after_cause = _bound(without_profiler(shares, min(profiler.typical_ns, shares.host_ns)), kernels)
+        if bound is not None and after is not None and after != bound:
             text += (
-                f" As recorded it looks {bound}-bound, but the profiler's own cost ({profiler.events_per_step:,}"
-                f" recorded events a step) likely explains that: without it the step is {after}-bound."
+                f" As recorded it looks {_named(bound)}, but the profiler's own cost ({profiler.events_per_step:,}"
+                f" recorded events a step) likely explains that: without it the step is {_named(after)}."
             )
             bound, cause = after, after_cause
     if not whole and shares.busy_ns < (1 - WAITING_SHARE) * shares.step_ns:
@@ -63,8 +66,9 @@ def _bound(shares: Shares, kernels: Kernels) -> tuple[Bound | None, str | None]:
     if sum(lost.values()) >= WAITING_SHARE and (lost[first] >= WAITING_SHARE / 2 or lost[first] > device):
         return first, _cause(shares) if first == "host" else None
     if queued >= max(WAITING_SHARE, device):
-        # All work was launched in time and the device still idles: it waits for itself, or for another device.
-        return "latency", None
+        # All work was launched in time and the device still idles: between short kernels that is latency, a longer
+        # wait is for a stream, a rank or a device that this recording does not explain.
+        return ("latency" if shares.pause_ns < PAUSE_NS else None), None
     return _device_bound(kernels), None
 
 
@@ -108,7 +112,8 @@ def _summary(shares: Shares, kernels: Kernels) -> str:
     text += "."
     idle = sum(shares.idle_ns.values())
     if idle < 0.05 * step:
-        return f"{text} The host keeps it fed."
+        alone = shares.communication_ns < WAITING_SHARE * step
+        return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
     pieces = round(kernels.launches_per_step)
     launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
@@ -121,11 +126,16 @@ def _summary(shares: Shares, kernels: Kernels) -> str:
         "transfer": "copies that block the host",
         "allocator": "the host, which is allocating or freeing GPU memory",
         "profiler": "the profiler's own buffers",
-        "device": "work that is already launched: what that depends on, or the pauses between kernels",
+        "device": "work that is already launched: the streams, ranks or devices that it depends on, or the pauses"
+        " between kernels",
         "communication": "other ranks",
         "unknown": "something that the recording does not show",
     }[first]
     return f"{text} Most of the rest it waits for {why}."
+
+
+def _named(bound: Bound) -> str:
+    return "balanced" if bound == "balanced" else f"{bound}-bound"
 
 
 def _ms(ns: float) -> str:

@@ -90,12 +90,14 @@ def profiler(diagnosis: Diagnosis) -> str | None:
     if cost is None:
         return None
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
+        if diagnosis.quality.status != "ok":
+            return None
         return f"Recording cost at most {duration(cost.high_ns)} of a step: these times can be believed."
     events = amount(cost.events_per_step, "recorded event")
     if cost.low_ns == cost.high_ns:
         return f"{events} a step, which may have cost up to {duration(cost.high_ns)} of it."
     times = duration_range(cost.low_ns, cost.high_ns)
-    return f"{events} a step, which cost {times} of it, likely some {duration(cost.typical_ns)}."
+    return f"{events} a step, which may have cost {times} of it, likely some {duration(cost.typical_ns)}."
 
 
 def next_step(diagnosis: Diagnosis) -> str:

@@ -71,7 +71,7 @@ OPS: Rules = _rules(
     (
         "gemm",
         r"^aten::(mm|addmm_?|bmm|baddbmm_?|matmul|linear|_scaled_mm|addbmm|addmv_?|mv|dot|vdot|einsum|_addmm_activation)$"
-        r"|^aten::.*conv|_convolution|unsloth::addmm|cutlass|aten::(_weight_int\w+|_int_mm)|::scaled_mm",
+        r"|^aten::(\w*_)?conv(?!ert)|_convolution|unsloth::addmm|cutlass|aten::(_weight_int\w+|_int_mm)|::scaled_mm",
     ),
     ("dequantize", r"dequant|bitsandbytes::(dequant|gemv)"),
     (
@@ -100,14 +100,22 @@ OPS: Rules = _rules(
         r"|_foreach_norm|all|any|argmax|argmin|logsumexp|count_nonzero|aminmax|median|mode)$",
     ),
     ("triton_fused", r"^triton_(poi|red|per|for|tem|mm|spl)_"),
+    (
+        "elementwise",
+        r"^aten::_?(foreach_)?(add|sub|rsub|mul|div|pow|sqrt|rsqrt|exp|log|neg|abs|sign|sgn|reciprocal|clamp|relu|gelu|silu"
+        r"|sigmoid|tanh|sin|cos|erf|lerp|addcmul|addcdiv|fill|zero|ones|zeros|full|arange|eq|ne|lt|le|gt|ge|logical|bitwise"
+        r"|maximum|minimum|masked_fill|threshold|round|floor|ceil|isnan|isinf|random|normal|uniform|randint|elu|leaky_relu"
+        r"|hardtanh|softplus|mish|glu|tril|triu|linspace)(_|$)",
+    ),
 )
 
 KERNELS: Rules = _rules(
+    ("triton_fused", r"^triton_"),
     ("optimizer", r"adam|lamb_|sgd_|adagrad|optimizer"),
     ("grouped_gemm", r"group(ed)?_?_?(gemm|mm)|moe_gemm|GemmGrouped|GroupProblemShape"),
     (
         "gemm",
-        r"gemm|nvjet|cutlass|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv|wgrad|dgrad|winograd"
+        r"gemm|nvjet|cutlass|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv(?!ert)|wgrad|dgrad|winograd"
         r"|implicit_con|scudnn|miopen|gemv|gcnAsm|igemm|matmul|_mm_|cask",
     ),
     ("softmax", r"softmax"),
@@ -123,7 +131,6 @@ KERNELS: Rules = _rules(
         "cast/copy",
         r"copy_kernel|CatArray|Memcpy|LoadWithCast|bfloat16_copy|transpose_kernel|nchwToNhwc|nhwcToNchw|tensorTransform",
     ),
-    ("triton_fused", r"^triton_"),
     ("reduction", r"reduce_kernel|reduce|DeviceReduce|norm_kernel|lpnorm"),
     (
         "elementwise",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.timeline.categories import COMMUNICATION as COMMUNICATION_CATEGORY
-from gpuprof.timeline.intervals import Cover, Intervals, clip, complement, join, union
+from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.timeline.links import Links
-from gpuprof.timeline.phases import COMMUNICATION, OTHER, PHASES
+from gpuprof.timeline.phases import OTHER, PHASES
 from gpuprof.tracefile.model import ABSENT, I64, KERNEL, U8, Trace
 
 COMPUTE, COMMUNICATE, COPY = 0, 1, 2
@@ -116,11 +116,10 @@ def phase_times(
     low, high = window
     times = {name: [0, 0] for name in PHASES}
     rows = np.flatnonzero((gpu.end_ns > low) & (gpu.start_ns < high))
-    shown = np.where(kind == COMMUNICATE, COMMUNICATION, phase)
     reached, before = clip(union(gpu.start_ns[:0], gpu.end_ns[:0]), low, high), 0
     for k in (COMPUTE, COMMUNICATE, COPY):
         for code, name in enumerate(PHASES):
-            part = rows[(kind[rows] == k) & (shown[rows] == code)]
+            part = rows[(kind[rows] == k) & (phase[rows] == code)]
             if len(part):
                 reached = join(reached, clip(union(gpu.start_ns[part], gpu.end_ns[part]), low, high))
                 times[name][0] += reached.total - before
@@ -132,8 +131,3 @@ def phase_times(
     for code, name in enumerate(PHASES):
         times[name][1] += int((idle.end - idle.start)[idle_phase == code].sum())
     return {name: (busy, idle) for name, (busy, idle) in times.items()}
-
-
-def busy_between(timeline: DeviceTimeline, start: I64, end: I64) -> I64:
-    """Busy time of the device in each [start, end)."""
-    return Cover(timeline.busy).between(start, end)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import numpy as np
 
@@ -10,6 +11,33 @@ from gpuprof.timeline.nesting import Nesting, climb, nest
 from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I32, I64, NO_TEXT, Trace
 
 _MODULE = "nn.Module: "
+_FIRST_PART = re.compile(r"(\w+)(?:/|\.py\()")
+_LIBRARIES = frozenset(
+    [
+        "torch",
+        "torchvision",
+        "transformers",
+        "peft",
+        "accelerate",
+        "trl",
+        "datasets",
+        "unsloth",
+        "unsloth_zoo",
+        "lightning",
+        "pytorch_lightning",
+        "deepspeed",
+        "bitsandbytes",
+        "xformers",
+        "flash_attn",
+        "triton",
+        "numpy",
+        "pandas",
+        "liger_kernel",
+        "torchtune",
+        "axolotl",
+        "tqdm",
+    ]
+)
 _NUMBERED = re.compile(r"_\d+$")
 
 
@@ -20,13 +48,8 @@ class FrameIndex:
         self._trace, self._nesting = trace, nesting
         frames = trace.frames
         self._frames = nest(frames.thread, frames.start_ns, frames.end_ns, frames.python_id) if len(frames) else None
-        names = np.unique(frames.name).tolist()
-        self._is_module = np.zeros(len(trace.strings) + 1, bool)
-        self._is_user = np.zeros(len(trace.strings) + 1, bool)
-        for i in names:
-            text = trace.strings[i]
-            self._is_module[i] = text.startswith(_MODULE)
-            self._is_user[i] = _is_user_frame(text)
+        self._is_module = trace.rows_named(frames.name, lambda text: text.startswith(_MODULE))
+        self._is_user = trace.rows_named(frames.name, _is_user_frame)
 
     def module(self, thread: I32, t: I64, op: I64) -> I32:
         """String id of the innermost nn.Module around each moment; for backward work that of its forward op."""
@@ -59,7 +82,7 @@ class FrameIndex:
         known = np.flatnonzero(t != ABSENT)
         names = self._trace.frames.name
         rows = self._frames.innermost(thread[known], t[known])
-        rows = climb(rows, self._frames.parent, lambda r, _: ~wanted[names[r]])
+        rows = climb(rows, self._frames.parent, lambda r, _: ~wanted[r])
         hit = rows >= 0
         out[known[hit]] = names[rows[hit]]
         return out
@@ -95,7 +118,11 @@ def module_class(text: str) -> str:
 
 
 def _is_user_frame(text: str) -> bool:
-    """Whether a frame is the user's own: not built in, not of an installed package."""
-    if text.startswith(("<", _MODULE, "torch/")):
+    """Whether a frame is the user's own: not built in, not of the standard library or a package that trains.
+
+    The profiler cuts the folder of installed packages off a file's path, so a package is told by its name.
+    """
+    if text.startswith(("<", _MODULE)) or "site-packages" in text or "dist-packages" in text:
         return False
-    return not any(part in text for part in ("site-packages", "dist-packages", "/torch/", "importlib"))
+    first = _FIRST_PART.match(text)
+    return first is None or (first[1] not in _LIBRARIES and first[1] not in sys.stdlib_module_names)

@@ -65,17 +65,20 @@ def _by_correlation(trace: Trace) -> I64:
     found = np.full(len(gpu), -1, np.int64)
     if not len(usable) or not len(gpu):
         return found
-    order = usable[np.lexsort((calls.start_ns[usable], calls.correlation[usable]))]
-    keys = calls.correlation[order]
-    first = np.searchsorted(keys, gpu.correlation, side="left")
-    last = np.searchsorted(keys, gpu.correlation, side="right") - 1
-    rows = np.flatnonzero(last >= first)
-    pick = last[rows]
-    late = (pick > first[rows]) & (calls.start_ns[order[pick]] > gpu.start_ns[rows])
-    while late.any():
-        pick[late] -= 1
-        late = (pick > first[rows]) & (calls.start_ns[order[pick]] > gpu.start_ns[rows])
-    found[rows] = order[pick]
+    # (correlation, rank of the start) as one number: the last call that began no later is the one before it.
+    ids, times = np.unique(calls.correlation[usable]), np.unique(calls.start_ns[usable])
+    width = len(times) + 1
+    group = np.searchsorted(ids, calls.correlation[usable])
+    keys = group * width + np.searchsorted(times, calls.start_ns[usable], side="right")
+    order = np.argsort(keys, kind="stable")
+    calls_in_order, keys = usable[order], keys[order]
+    wanted = np.minimum(np.searchsorted(ids, gpu.correlation), len(ids) - 1)
+    rows = np.flatnonzero(ids[wanted] == gpu.correlation)
+    reach = wanted[rows] * width + np.searchsorted(times, gpu.start_ns[rows], side="right")
+    pick = np.searchsorted(keys, reach, side="right") - 1
+    # Where every call with the id began after the work did, clocks disagree: the first is the launch.
+    first = np.searchsorted(keys, wanted[rows] * width)
+    found[rows] = calls_in_order[np.maximum(pick, first)]
     return found
 
 

@@ -27,7 +27,7 @@ class Nesting:
     """Thread → its part of `order`."""
 
     def innermost(self, thread: I32, t: I64) -> I64:
-        """Row of the innermost span on each `thread` with start <= t < end (or start == t), else -1."""
+        """Row of the innermost span on each `thread` with start <= t < end, else -1."""
         found = np.full(len(t), -1, np.int64)
         for lane, at in _groups(thread):
             part = self.lanes.get(lane)

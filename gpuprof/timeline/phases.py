@@ -33,10 +33,15 @@ def _words(pattern: str, at_start: str = "") -> re.Pattern[str]:
 
 
 _RANGES = [
-    (DATA, _words(r"data|dataload\w*|load_?data|fetch|get_?batch|next_?batch", r"enumerate\(DataLoader\)|DataLoader")),
-    (OPTIMIZER, _words(r"optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*", r"Optimizer\.")),
     (BACKWARD, _words(r"backward|bwd")),
     (FORWARD, _words(r"forward|fwd")),
+    (
+        DATA,
+        _words(
+            r"dataload\w*|data_?load\w*|load_?data|(get|next|fetch)_?batch", r"data$|enumerate\(DataLoader\)|DataLoader"
+        ),
+    ),
+    (OPTIMIZER, _words(r"optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*", r"Optimizer\.")),
     (OTHER, _words(r"eval(uate|uation)?|validat\w*|save|saving|logging")),
 ]
 
@@ -84,10 +89,9 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     """Phases of all ops of a trace."""
     ops = trace.ops
     mark = _marks(trace)
-    engine = _named(trace, lambda text: text.startswith(_ENGINE))
-    autograd_op = engine[ops.name] | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
+    engine = trace.rows_named(ops.name, lambda text: text.startswith(_ENGINE))
+    autograd_op = engine | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
     mark[autograd_op] = BACKWARD
-    phase = inherit(mark, nesting.parent, _UNSET)
     # Under checkpointing the forward runs again inside the backward: with gradients on, so its ops have a sequence
     # number, and no forward thread, which backward ops have.
     again = (
@@ -144,10 +148,6 @@ def _marks(trace: Trace) -> U8:
     mark = by_name[ops.name]
     mark[(ops.kind == OP) & ~np.isin(ops.name, contract)] = _UNSET
     return mark
-
-
-def _named(trace: Trace, test) -> np.ndarray:
-    return np.array([test(text) for text in trace.strings] + [False])
 
 
 def _main_thread(trace: Trace, autograd_op: np.ndarray) -> int:

@@ -12,17 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.steps import whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, NO_TEXT, OP, Trace
 
-LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch|GraphLaunch|Mem(cpy|set)\w*Async)|^hipMemcpyWithStream")
+LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphLaunch)")
+"""Calls that must lead to GPU work. Copies and sets need not: those of no bytes leave none."""
 
 LOST_SHARE = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
 OVERHEAD_SHARE = 0.01
 """Overhead that the profiler reports of itself is told from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
+TOUCHING_SHARE = 0.9
+"""Steps follow each other; what they leave out is logging and saving, some per cent."""
 AHEAD_SHARE = 0.25
 """Work that ends this share of the window after it: then the host's steps are not the device's."""
 
@@ -126,10 +130,7 @@ def _no_gpu(trace: Trace, launches: int) -> tuple[str, str, str]:
 
 def _launches(trace: Trace) -> np.ndarray:
     """Mask of the calls that put work on a device."""
-    names = np.zeros(len(trace.strings) + 1, bool)
-    for i in np.unique(trace.calls.name).tolist():
-        names[i] = i >= 0 and bool(LAUNCH_CALL.search(trace.strings[i]))
-    return names[trace.calls.name]
+    return trace.rows_named(trace.calls.name, LAUNCH_CALL.search)
 
 
 def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tuple[str, str, str]]:
@@ -142,10 +143,8 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     lost = total - int(answered.sum())
     if total and lost > LOST_SHARE * total:
         severe = lost > 0.5 * total
-        first = int(trace.gpu.start_ns.min()) - low
-        where = (
-            f" The first GPU event comes {first / 1e6:,.0f} ms into the window." if first > 0.1 * (high - low) else ""
-        )
+        before = int(np.sum(calls.start_ns[inside] < trace.gpu.start_ns.min()))
+        where = f" {before:,} of them lie before the first GPU event." if before > 0.5 * lost else ""
         yield (
             "gpu_events_lost",
             "error" if severe else "warning",
@@ -174,7 +173,7 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         if device.carry_out_ns > AHEAD_SHARE * (high - low):
             yield (
                 "host_ahead",
-                "info",
+                "warning",
                 f"GPU {device.device} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
                 " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
                 " or end each with torch.cuda.synchronize(), to time them.",
@@ -196,6 +195,14 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "info",
             "Steps were told by the repetition of the kernel sequence: where a step begins is a guess. Call"
             " prof.step() once a step to be sure.",
+        )
+    if steps.covered_ns < TOUCHING_SHARE * (timeline.window[1] - timeline.window[0]):
+        yield (
+            "steps_apart",
+            "warning",
+            f"The ranges that count as steps cover {steps.covered_ns / 1e6:,.1f} of the"
+            f" {(timeline.window[1] - timeline.window[0]) / 1e6:,.1f} ms from the first to the last: shares are of all"
+            " that time, the step time is of the ranges alone. Name the range that is a whole step with --step.",
         )
     if steps.cut:
         yield (
@@ -226,7 +233,8 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     overhead = other.category == trace.string_ids.get("overhead", -2)
     inside = overhead & (other.start_ns < high) & (other.end_ns > low)
     pressure = other.name == trace.string_ids.get("Command Buffer Full", -2)
-    spent = int((other.end_ns - other.start_ns)[inside & ~pressure].clip(0).sum(dtype=np.float64))
+    rows = inside & ~pressure
+    spent = clip(union(other.start_ns[rows], other.end_ns[rows]), low, high).total
     if spent > OVERHEAD_SHARE * (high - low):
         yield (
             "profiler_overhead",

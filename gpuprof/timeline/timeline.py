@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.timeline.categories import categories
-from gpuprof.timeline.devices import DeviceTimeline, device_timelines, kinds
+from gpuprof.timeline.devices import COMMUNICATE, DeviceTimeline, device_timelines, kinds
 from gpuprof.timeline.links import Links, link
 from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
-from gpuprof.timeline.phases import HostPhases, gpu_phases, host_phases
+from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_phases
 from gpuprof.timeline.steps import Steps, find_steps, possible
-from gpuprof.tracefile.model import ABSENT, I64, U8, Trace
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, U8, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,8 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
     host = host_phases(trace, nesting, steps)
     kind = kinds(trace, category)
     low, high = steps.window
+    phase = gpu_phases(trace, links, host)
+    phase[kind == COMMUNICATE] = COMMUNICATION
     moment = np.where(links.begun_ns == ABSENT, trace.gpu.start_ns, links.begun_ns)
     return Timeline(
         trace=trace,
@@ -63,22 +65,23 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
         steps=steps,
         host=host,
         category=category,
-        phase=gpu_phases(trace, links, host),
+        phase=phase,
         kind=kind,
         devices=device_timelines(trace, links, kind, steps.window),
-        main_thread=_main_thread(trace, steps),
+        main_thread=_main_thread(trace, steps, host),
         members=np.flatnonzero((moment >= low) & (moment < high)),
     )
 
 
-def _main_thread(trace: Trace, steps: Steps) -> int:
-    """The thread whose range the steps are, else the one with most calls, else with most ops."""
+def _main_thread(trace: Trace, steps: Steps, host: HostPhases) -> int:
+    """The thread whose range the steps are, else the one with most calls, else with most ops; never autograd's."""
     ops = trace.ops
-    if steps.name is not None and len(ops):
-        rows = np.flatnonzero((ops.start_ns == steps.start_ns[0]) & (ops.end_ns >= steps.end_ns[0]))
+    if steps.name is not None:
+        rows = np.flatnonzero((ops.kind == ANNOTATION) & (ops.start_ns == steps.start_ns[0]))
         if len(rows):
             return int(ops.thread[rows[0]])
     for table in (trace.calls, ops):
-        if len(table):
-            return busiest_thread(table.thread, table.start_ns)
+        own = ~np.isin(table.thread, list(host.autograd))
+        if own.any():
+            return busiest_thread(table.thread[own], table.start_ns[own])
     return -1

@@ -8,6 +8,7 @@ that it does not give is string id `NO_TEXT`. Durations are kept as recorded, ze
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -259,6 +260,13 @@ class Trace:
     def string_ids(self) -> dict[str, int]:
         """From text to its id in `strings`."""
         return {text: i for i, text in enumerate(self.strings)}
+
+    def rows_named(self, name: I32, test: Callable[[str], object]) -> NDArray[np.bool_]:
+        """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
+        passes = np.zeros(len(self.strings) + 1, bool)
+        for string_id in np.unique(name).tolist():
+            passes[string_id] = string_id >= 0 and bool(test(self.strings[string_id]))
+        return passes[name]
 
     def text(self, string_id: int) -> str | None:
         """The text of a string id, None for NO_TEXT."""

@@ -43,8 +43,9 @@ STORE_I64, STORE_I32, STORE_F32, STORE_U8, STORE_TEXT = range(5)
 
 TABLES, SLOTS, MAX_KEYS = 8, 64, 128
 T_MEMORY, T_FLOWS, T_OTHER = 5, 6, 7
-MAX_DEPTH = 512
-"""Of nested values: what goes deeper is no value of a profiler, and may be made to be looked at again and again."""
+LIGHTLY_BYTES = 256
+MAX_DEPTH = 64
+"""Of nested values: what goes deeper is no profiler's, and may be made to be looked at again and again."""
 KEY_BYTES = 64
 KEY_BITS = 10
 PLACES = 1 << KEY_BITS
@@ -110,7 +111,7 @@ LARGEST = np.uint64(2**63 - 1)
 LATEST = np.uint64(2**62)
 """Times from here on (Unix time after 2116) are left to Python; below, start plus duration is an int64."""
 
-QUOTE, COMMA, COLON, MINUS, DOT, SLASH = (np.uint8(ord(c)) for c in '",:-.\\')
+QUOTE, COMMA, COLON, MINUS, DOT = (np.uint8(ord(c)) for c in '",:-.')
 OPEN, CLOSE, OPEN_LIST, CLOSE_LIST = (np.uint8(ord(c)) for c in "{}[]")
 ZERO, NINE = np.uint8(ord("0")), np.uint8(ord("9"))
 SPACE = np.uint8(32)
@@ -126,6 +127,12 @@ DIGITS = np.uint64(0x3030303030303030)
 ABOVE_NINE = np.uint64(0x7676767676767676)
 HIGH_BITS = np.uint64(0x8080808080808080)
 TEN = np.array([10**i for i in range(20)], np.uint64)
+
+# What a byte is in a nested value, outside of strings.
+R_WRONG, R_PLAIN, R_QUOTE, R_OPEN, R_CLOSE, R_OPEN_LIST, R_CLOSE_LIST = range(7)
+ROLES = np.zeros(256, np.uint8)
+ROLES[list(b" \t\r\n,:+-.0123456789eEtrufalsn")] = R_PLAIN
+ROLES[list(b'"{}[]')] = R_QUOTE, R_OPEN, R_CLOSE, R_OPEN_LIST, R_CLOSE_LIST
 
 
 intrinsic: Any = extending.intrinsic
@@ -404,14 +411,14 @@ def string_end(text, at, end):
 
 @kernel
 def nested_end(text, at, end):
-    """Where the list or object that begins at `at` ends."""
+    """Where the list or object that begins at `at` ends. A short one, as nearly all are, is looked over lightly."""
     begin = at
     depth = np.int64(0)
     inside = np.int64(0)  # all ones where a string goes on from the chunk before
-    while at < end:
+    while at < end and at < begin + LIGHTLY_BYTES:
         quotes, opens, closes, slashes = brackets64(text, at)
         if slashes != 0:
-            return nested_end_slowly(text, begin, end)
+            break
         strings = quotes ^ (quotes << 1)
         strings ^= strings << 2
         strings ^= strings << 4
@@ -430,33 +437,36 @@ def nested_end(text, at, end):
                 return at + first_bit(bit) + 1
             rest ^= bit
         depth += bit_count(opens) - closed
-        if depth > MAX_DEPTH:
-            return ODD
         if bit_count(quotes) & 1:
             inside = ~inside
         at += 64
-    return MORE
+    return nested_end_strictly(text, begin, end)
 
 
 @kernel
-def nested_end_slowly(text, at, end):
-    """The same, byte for byte: for text with escapes."""
-    depth = 0
+def nested_end_strictly(text, at, end):
+    """The same, byte for byte: for text with escapes, and so that a quote too many does not take in the rest of it."""
+    depth = np.int64(0)
+    lists = U0  # a bit for each list that is open, as opposed to an object
     while at < end:
-        c = text[at]
-        if c == QUOTE:
+        role = ROLES[text[at]]
+        if role == R_QUOTE:
             at, _ = string_end(text, at + 1, end)
             if at < 0:
                 return MORE
-        elif c == OPEN or c == OPEN_LIST:
-            depth += 1
-            if depth > MAX_DEPTH:
+        elif role == R_OPEN or role == R_OPEN_LIST:
+            if depth == MAX_DEPTH:
                 return ODD
-        elif c == CLOSE or c == CLOSE_LIST:
+            depth += 1
+            lists = (lists << U1) | np.uint64(role == R_OPEN_LIST)
+        elif role == R_CLOSE or role == R_CLOSE_LIST:
+            if ((lists & U1) == U1) != (role == R_CLOSE_LIST):
+                return ODD
+            lists >>= U1
             depth -= 1
             if depth == 0:
                 return at + 1
-        elif c == SLASH:
+        elif role == R_WRONG:
             return ODD
         at += 1
     return MORE
