@@ -14,7 +14,9 @@ text; in place of one, MORE says that the text ends first and ODD that this is n
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -140,10 +142,15 @@ intrinsic: Any = extending.intrinsic
 
 
 def _cached(function: Callable) -> Any:
-    """Compiled at the first call and kept for later runs, where numba finds a folder that it may write to."""
+    """Compiled at the first call and kept for later runs, where numba finds a folder that it may write to.
+
+    That is NUMBA_CACHE_DIR, the package's `__pycache__` or the user's cache. Without a home, numba would take the
+    last for a folder within the current one, where nothing of ours belongs.
+    """
+    users = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")  # noqa: PTH111 (says "~" if unknown)
     try:
-        return _compiled(function, cache=True)
-    except RuntimeError:
+        return _compiled(function, cache=Path(users).is_absolute() or "NUMBA_CACHE_DIR" in os.environ)
+    except RuntimeError:  # there is no such folder
         return _compiled(function)
 
 
