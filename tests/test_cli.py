@@ -170,7 +170,13 @@ def test_an_interrupt_ends_it_quietly():
         "sys.exit(main(['diagnose', 'trace.json']))"
     )
     running = subprocess.Popen(
-        [sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell's background job ignores SIGINT, and so would what it starts.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         assert running.stdout is not None and running.stdout.readline() == "reading\n"
