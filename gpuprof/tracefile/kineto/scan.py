@@ -83,6 +83,7 @@ SHEET = np.dtype(
         ("strings", "i8"),
         ("odd", "i8"),
         ("rounded", "i8"),
+        ("repaired", "i8"),
         ("dropped", "i8"),  # without a time, or no object
         ("sample", "i8"),  # where the first of these begins
         ("position", "i8"),
@@ -90,6 +91,7 @@ SHEET = np.dtype(
         ("bits", "i8"),
         ("phase", "i8"),
         ("hand", "i8"),  # 1: something in it is for Python to read
+        ("mended", "i8"),  # 1: something in it is not JSON, and does not matter
         ("roundings", "i8"),
         ("value", "i8", (SLOTS,)),
         ("length", "i8", (SLOTS,)),
@@ -121,7 +123,8 @@ BIG_E, SMALL_E = np.uint8(ord("E")), np.uint8(ord("e"))
 PH_SPAN, PH_META, PH_INSTANT = ord("X"), ord("M"), ord("i")
 PH_START, PH_FINISH, PH_STEP = ord("s"), ord("f"), ord("t")
 NULL, TRUE, FALS, MEMORY = (np.uint64(int.from_bytes(w, "little")) for w in (b"null", b"true", b"fals", b"[memory]"))
-FOUR_BYTES = np.uint64(0xFFFFFFFF)
+NAN, INF, LOWER_CASE = (np.uint64(int.from_bytes(w, "little")) for w in (b"nan", b"inf", b"   "))
+THREE_BYTES, FOUR_BYTES = np.uint64(0xFFFFFF), np.uint64(0xFFFFFFFF)
 
 U0, U1, U8 = np.uint64(0), np.uint64(1), np.uint64(8)
 MIX_A, MIX_B = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
@@ -491,12 +494,10 @@ def token_end(text, at, end):
 
 
 @kernel
-def value_end(text, at, end):
-    """Where a value of any kind ends."""
+def value_end(text, at, end, sheet):
+    """Where a value of any kind ends. Bare `nan` and `inf`, which JSON does not have, are noted."""
     c = text[at]
-    if (c >= ZERO and c <= NINE) or c == MINUS:
-        if c == MINUS and not (text[at + 1] >= ZERO and text[at + 1] <= NINE):
-            return ODD if at + 1 < end else MORE
+    if c >= ZERO and c <= NINE:
         return token_end(text, at, end)
     if c == QUOTE:
         at, _ = string_end(text, at + 1, end)
@@ -508,7 +509,14 @@ def value_end(text, at, end):
         return at + 4
     if word == FALS and text[at + 4] == SMALL_E:
         return at + 5
-    return MORE if at + 5 >= end else ODD
+    first = at + 1 if c == MINUS else at
+    if first > at and text[first] >= ZERO and text[first] <= NINE:
+        return token_end(text, first, end)
+    word = (load8(text, first) & THREE_BYTES) | LOWER_CASE
+    if word == NAN or word == INF:
+        sheet.mended = 1
+        return token_end(text, first, end)
+    return MORE if first + 5 >= end else ODD
 
 
 @kernel
@@ -747,8 +755,11 @@ def read_text(text, at, end, slot, sheet):
         sheet.value[slot] = begin
         sheet.length[slot] = ((at - begin) << 1) | escaped
         return at + 1
-    begin = at
-    at = value_end(text, at, end)
+    begin, mended = at, sheet.mended
+    sheet.mended = 0
+    at = value_end(text, at, end, sheet)
+    sheet.hand |= sheet.mended
+    sheet.mended |= mended
     sheet.value[slot] = begin
     sheet.length[slot] = (at - begin) << 1
     return at
@@ -759,7 +770,7 @@ def read_phase(text, at, end, sheet):
     """Where the value of `ph` ends. Its one letter is kept; a longer one is no phase that we know."""
     if text[at] != QUOTE:
         sheet.hand = 1
-        return value_end(text, at, end)
+        return value_end(text, at, end, sheet)
     begin = at + 1
     at, escaped = string_end(text, begin, end)
     sheet.hand |= escaped
@@ -777,7 +788,7 @@ def read_number(text, at, end, kind, slot, sheet):
             sheet.bits |= 7 << slot
             return after
         sheet.bits &= ~(7 << slot)
-    elif c == MINUS or (c >= ZERO and c <= NINE):
+    elif (c >= ZERO and c <= NINE) or (c == MINUS and text[at + 1] >= ZERO and text[at + 1] <= NINE):
         sheet.bits |= 1 << slot
         if kind == WHOLE:
             at, sheet.value[slot] = integer(text, at, end)
@@ -788,7 +799,7 @@ def read_number(text, at, end, kind, slot, sheet):
         sheet.hand = 1
     else:
         sheet.bits &= ~(1 << slot)
-    return value_end(text, at, end)
+    return value_end(text, at, end, sheet)
 
 
 @kernel
@@ -797,7 +808,7 @@ def read_time(text, at, end, slot, sheet):
     after, sheet.value[slot], rounded = nanoseconds(text, at)
     if after < 0:
         sheet.hand = 1
-        return value_end(text, at, end)
+        return value_end(text, at, end, sheet)
     sheet.roundings += rounded
     return after
 
@@ -813,6 +824,7 @@ def begin_event(at, sheet):
     sheet.value[S_END] = 0
     sheet.phase = 0
     sheet.hand = 0
+    sheet.mended = 0
     sheet.roundings = 0
 
 
@@ -900,11 +912,11 @@ def read_event(text, at, end, plan, sheet):
                 context = INNER
                 place = np.int64(ARGS_START)
             else:
-                at = value_end(text, at, end)
+                at = value_end(text, at, end, sheet)
         else:
             if kind == EXTRA:
                 has_extra = (load8(text, at) & FOUR_BYTES) != NULL
-            at = value_end(text, at, end)
+            at = value_end(text, at, end, sheet)
         if at < 0:
             return at
 
@@ -1018,6 +1030,7 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
     sheet.strings = 0
     sheet.odd = 0
     sheet.rounded = 0
+    sheet.repaired = 0
     sheet.dropped = 0
     string_places[:] = -1
     while True:
@@ -1034,7 +1047,7 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
         if event:
             after = read_event(text, at + 1, end, plan, sheet)
         elif text[at] != OPEN_LIST:
-            after = value_end(text, at, end)
+            after = value_end(text, at, end, sheet)
         table = np.int64(FOR_PYTHON if event else DROPPED)
         if after < 0:
             table = np.int64(FOR_PYTHON)
@@ -1052,6 +1065,7 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             if status != PAUSED:
                 return status
             sheet.rounded += sheet.roundings
+            sheet.repaired += sheet.mended
         elif table == DROPPED:
             if sheet.dropped == 0:
                 sheet.sample = at

@@ -236,12 +236,12 @@ class Gathered:
         odd = block.odd[: block.sheet["odd"]].tolist()
         add_texts((block.bytes(begin, end).strip(BETWEEN) for begin, end in odd), self._odd)
         self._odd.rounded += int(block.sheet["rounded"])
+        self._odd.repaired += int(block.sheet["repaired"])
         if block.sheet["dropped"]:
             at = int(block.sheet["sample"])
             drop(self._odd, block.bytes(at, min(at + 200, block.end)).decode("utf-8", "replace"))
             self._odd.dropped += int(block.sheet["dropped"]) - 1
-        kept = sum(table.count for table in (*self._tables.values(), *self._odd.tables.values()))
-        if self._odd.dropped > HOPELESS and not kept:
+        if self._odd.dropped > HOPELESS and not self._kept():
             raise UnreadableTrace(f"of the first {self._odd.dropped:,} events in its list none can be read")
         rest = block.bytes(int(block.sheet["position"]), block.end)
         if block.status == scan.ENDED:
@@ -251,6 +251,9 @@ class Gathered:
         else:
             self._left, self._lost = b"", True
             drop(self._odd, rest[:200].decode("utf-8", "replace"))
+
+    def _kept(self) -> int:
+        return sum(table.count for table in (*self._tables.values(), *self._odd.tables.values()))
 
     def _check(self, block: Block) -> None:
         """Holds the first event of a block against what the JSON parser makes of it."""
@@ -294,6 +297,8 @@ class Gathered:
             flags = np.zeros(len(texts) + 1, bool)
             flags[mended] = True
             self._odd.repaired += sum(table.rows_with(flags) for table in self._tables.values())
+            # One event may have been mended in two ways.
+            self._odd.repaired = min(self._odd.repaired, self._kept())
         if not escapes and not self._odd.strings:
             return texts
         ids = Strings()

@@ -13,6 +13,7 @@ from gpuprof.tracefile.kineto.repair import mended_string
 from gpuprof.tracefile.model import NO_TEXT
 
 _CONTROL = re.compile(rb"[\x00-\x1f]")
+_AT_ONCE = 1 << 14
 _decode = msgspec.json.Decoder(str).decode
 
 
@@ -43,18 +44,20 @@ class StringTable:
         """
         count, size, _ = self._used.tolist()
         data = self._arena[:size].tobytes()
-        begins, lengths = (self._table[field][:count] for field in ("begin", "length"))
-        ends = (begins + lengths // 2).tolist()
-        plain = data.decode("ascii", "replace") if data.isascii() else None
-        if plain is not None and not np.any(lengths & 1) and not _CONTROL.search(data):
-            return [plain[begin:end] for begin, end in zip(begins.tolist(), ends, strict=True)], [], False
+        escapes = bool(np.any(self._table["length"][:count] & 1))
+        simple = not escapes and data.isascii() and not _CONTROL.search(data)
+        plain = data.decode("ascii") if simple else ""
         texts, mended = [], []
-        for number, (begin, end, length) in enumerate(zip(begins.tolist(), ends, lengths.tolist(), strict=True)):
-            text, whole = decode(data[begin:end], bool(length & 1))
-            texts.append(text)
-            if not whole:
-                mended.append(number)
-        return texts, mended, bool(mended) or bool(np.any(lengths & 1))
+        for first in range(0, count, _AT_ONCE):
+            for begin, length, _ in self._table[first : min(first + _AT_ONCE, count)].tolist():
+                if simple:
+                    texts.append(plain[begin : begin + length // 2])
+                    continue
+                text, whole = decode(data[begin : begin + length // 2], bool(length & 1))
+                if not whole:
+                    mended.append(len(texts))
+                texts.append(text)
+        return texts, mended, escapes or bool(mended)
 
     def _grow(self, size: int) -> None:
         count, used, _ = self._used.tolist()
