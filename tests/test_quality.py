@@ -292,6 +292,12 @@ CASES = {
         {"profiler_overhead": "warning"},
         WARNED,
     ),
+    "profiler_overhead: nor the loading of modules": Boundary(
+        lambda: overhead(WINDOW // 2, "Instrumentation"),
+        lambda: overhead(WINDOW // 2, "Lazy Function Loading"),
+        {"profiler_overhead": "warning"},
+        WARNED,
+    ),
     "profiler_overhead: only inside of the steps, and once": Boundary(
         lambda: overhead(WINDOW, at=WINDOW - WINDOW // 10),
         lambda: overhead(WINDOW, at=WINDOW - WINDOW // 200).overhead("Buffer Flush", WINDOW - WINDOW // 200, WINDOW),

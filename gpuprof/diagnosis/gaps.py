@@ -15,6 +15,7 @@ import numpy as np
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, I32, I64, U8
@@ -43,8 +44,6 @@ ALLOCATOR_CALL = re.compile(
 )
 SYNC_OP = re.compile(r"^aten::(_local_scalar_dense|item|nonzero\w*|is_nonzero|_nonzero\w*)$")
 """Ops that copy a value to the host to look at it: their copy is a synchronisation, not a transfer of data."""
-PROFILER_OVERHEAD = re.compile(r"Activity Buffer|Buffer Flush|Instrumentation|^Resource|CUPTI", re.IGNORECASE)
-"""Overhead records that are the profiler's. "Command Buffer Full" is back-pressure, module loading is the program's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +149,7 @@ class HostLevels:
         self._known: dict[int, tuple[Intervals, ...]] = {}
         trace = timeline.trace
         self._transfer, self._sync, self._allocator = _call_kinds(timeline)
-        overhead = trace.other
-        rows = trace.rows_named(overhead.name, lambda text: PROFILER_OVERHEAD.search(text))
-        category = trace.string_ids.get("overhead", -2)
-        rows &= overhead.category == category
-        self._profiler = union(overhead.start_ns[rows], overhead.end_ns[rows])
+        self._profiler = profiler_overhead(trace)
 
     def of(self, thread: int) -> tuple[Intervals, ...]:
         if thread not in self._known:

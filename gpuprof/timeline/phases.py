@@ -52,6 +52,8 @@ class HostPhases:
 
     op: U8
     """Phase per op row."""
+    named: np.ndarray
+    """Mask of the ops whose own name tells their phase."""
     backward: Intervals
     optimizer: Intervals
     autograd: frozenset[int]
@@ -89,6 +91,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     """Phases of all ops of a trace."""
     ops = trace.ops
     mark = _marks(trace)
+    named = mark != _UNSET
     engine = trace.rows_named(ops.name, lambda text: text.startswith(_ENGINE))
     autograd_op = engine | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
     mark[autograd_op] = BACKWARD
@@ -108,7 +111,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main}
     backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), steps)
     optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
-    result = HostPhases(phase, backward, optimizer, autograd, steps.end_ns)
+    result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns)
     bare = np.flatnonzero(phase == _UNSET)
     # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
     root = _roots(trace, nesting)[bare]
@@ -125,7 +128,7 @@ def gpu_phases(trace: Trace, links: Links, host: HostPhases) -> U8:
     # A span as wide as the step (ProfilerStep itself) says less than the moment does.
     scope = links.scope[scoped]
     telling = trace.ops.kind[scope] == OP
-    telling |= _marks(trace)[scope] != _UNSET
+    telling |= host.named[scope]
     telling |= links.begun_ns[scoped] == ABSENT
     phases[scoped[telling]] = host.op[scope[telling]]
     return phases

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.intervals import clip, union
+from gpuprof.timeline.intervals import clip
+from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.steps import whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, NO_TEXT, OP, Trace
@@ -229,17 +230,12 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "warning",
             "No CUDA/HIP calls were recorded: when work was launched is not known, nor if the device waited for it.",
         )
-    other = trace.other
-    overhead = other.category == trace.string_ids.get("overhead", -2)
-    inside = overhead & (other.start_ns < high) & (other.end_ns > low)
-    pressure = other.name == trace.string_ids.get("Command Buffer Full", -2)
-    rows = inside & ~pressure
-    spent = clip(union(other.start_ns[rows], other.end_ns[rows]), low, high).total
+    spent = clip(profiler_overhead(trace), low, high).total
     if spent > OVERHEAD_SHARE * (high - low):
         yield (
             "profiler_overhead",
             "warning" if spent > OVERHEAD_SEVERE * (high - low) else "info",
-            f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead in the window (buffers, module loading):"
+            f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead in the window (buffers):"
             " steps with it are slower than the training's. Warm up longer, trace fewer steps.",
         )
     if len(ops) and not np.any((ops.dims != NO_TEXT) & (ops.kind == OP)):
