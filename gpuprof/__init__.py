@@ -10,37 +10,53 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import os
-
     from gpuprof.diagnosis.model import Diagnosis
     from gpuprof.errors import GpuprofError
+    from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.tracefile.model import Trace
 
-__all__ = ["Diagnosis", "GpuprofError", "Trace", "__version__", "diagnose", "load"]
+__all__ = [
+    "Diagnosis",
+    "GpuprofError",
+    "Recorder",
+    "Trace",
+    "TrainerCallback",
+    "__version__",
+    "diagnose",
+    "load",
+]
 
 __version__: str
 
 _HOMES = {
     "Diagnosis": "gpuprof.diagnosis.model",
     "GpuprofError": "gpuprof.errors",
+    "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.model",
+    "TrainerCallback": "gpuprof.record.recorder",
 }
 
 
 def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`.
+    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`, or that of a run's folder.
 
     `progress` is called now and then with the bytes read and the bytes there are. Raises GpuprofError, one
     line that says what to do, if the file cannot be read.
     """
-    from gpuprof.tracefile.read import read_trace
+    from gpuprof.errors import UnreadableTrace
+    from gpuprof.tracefile.read import read_recording
 
     _draw_in_notebooks()
-    return read_trace(path, progress)
+    recording = read_recording(path, progress)
+    if recording.trace is None:
+        why = recording.failure or f"{os.fspath(path)}: this run has no trace"
+        raise UnreadableTrace(f"{why}; gpuprof.diagnose(path) says what is known of the run")
+    return recording.trace
 
 
 def diagnose(
@@ -50,20 +66,31 @@ def diagnose(
     skip: int = 0,
     step_ms: float | None = None,
     top: int = 10,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
     """Why a step of this recording, a path or a loaded Trace, takes as long as it does.
 
+    The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
+    without the profiler. A Trace loaded from such a folder is taken together with its run, too.
+
     step: regular expression on the ranges or ops that are the steps; found out if not given.
     skip: leave out so many steps at the beginning.
-    step_ms: a step measured without the profiler, in milliseconds.
+    step_ms: a step measured without the profiler, in milliseconds; goes before what a run says.
     top: how many kernels and gaps to name.
+    progress: as for `load`.
     """
     from gpuprof.diagnosis import diagnose as diagnosing
     from gpuprof.tracefile.model import Trace
+    from gpuprof.tracefile.read import Recording, read_recording, run_of
 
-    trace = recording if isinstance(recording, Trace) else load(recording)
+    if isinstance(recording, Trace):
+        found = Recording(recording, run_of(recording.reading.path))
+    else:
+        found = read_recording(recording, progress)
     _draw_in_notebooks()
-    return diagnosing.diagnose(trace, step=step, skip=skip, step_ms=step_ms, top=top)
+    return diagnosing.diagnose(
+        found.trace, run=found.run, failure=found.failure, step=step, skip=skip, step_ms=step_ms, top=top
+    )
 
 
 def _draw_in_notebooks() -> None:

@@ -165,8 +165,8 @@ def test_an_interrupt_ends_it_quietly():
     code = (
         "import gpuprof, sys, time\n"
         "from gpuprof.cli import main\n"
-        "def load(*_): print('reading', flush=True); time.sleep(60)\n"
-        "gpuprof.load = load\n"
+        "def diagnose(*_, **__): print('reading', flush=True); time.sleep(60)\n"
+        "gpuprof.diagnose = diagnose\n"
         "sys.exit(main(['diagnose', 'trace.json']))"
     )
     running = subprocess.Popen(
@@ -209,7 +209,7 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
         (("diagnose", "x", "--skip", "-1"), "--skip"),
         (("diagnose", "x", "--jsno"), "--jsno"),
         (("diagnose", "x", "y"), "argument"),
-        (("diagnos",), "no command 'diagnos'; there are diagnose, demo"),
+        (("diagnos",), "no command 'diagnos'; there are trace, diagnose, demo"),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
         (("diagnose", "x", "--fail-on", "foo:3%"), "there are idle, cpu_bound, unattributed, step_time and"),
         (("diagnose", "x", "--fail-on", "idle"), "such as idle:40%"),
@@ -234,10 +234,10 @@ def test_options_that_do_not_fit_the_trace(capsys, trace):
 
 @pytest.mark.parametrize("error", [RuntimeError("two\nlines \x1b"), EOFError("cut"), RecursionError()])
 def test_the_unexpected_is_one_line_too(capsys, monkeypatch, error):
-    def fail(*_):
+    def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(gpuprof, "load", fail)
+    monkeypatch.setattr(gpuprof, "diagnose", fail)
     monkeypatch.delenv("GPUPROF_DEBUG", raising=False)
     code, out, err = run(capsys, "diagnose", "x")
     assert (code, out) == (2, "")
@@ -247,10 +247,10 @@ def test_the_unexpected_is_one_line_too(capsys, monkeypatch, error):
 
 
 def test_memory_and_interrupts(capsys, monkeypatch):
-    def fail(*_):
+    def fail(*_, **__):
         raise errors.pop()
 
-    monkeypatch.setattr(gpuprof, "load", fail)
+    monkeypatch.setattr(gpuprof, "diagnose", fail)
     errors: list[BaseException] = [KeyboardInterrupt(), MemoryError()]
     code, _, err = run(capsys, "diagnose", "x")
     assert code == 2 and "not enough memory" in one_line(err)
@@ -267,7 +267,6 @@ def test_help_and_version(capsys):
 
 
 def test_a_gate_that_cannot_be_checked_does_not_pass(capsys, monkeypatch):
-    monkeypatch.setattr(gpuprof, "load", lambda *_: None)
     monkeypatch.setattr(gpuprof, "diagnose", lambda *_, **__: two_devices(devices=(), gaps=None))
     code, out, err = run(capsys, "diagnose", "x", "--fail-on", "cpu_bound:30%")
     assert code == 2 and out and "does not tell" in one_line(err)

@@ -1,5 +1,47 @@
 """The command line: one file per command; each parses, calls the API and prints."""
 
-from gpuprof.cli.entry import main
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpuprof.cli.quick import Request
 
 __all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code; no exception leaves it."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if words[:1] == ["trace"]:
+        from gpuprof.cli import quick
+
+        request = quick.parse(words[1:])
+        if request is not None:
+            return _trace(request)
+    from gpuprof.cli.entry import main
+
+    return main(words)
+
+
+def _trace(request: Request) -> int:
+    """A plain `gpuprof trace`, which does without click; errors end as they do in `entry`."""
+    from gpuprof.cli import trace
+    from gpuprof.errors import GpuprofError
+
+    try:
+        return trace.run(request)
+    except GpuprofError as error:
+        from gpuprof.cli.output import say
+
+        say(str(error))
+        return error.exit_code
+    except Exception as error:
+        from gpuprof.cli.output import say
+
+        say(f"unexpected {type(error).__name__}: {error}; GPUPROF_DEBUG=1 shows where, please report it")
+        return 2
+    except KeyboardInterrupt:  # before the target was there to take it
+        return 130

@@ -60,11 +60,10 @@ def command(
 ) -> int:
     """Say why a step of the training recorded in PATH takes as long as it does.
 
-    PATH is a trace that torch.profiler exported, .json or .json.gz.
+    PATH is the folder of a run that gpuprof trace made, or a trace that torch.profiler exported, .json or .json.gz.
+    Without PATH: the latest run in gpuprof-runs.
     """
-    if path is None:
-        raise GpuprofError("which recording? gpuprof diagnose PATH (a .json or .json.gz from torch.profiler)")
-    diagnosis = diagnose_file(path, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    diagnosis = diagnose_file(path or _latest(), step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
     if json:
         from gpuprof.diagnosis.json import dumps
 
@@ -76,6 +75,15 @@ def command(
     return exit_code(diagnosis, fail_on, as_json=json)
 
 
+def _latest() -> Path:
+    from gpuprof.tracefile.run import latest_run
+
+    try:
+        return latest_run()
+    except GpuprofError as error:
+        raise GpuprofError(f"which recording? {error}") from None
+
+
 def diagnose_file(
     path: Path,
     *,
@@ -84,13 +92,12 @@ def diagnose_file(
     step_ms: float | None = None,
     top: int = TOP_IN_JSON,
 ) -> Diagnosis:
-    """The diagnosis of a file, with a progress bar while it is read."""
-    from gpuprof import diagnose, load
+    """The diagnosis of a trace or a run, with a progress bar while it is read."""
+    from gpuprof import diagnose
     from gpuprof.cli.progress import reading
 
     with reading(path.name) as progress:
-        trace = load(path, progress)
-    return diagnose(trace, step=step, skip=skip, step_ms=step_ms, top=top)
+        return diagnose(path, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

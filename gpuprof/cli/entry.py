@@ -19,6 +19,7 @@ from gpuprof.cli.output import discard, say
 from gpuprof.errors import GpuprofError
 
 COMMANDS = {
+    "trace": "gpuprof.cli.trace",
     "diagnose": "gpuprof.cli.diagnose",
     "demo": "gpuprof.cli.demo",
 }

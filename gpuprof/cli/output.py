@@ -28,7 +28,7 @@ def say(message: str) -> None:
         return
     line = escape(" ".join(message.split()))[:_LONGEST_MESSAGE]
     with contextlib.suppress(OSError):  # nobody is left to tell
-        sys.stderr.write(_encodable(f"gpuprof: {line}\n", sys.stderr))
+        sys.stderr.write(encodable(f"gpuprof: {line}\n", sys.stderr))
         sys.stderr.flush()
 
 
@@ -38,7 +38,7 @@ def write(text: str) -> None:
     if stdout is None:
         return
     try:
-        stdout.write(_encodable(text, stdout))
+        stdout.write(encodable(text, stdout))
         stdout.flush()
     except BrokenPipeError:
         discard(stdout)
@@ -65,7 +65,7 @@ def show(render: Callable[[int], RenderableType]) -> None:
     write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
-def _encodable(text: str, stream: TextIO) -> str:
+def encodable(text: str, stream: TextIO) -> str:
     """The text as the stream's encoding can hold it."""
     encoding = stream.encoding or "utf-8"
     try:

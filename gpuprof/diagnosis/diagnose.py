@@ -21,36 +21,61 @@ from gpuprof.diagnosis.model import (
     Verdict,
     Window,
 )
+from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
 from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, with_step
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.quality import check
+from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.run import RunFolder
 
 NOISE = 0.15
 """Steps of one program differ by this much between hosts and hours (H200 runs: 10–20 %)."""
 
+_ON_CPU = (
+    "This training ran on the CPU, where gpuprof times its steps but has no verdict. If there is a GPU, move the model"
+    " and the batches to it."
+)
+"""In place of how to record a GPU: `gpuprof trace` would have."""
+
 
 def diagnose(
-    trace: Trace, *, step: str | None = None, skip: int = 0, step_ms: float | None = None, top: int = 10
+    trace: Trace | None,
+    *,
+    run: RunFolder | None = None,
+    failure: str = "",
+    step: str | None = None,
+    skip: int = 0,
+    step_ms: float | None = None,
+    top: int = 10,
 ) -> Diagnosis:
     """What the recording says about where a step's time goes.
 
-    `step`: regular expression on the range that is a step; `skip`: steps to leave out at the start;
+    `run`: the run that it is of, whose unprofiled steps it is compared with; `trace` may then be None, and `failure`
+    say why. `step`: regular expression on the range that is a step; `skip`: steps to leave out at the start;
     `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of gaps and kernels.
     Raises GpuprofError for options that do not fit the trace.
     """
     if step_ms is not None and not (0.001 <= step_ms < 1e9):
         raise GpuprofError(f"--step-ms {step_ms:g} is not a step time in milliseconds")
+    if trace is None:
+        if run is None:
+            raise GpuprofError("there is neither a trace nor a run to diagnose")
+        return _without_trace(run, failure)
     timeline = build_timeline(trace, step, skip)
-    quality = _quality(trace, timeline)
+    facts = None if run is None else run_facts(run, timeline is not None and end_in_sync(trace, timeline))
+    quality = _quality(
+        trace, timeline, facts, on_cpu=run is not None and run.own.gpu is None and bool(run.own.versions)
+    )
     common: dict[str, Any] = {
-        "source": _source(trace),
+        "source": _source(trace, run),
         "quality": quality,
-        "environment": _environment(trace),
+        "environment": _environment(trace, run),
+        "run": facts and facts.run,
     }
     if timeline is None:
         return Diagnosis(
@@ -58,7 +83,7 @@ def diagnose(
             profiler=None, verdict=_no_verdict(quality),
         )  # fmt: skip
     columns = find_gaps(timeline)
-    steps = _steps(timeline, None if step_ms is None else round(step_ms * 1e6))
+    steps = _steps(timeline, _unprofiled(timeline, facts, step_ms))
     found = devices(timeline, columns)
     profiler = profiler_cost(timeline, found)
     common |= {
@@ -73,7 +98,7 @@ def diagnose(
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
     kernels = kernel_summary(timeline, top)
     recorded = [average_step(device, steps.count) for device in found]
-    quality = _with(quality, _mismatch(steps, recorded))
+    quality = _with(quality, _mismatch(steps, recorded, of_run=step_ms is None))
     common["quality"] = quality
     measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in recorded]
     if quality.status == "unusable":
@@ -90,31 +115,72 @@ def diagnose(
     )
 
 
-def _source(trace: Trace) -> Source:
+def _without_trace(run: RunFolder, failure: str) -> Diagnosis:
+    """A run that was too short, died before its window, or failed to record: what its steps tell."""
+    facts = run_facts(run)
+    said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
+    others = (issue for issue in facts.issues if issue.id not in said)
+    quality = _judged((no_trace(run, facts.run, failure), *others))
+    return Diagnosis(
+        source=Source(run.path, "run", 0, 0), quality=quality, environment=_environment(None, run), run=facts.run,
+        steps=None, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None,
+        verdict=_no_verdict(quality),
+    )  # fmt: skip
+
+
+def _unprofiled(timeline: Timeline, facts: RunFacts | None, step_ms: float | None) -> int | None:
+    """The step without the profiler: as the user says, else as the run timed it."""
+    if step_ms is not None:
+        return round(step_ms * 1e6)
+    if facts is None or facts.unprofiled is None or timeline.steps.source == "none":
+        return None  # without steps the window is no step, and cannot be compared with one
+    return facts.unprofiled.ns
+
+
+def _source(trace: Trace, run: RunFolder | None) -> Source:
     reading = trace.reading
+    if run is not None:
+        return Source(run.path, "run", reading.size_bytes, reading.events)
     return Source(reading.path, reading.kind, reading.size_bytes, reading.events)
 
 
-def _environment(trace: Trace) -> Environment:
-    used = set(np.unique(trace.gpu.device).tolist())
-    gpus = [g for g in trace.meta.gpus if not used or g.device in used] or list(trace.meta.gpus)
-    return Environment(
-        gpus=tuple(GpuName(g.device, g.name, g.memory_bytes) for g in gpus),
-        versions=dict(trace.meta.versions),
-        rank=trace.meta.rank,
-        world_size=trace.meta.world_size,
-    )
+def _environment(trace: Trace | None, run: RunFolder | None) -> Environment:
+    """What the trace says, and where it is silent what the run says."""
+    gpus: tuple[GpuName, ...] = ()
+    versions: dict[str, str | int | float] = {}
+    rank = world_size = None
+    if trace is not None:
+        used = set(np.unique(trace.gpu.device).tolist())
+        named = [g for g in trace.meta.gpus if not used or g.device in used] or list(trace.meta.gpus)
+        gpus = tuple(GpuName(g.device, g.name, g.memory_bytes) for g in named)
+        versions = dict(trace.meta.versions)
+        rank, world_size = trace.meta.rank, trace.meta.world_size
+    if run is not None:
+        own = run.own
+        if not gpus and own.gpu and own.gpu.name:
+            gpus = (GpuName(own.gpu.index or 0, own.gpu.name, own.gpu.memory_bytes),)
+        versions = {**own.versions, **versions}
+        if rank is None and (own.world_size or 1) > 1:
+            rank, world_size = run.rank, own.world_size
+    return Environment(gpus, versions, rank, world_size)
 
 
-def _quality(trace: Trace, timeline: Timeline | None) -> Quality:
-    issues = tuple(Issue(f.id, f.severity, f.message) for f in check(trace, timeline))  # type: ignore[arg-type]
+def _quality(trace: Trace, timeline: Timeline | None, facts: RunFacts | None, on_cpu: bool) -> Quality:
+    found = [
+        Issue(f.id, f.severity, _ON_CPU if on_cpu and f.id == "no_gpu_events" else f.message)  # type: ignore[arg-type]
+        for f in check(trace, timeline)
+    ]
+    return _judged((*found, *(facts.issues if facts else ())))
+
+
+def _judged(issues: tuple[Issue, ...]) -> Quality:
     severities = {issue.severity for issue in issues}
     status = "unusable" if "error" in severities else "degraded" if "warning" in severities else "ok"
-    return Quality(status, issues)
+    return Quality(status, worst_first(issues))
 
 
-def _mismatch(steps: Steps, recorded: list[Shares]) -> Issue | None:
-    """A measured step that cannot be of the run that was recorded."""
+def _mismatch(steps: Steps, recorded: list[Shares], of_run: bool) -> Issue | None:
+    """A measured step that cannot be the like of those that were recorded."""
     measured = steps.unprofiled_ns
     if measured is None:
         return None
@@ -125,6 +191,13 @@ def _mismatch(steps: Steps, recorded: list[Shares]) -> Issue | None:
         what = f"is longer than the step as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
     else:
         return None
+    if of_run:
+        return Issue(
+            "baseline_mismatch",
+            "warning",
+            f"The unprofiled step of {measured / 1e6:,.1f} ms {what}: the steps that this run timed are unlike those"
+            " that it recorded. Record again with a longer baseline, or give the step yourself: --step-ms MS.",
+        )
     return Issue(
         "step_ms_mismatch",
         "warning",

@@ -31,7 +31,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "source": _plain(d.source),
         "quality": _plain(d.quality),
         "environment": _plain(d.environment),
-        "run": None,
+        "run": _plain(d.run),
         "steps": _plain(d.steps),
         "window": _window(d.window),
         "devices": _plain(d.devices),

@@ -11,7 +11,7 @@ from html import escape as html_escape
 from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report import stepbar, words
+from gpuprof.report import run_words, stepbar, words
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.stepbar import Bar, Part
@@ -56,6 +56,7 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         f"<h3>{_text(words.label(diagnosis))}</h3>",
         _facts(diagnosis),
         f"<p>{_text(diagnosis.verdict.summary)}</p>",
+        *(f'<p class="dim">{_text(line)}</p>' for line in run_words.lines(diagnosis)),
         _issues(diagnosis),
         _bars(diagnosis),
         _gaps(diagnosis),

@@ -57,3 +57,36 @@ def duration_range(low_ns: float, high_ns: float) -> str:
         return high
     number, _, unit = low.partition(" ")
     return f"{number}–{high}" if high.endswith(f" {unit}") else f"{low} – {high}"
+
+
+def long_duration(ns: float) -> str:
+    """`3 h 10`, `12 min`, `45 s`: how long a person waits."""
+    seconds = round(ns / 1e9)
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02}"
+    hours = round(minutes / 60)
+    return f"{hours // 24:,} d {hours % 24} h"
+
+
+def scaled(value: float) -> str:
+    """`12.6 M`, `1.1 B`, `820`: parameters as people say them."""
+    for scale, unit in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if value >= scale * 0.9995:
+            digits = value / scale
+            return f"{digits:,.0f}{unit}" if digits >= 99.95 else f"{digits:.1f}{unit}"
+    return f"{value:,.0f}"
+
+
+def gib(value: float) -> str:
+    """`41.2`, in GiB."""
+    return f"{value / 2**30:.1f}"
+
+
+def rate(value: float) -> str:
+    """`1,730`, `3.4`, `0.05`: something per second."""
+    return f"{value:,.0f}" if value >= 9.95 else f"{value:.1f}" if value >= 0.95 else f"{value:.2g}"

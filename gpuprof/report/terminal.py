@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.model import Diagnosis, Issue
-from gpuprof.report import stepbar, words
+from gpuprof.report import run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -26,6 +26,8 @@ WIDEST = 160
 ROWS = 5
 """Kernels shown where nobody asked for more."""
 GAPS = 3
+NOTES = 5
+"""Notes of the run that are shown."""
 PHASES = 4
 CATEGORIES = 6
 DEVICES = 8
@@ -56,10 +58,13 @@ def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: s
     inner = width - GUTTER
     bad = [i for i in diagnosis.quality.issues if i.severity != "info"]
     notes = [i for i in diagnosis.quality.issues if i.severity == "info"]
+    if diagnosis.run:
+        notes += [Issue("run_note", "info", note) for note in diagnosis.run.notes[:NOTES]]
     advice = words.next_step(diagnosis) if next_step is None else next_step
     blocks = [
         [*_headline(diagnosis, width), *_summary(diagnosis)],
         _section("quality", _issues(bad)),
+        _section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         _section("step", _step(diagnosis, inner)),
         _section("GPU waits", _causes(diagnosis, inner))
         + _section("before", _waits(diagnosis, inner))
@@ -105,16 +110,17 @@ def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
     left.append(words.label(diagnosis), f"bold {_verdict_style(diagnosis)}".strip())
     if time := words.step_time(diagnosis):
         left.append("   ").append(time, "bold")
-    where = [text for text in (words.gpus(diagnosis), words.versions(diagnosis)) if text]
-    while where:
-        right = Text(", ".join(where), "dim", no_wrap=True, overflow="ellipsis")
+    gpus, versions = words.gpus(diagnosis), words.versions(diagnosis)
+    work = run_words.tokens(diagnosis)
+    # What gives way first: the versions, then the work of a step.
+    rights = [", ".join(filter(None, texts)) for texts in ((gpus, versions, work), (gpus, work), (gpus or versions,))]
+    right = Text()
+    for text in filter(None, rights):
+        right = Text(text, "dim", no_wrap=True, overflow="ellipsis")
         room = width - left.cell_len - right.cell_len
         if room >= 3:
             return [left.append(" " * room).append_text(right)]
-        if len(where) == 1:
-            return [left, right]
-        where.pop()
-    return [left]
+    return [left, right] if right else [left]
 
 
 def _verdict_style(diagnosis: Diagnosis) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 from gpuprof.diagnosis.model import Diagnosis, Gap, PhaseGaps
@@ -17,6 +18,8 @@ _SHORTEST_PATH = 24
 def label(diagnosis: Diagnosis) -> str:
     """The verdict in two words: `HOST-BOUND · launch`."""
     verdict = diagnosis.verdict
+    if _lacks_trace(diagnosis):
+        return "NO TRACE"
     if diagnosis.quality.status == "unusable":
         return "UNUSABLE RECORDING"
     if verdict.bound is None:
@@ -25,11 +28,18 @@ def label(diagnosis: Diagnosis) -> str:
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
 
+def _lacks_trace(diagnosis: Diagnosis) -> bool:
+    """A run without its trace: all that is known is what its steps tell."""
+    return any(issue.id == "no_trace" for issue in diagnosis.quality.issues)
+
+
 def step_time(diagnosis: Diagnosis) -> str:
     """How long a step takes, and whether that is with the profiler or without."""
     steps = diagnosis.steps
     if steps is None:
-        return ""
+        told = diagnosis.run.baseline if diagnosis.run else None
+        unprofiled = (told.free_ns or told.synchronised_ns) if told else None
+        return f"{duration(unprofiled)} a step" if unprofiled else ""
     recorded = duration(steps.recorded_ns)
     if steps.source == "none":
         return f"{recorded} recorded, no steps"
@@ -52,12 +62,17 @@ def versions(diagnosis: Diagnosis) -> str:
     found = []
     for key in ("torch_version", "pytorch_version"):
         if key in known:
-            found.append(f"torch {shown(str(known[key]), 20)}")
+            found.append(f"torch {shown(_release(str(known[key])), 20)}")
             break
     cuda = known.get("cuda_runtime_version")
     if isinstance(cuda, int) and cuda >= 1000:
         found.append(f"CUDA {cuda // 1000}.{cuda % 1000 // 10}")
     return ", ".join(found)
+
+
+def _release(version: str) -> str:
+    """`2.11` of `2.11.0+cu130`: what people call it."""
+    return re.sub(r"^(\d+\.\d+)\.\d+\S*$", r"\1", version)
 
 
 def source(diagnosis: Diagnosis, width: int = 120) -> str:
@@ -70,7 +85,10 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
         parts.append(f"{amount(steps.count, 'step')}{by}{cut}")
     if where.rank is not None:
         parts.append(f"rank {where.rank}" + (f" of {where.world_size}" if where.world_size else ""))
-    parts.append(amount(diagnosis.source.events, "event"))
+    if diagnosis.source.events or not diagnosis.run:
+        parts.append(amount(diagnosis.source.events, "event"))
+    else:
+        parts.append(f"{amount(diagnosis.run.steps_seen, 'step')} seen")
     rest = "".join(f" · {part}" for part in parts)
     if len(rest) > width - _SHORTEST_PATH:
         rest = "".join(f" · {part}" for part in parts[:-1])
@@ -103,6 +121,8 @@ def profiler(diagnosis: Diagnosis) -> str | None:
 def next_step(diagnosis: Diagnosis) -> str:
     """The one thing to do now that would tell more."""
     steps, cost = diagnosis.steps, diagnosis.profiler
+    if _lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
+        return "gpuprof diagnose, once the window is recorded"
     if diagnosis.quality.status == "unusable":
         return "record again as said above"
     if steps is None or steps.source == "none":

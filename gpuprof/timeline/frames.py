@@ -50,17 +50,29 @@ class FrameIndex:
         self._frames = nest(frames.thread, frames.start_ns, frames.end_ns, frames.python_id) if len(frames) else None
         self._is_module = trace.rows_named(frames.name, lambda text: text.startswith(_MODULE))
         self._is_user = trace.rows_named(frames.name, _is_user_frame)
+        self._is_range = trace.rows_named(trace.ops.name, lambda text: text.startswith(_MODULE))
 
     def module(self, thread: I32, t: I64, op: I64) -> I32:
-        """String id of the innermost nn.Module around each moment; for backward work that of its forward op."""
+        """String id of the innermost nn.Module around each moment; for backward work that of its forward op.
+
+        Modules stand among the frames of recordings with stacks, and as ranges where `gpuprof trace` marked them.
+        """
         found = self._climb(thread, t, self._is_module)
         missing = np.flatnonzero((found == NO_TEXT) & (op >= 0))
-        if self._frames is not None and len(missing):
+        found[missing] = self._range_around(op[missing])
+        missing = missing[found[missing] == NO_TEXT]
+        if len(missing) and (self._frames is not None or self._is_range.any()):
             forward = self._forward_of(op[missing])
-            has = np.flatnonzero(forward >= 0)
+            missing, forward = missing[forward >= 0], forward[forward >= 0]
             ops = self._trace.ops
-            found[missing[has]] = self._climb(ops.thread[forward[has]], ops.start_ns[forward[has]], self._is_module)
+            modules = self._climb(ops.thread[forward], ops.start_ns[forward], self._is_module)
+            found[missing] = np.where(modules == NO_TEXT, self._range_around(forward), modules)
         return found
+
+    def _range_around(self, op: I64) -> I32:
+        """String id of the innermost range of a module around each op."""
+        rows = climb(op, self._nesting.parent, lambda r, _: ~self._is_range[r])
+        return np.where(rows >= 0, self._trace.ops.name[rows], NO_TEXT).astype(np.int32)
 
     def frame(self, thread: I32, t: I64, op: I64) -> I32:
         """String id of the innermost frame of the user's code around each moment, else of any frame.

@@ -5,13 +5,49 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import PARTIAL
 from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.run import RunFolder, find_run, read_run
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read, bytes in the file) now and then while a large file is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What a path holds: a trace, a run, or both. One of them is there."""
+
+    trace: Trace | None
+    run: RunFolder | None
+    failure: str = ""
+    """Why the trace of the run could not be read, where it is there."""
+
+
+def read_recording(path: str | os.PathLike[str], progress: Progress | None = None) -> Recording:
+    """The trace in a file, or the run in a folder with the trace of its lowest rank.
+
+    Raises UnreadableTrace, one line, for what is neither. A run may have no trace: it was too short, or was killed.
+    """
+    run = run_of(path)
+    if run is None:
+        return Recording(read_trace(path, progress), None)
+    if run.trace is None:
+        return Recording(None, run)
+    try:
+        return Recording(read_trace(run.trace, progress), run)
+    except UnreadableTrace as error:
+        leftover = run.trace.name.endswith(PARTIAL)  # nobody expects much of one
+        return Recording(None, run, "" if leftover else str(error))
+
+
+def run_of(path: str | os.PathLike[str]) -> RunFolder | None:
+    """The run that a path belongs to: its folder, one of its traces, or a folder of runs; else None."""
+    found = find_run(Path(path))
+    return None if found is None else read_run(*found)
 
 
 def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:

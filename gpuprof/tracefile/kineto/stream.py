@@ -313,10 +313,13 @@ class Gathered:
 
 
 def _processors() -> int:
+    """Threads to read with: as many as there are processors for us, or fewer if numba is told to take fewer."""
+    wanted = os.environ.get("NUMBA_NUM_THREADS", "")
     try:
-        return len(os.sched_getaffinity(0))
+        found = len(os.sched_getaffinity(0))
     except AttributeError:  # not on this system
-        return os.cpu_count() or 1
+        found = os.cpu_count() or 1
+    return min(found, int(wanted)) if wanted.isdecimal() and int(wanted) else found
 
 
 class _Notice(event.Listener):

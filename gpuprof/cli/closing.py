@@ -1,0 +1,135 @@
+"""What happens when a recording's window has closed: its verdict on stderr, and its traces compressed.
+
+Runs in a process of its own, which `gpuprof trace` starts beside the training: one thread, at the lowest priority.
+Whatever fails is a line in the run's log and one on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gpuprof import runfile
+from gpuprof.record.supervise import VERDICT, tell
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.model import Diagnosis
+
+LOWEST_PRIORITY = 19
+CLEAR_LINE = "\r\x1b[K"
+"""Takes the line of a progress bar away, which its owner draws again."""
+_WHOLE = re.compile(r"(" + "|".join(runfile.WINDOWS) + r")\.rank\d+\.json")
+_COPIED_BYTES = 1 << 20
+
+
+def main(run: str, niced: str, diagnose: str) -> None:
+    """Reads and compresses what is in a run's folder; the last two are on unless empty."""
+    folder = Path(run)
+    if sys.stderr is None:  # closed; verdict.txt is of use all the same
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    if niced:
+        _stay_out_of_the_way()
+    if diagnose:
+        _try(folder, "the recording is not diagnosed yet", lambda: show_verdict(folder))
+    _try(folder, "the recording stays uncompressed", lambda: compress(folder))
+
+
+def _try(folder: Path, failing: str, do: Callable[[], object]) -> None:
+    """Does it, or says in one line why not."""
+    try:
+        do()
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    except BaseException as error:
+        runfile.log(folder, f"{failing}: {type(error).__name__}: {error}")
+        with contextlib.suppress(Exception):
+            tell(f"{failing}: {' '.join(str(error).split()) or type(error).__name__}"[:500])
+
+
+def _stay_out_of_the_way() -> None:
+    """At the lowest priority; that there is one thread only is said by the environment."""
+    with contextlib.suppress(OSError):
+        os.nice(LOWEST_PRIORITY)
+
+
+# -- the verdict
+
+
+def show_verdict(folder: Path) -> None:
+    """The whole diagnosis on stderr, in one write, and its first lines in a file for the end of the run."""
+    import gpuprof
+    from gpuprof.report import words
+    from gpuprof.report.names import escape
+
+    diagnosis = gpuprof.diagnose(folder)
+    page = _page(diagnosis)
+    heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
+    _write_whole(folder / VERDICT, f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n")
+    with contextlib.suppress(OSError):
+        os.write(2, page)
+
+
+def _page(diagnosis: Diagnosis) -> bytes:
+    """The report as the terminal of the training can show it."""
+    from rich.console import Console
+
+    from gpuprof.cli.output import encodable
+    from gpuprof.report.terminal import render
+
+    stderr = Console(stderr=True)
+    page = Console(
+        file=io.StringIO(), width=stderr.width, force_terminal=stderr.is_terminal, no_color=stderr.no_color,
+        color_system=cast("Any", stderr.color_system), highlight=False, markup=False, emoji=False,
+    )  # fmt: skip
+    with page.capture() as captured:
+        page.print(render(diagnosis, page.width, next_step=""))
+    text = "".join(f"{line.rstrip()}\n" for line in ["", *captured.get().splitlines(), ""])
+    if stderr.is_terminal:
+        text = CLEAR_LINE + text
+    return encodable(text, sys.stderr).encode(sys.stderr.encoding or "utf-8", "replace")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.{os.getpid()}{runfile.PARTIAL}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+# -- the traces
+
+
+def compress(folder: Path) -> None:
+    """Every window that is whole, from .json to .json.gz; one that there is no room for stays as it is."""
+    for path in sorted(folder.iterdir()):
+        if _WHOLE.fullmatch(path.name):
+            _compress(path)
+
+
+def _compress(path: Path) -> None:
+    packed = path.with_name(f"{path.name}.gz")
+    partial = packed.with_name(f"{packed.name}{runfile.PARTIAL}")
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file, path.open("rb") as trace, _packer(file) as packer:
+            shutil.copyfileobj(trace, packer, _COPIED_BYTES)
+        partial.replace(packed)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    path.unlink()
+
+
+def _packer(file: io.BufferedWriter) -> Any:
+    try:
+        from isal import igzip
+    except ImportError:
+        return gzip.GzipFile("", "wb", 1, file, mtime=0)
+    return igzip.IGzipFile("", "wb", 2, file, mtime=0)

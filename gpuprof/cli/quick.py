@@ -1,0 +1,110 @@
+"""`gpuprof trace` without click, whose import alone would take longer than the rest of the start.
+
+Understands a command line that is plainly right, and leaves every other one, and every question for help, to click.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+COUNTS = {"--settle": 0, "--baseline": 1, "--steps": 1, "--stacks": 0, "--memory": 0, "--modules": 0}
+"""Options that take a whole number, and the least that it may be."""
+MAY_BE_ALONE = {"--stacks": 2, "--memory": 2}
+"""Of these, the ones that mean something without a number."""
+FLAGS = {"--shapes": True, "--no-shapes": False, "--nvtx": True, "--stop": True}
+NAMES = {"--no-shapes": "shapes"}
+LARGEST = 100_000
+
+DEFAULTS: dict[str, object] = {
+    "settle": None, "baseline": None, "steps": 3, "stacks": 0, "memory": 0, "shapes": True, "ranks": None,
+    "nvtx": False, "modules": 1, "stop": False,
+}  # fmt: skip
+"""The options as the training process reads them; None leaves the choice to it."""
+
+
+class Request:
+    """What is asked for: the recording's options, where to, and what to run."""
+
+    def __init__(self, options: dict[str, object], out: str | None, module: str | None, words: Sequence[str]) -> None:
+        self.options, self.out, self.module, self.words = options, out, module, tuple(words)
+
+
+def parse(arguments: Sequence[str]) -> Request | None:
+    """The request in the words after `trace`, or None if click shall look at them."""
+    if "GPUPROF_DEBUG" in os.environ or any(name.startswith("GPUPROF_TRACE_") for name in os.environ):
+        return None
+    options, out, module = dict(DEFAULTS), None, None
+    ours, words = split(arguments)
+    at = 0
+    while at < len(ours):
+        name, has_value, value = ours[at].partition("=")
+        at += 1
+        if name in FLAGS and not has_value:
+            options[NAMES.get(name, name[2:])] = FLAGS[name]
+            continue
+        if name not in COUNTS and name not in ("--out", "--ranks", "-m"):
+            return None
+        if not has_value:
+            if at == len(ours):
+                return None
+            value = ours[at]
+            at += 1
+        if name == "-m":
+            if has_value:
+                return None
+            module = value
+        elif name == "--out":
+            out = value
+        elif name == "--ranks":
+            options["ranks"] = ranks(value)
+            if options["ranks"] is None:
+                return None
+        else:
+            count = number(value)
+            if count is None or not COUNTS[name] <= count <= LARGEST:
+                return None
+            options[name[2:]] = count
+    if out == "" or module == "" or not (words or module):
+        return None
+    return Request(options, out, module, words)
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Our options, and the target's words untouched. An option that may stand alone gets the number it then means."""
+    ours: list[str] = []
+    at = 0
+    while at < len(arguments):
+        word = arguments[at]
+        if word == "--":
+            return ours, list(arguments[at + 1 :])
+        if not word.startswith("-") or word == "-":
+            break
+        at += 1
+        following = arguments[at] if at < len(arguments) else None
+        if word in MAY_BE_ALONE and (following is None or number(following) is None):
+            ours.append(f"{word}={MAY_BE_ALONE[word]}")
+        elif word in COUNTS or word in ("--out", "--ranks", "-m"):
+            ours.append(word)
+            if following is not None:
+                ours.append(following)
+                at += 1
+            if word == "-m":
+                break
+        elif word.startswith("-m") and not word.startswith("--"):
+            ours += ["-m", word[2:]]
+            break
+        else:
+            ours.append(word)
+    return ours, list(arguments[at:])
+
+
+def number(text: str) -> int | None:
+    """A whole number as a person writes it."""
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def ranks(text: str) -> list[int] | None:
+    """`0,1`: the ranks, in order, each once."""
+    found = [number(part.strip()) for part in text.split(",")]
+    return None if None in found else sorted({rank for rank in found if rank is not None})

@@ -1,0 +1,119 @@
+"""`gpuprof trace`: a training command in, the same command run, and a recording of a few of its steps beside it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpuprof.cli import quick
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    import click
+
+
+def run(request: quick.Request) -> int:
+    """Runs the target; its exit code, and its signal by dying of it. Raises GpuprofError before it has started."""
+    if not hasattr(os, "posix_spawn") or not sys.platform.startswith("linux"):
+        raise GpuprofError("gpuprof trace runs on Linux only; diagnose reads recordings anywhere")
+    from gpuprof.record.command import CannotStart, resolve
+    from gpuprof.record.supervise import end_as, supervise
+
+    try:
+        target = resolve(request.words, request.module, sys.executable, has_torch)
+        status = supervise(target, request.options, request.out, closing_command)
+    except CannotStart as error:
+        raise GpuprofError(str(error)) from None
+    return end_as(status)
+
+
+def has_torch() -> bool:
+    """Whether our own interpreter has torch, without importing it."""
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec("torch")
+    except (ImportError, ValueError):
+        return False
+    return spec is not None and spec.origin is not None  # a mere folder of that name is no torch
+
+
+def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[str], dict[str, str]]:
+    """The process that reads and compresses a recording: our Python with our path, and nothing of the recording."""
+    from gpuprof.record.supervise import INJECT
+    from gpuprof.runfile import RUN_VARIABLE
+
+    root, here = str(Path(__file__).parents[2]), str(Path.cwd())
+    # The working directory may hold anything, a random.py say; we are to be found without it.
+    path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
+    code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.closing import main; main(*sys.argv[1:4])"
+    what = ["niced" if running else "", "diagnose" if diagnose else ""]
+    variables = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "PYTHONPATH")}
+    threads = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    variables |= dict.fromkeys(threads, "1")
+    return [sys.executable, "-I", "-c", code, str(folder), *what, *path], variables
+
+
+def _command() -> click.Command:
+    import click
+
+    class Trace(click.Command):
+        """Leaves the target's words alone, whatever they look like."""
+
+        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+            ours, words = quick.split(args)
+            return super().parse_args(ctx, [*ours, "--", *words] if words else ours)
+
+    def ranks(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
+        found = None if text is None else quick.ranks(text)
+        if text is not None and found is None:
+            raise click.BadParameter(f"{text!r} is no list of ranks, such as 0,1")
+        return found
+
+    def count(name: str, metavar: str, text: str) -> Any:
+        return click.option(
+            f"--{name}", type=click.IntRange(quick.COUNTS[f"--{name}"], quick.LARGEST),
+            default=quick.DEFAULTS[name], metavar=metavar, help=text,
+        )  # fmt: skip
+
+    @click.command(
+        cls=Trace,
+        short_help="Record a training while it runs.",
+        context_settings={"allow_interspersed_args": False},
+        options_metavar="[OPTIONS]",
+    )
+    @count("settle", "N", "Leave out the first N steps (automatic).")
+    @count("baseline", "N", "Time N steps without a profiler, and N more each synchronised (automatic).")
+    @count("steps", "N", "Record N steps (3).")
+    @count("stacks", "[N]", "Then N more with Python stacks (off; 2 if N is left out).")
+    @count("memory", "[N]", "Then N more with memory events (off; 2 if N is left out).")
+    @click.option("--shapes/--no-shapes", default=True, help="Record the shapes of tensors (yes).")
+    @click.option("--ranks", callback=ranks, metavar="0,1", help="Record these ranks only (all).")
+    @click.option("--modules", type=click.IntRange(0, quick.LARGEST), default=1, metavar="LEVELS",
+                  help="Mark modules so many levels deep (1).")  # fmt: skip
+    @click.option("--nvtx", is_flag=True, help="Emit NVTX ranges even if no tool listens.")
+    @click.option("--stop", is_flag=True, help="End the training once the recording is done.")
+    @click.option("--out", metavar="DIR", help="The run's folder, new or empty (gpuprof-runs/DATE_NAME).")
+    @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+    @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
+    def command(out: str | None, module: str | None, words: tuple[str, ...], **options: Any) -> int:
+        """Run TARGET as it is, record a few of its steps, and say why they take as long as they do.
+
+        TARGET is what you type today: train.py --lr 1e-4, torchrun …, accelerate launch …, python …. Everything
+        after it is left alone. Its input, output, exit code and signals are its own.
+        """
+        if out == "" or module == "":
+            raise click.UsageError(f"{'--out' if out == '' else '-m'} wants a name")
+        return run(quick.Request({name: options[name] for name in quick.DEFAULTS}, out, module, words))
+
+    return command
+
+
+def __getattr__(name: str) -> Any:
+    """`command`, made when it is asked for: the quick way does without click."""
+    if name == "command":
+        globals()["command"] = made = _command()
+        return made
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,111 @@
+"""How long a step takes that nobody profiles, told from the steps that a run timed before it was recorded.
+
+Pure functions: durations and amounts of work in, a step time out. Durations are compared at equal work, because a
+recorded window of long sequences and a baseline of short ones would otherwise look like a profiler that costs much.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.tracefile.model import I64
+
+F64 = NDArray[np.float64]
+
+EQUAL = 0.10
+"""Steps whose work differs by less than this do the same work: a compute-bound step then differs by as much, which is
+what steps of one program differ by anyway."""
+FEWEST = 3
+"""Steps that a median is trusted of where others, with other work, could be asked too."""
+OUTLIER = 5.0
+"""A step this many times longer than the median had an evaluation or a checkpoint in it; work varies less."""
+REACH = 1.5
+"""The line of time over work holds this far beyond the work that was measured: attention grows with the square."""
+LOW, HIGH = 10, 90
+"""Percentiles that are given as the spread."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """A step at a given amount of work."""
+
+    ns: int
+    low_ns: int
+    high_ns: int
+    steps: int
+    equal_work: bool | None
+    """None where the work is not known."""
+    fitted: bool
+
+
+def durations(ns: I64, device_ns: I64, stage_ns: int | None, stage_steps: int | None, on_gpu: bool) -> F64:
+    """How long each step took, NaN where that is not known. One row per step of the stage.
+
+    The events on the GPU's own timeline are right whoever is ahead. Host times of free-running steps are too short
+    while the host runs ahead of the GPU; the whole stage, timed between two device synchronisations, then says how
+    much is missing, and every step gets its part.
+    """
+    measured = np.where(device_ns > 0, device_ns, np.nan).astype(np.float64)
+    if len(ns) and 2 * np.count_nonzero(device_ns > 0) >= len(ns):
+        return measured
+    host = np.where(ns > 0, ns, np.nan).astype(np.float64)
+    total = float(np.nansum(host))
+    if on_gpu and stage_ns and stage_steps == len(ns) and total > 0:
+        host *= max(stage_ns / total, 1.0)
+    return host
+
+
+def step_time(ns: F64, work: F64 | None, target: float | None) -> StepTime | None:
+    """A step with `target` work, told from steps that took `ns` for `work`; None if they do not tell.
+
+    The median of the steps with equal work; where these are few and others are not, the line of time over work.
+    """
+    known = np.isfinite(ns) if work is None or target is None else np.isfinite(ns) & np.isfinite(work)
+    if not known.any():
+        return None
+    known &= np.where(np.isfinite(ns), ns, np.inf) <= OUTLIER * np.median(ns[known])
+    ns = ns[known]
+    if work is None or target is None:
+        return _summary(ns, float(np.median(ns)), equal_work=None)
+    work = work[known]
+    equal = np.abs(work - target) <= EQUAL * target
+    if np.count_nonzero(equal) >= FEWEST or equal.all():
+        return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True)
+    fitted = _at(ns, work, target)
+    if fitted is not None:
+        return fitted
+    return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True) if equal.any() else None
+
+
+def line(work: F64, ns: F64) -> tuple[float, float]:
+    """(a, b) of the line ns = a + b · work with the least squares and b ≥ 0: more work never takes less time."""
+    from_mean = work - work.mean()
+    square = float(from_mean @ from_mean)
+    slope = max(float(from_mean @ (ns - ns.mean())) / square, 0.0) if square > 0 else 0.0
+    return float(ns.mean()) - slope * float(work.mean()), slope
+
+
+def _at(ns: F64, work: F64, target: float) -> StepTime | None:
+    """The step read off the line, if there are enough different steps and the target is not far from them."""
+    if len(ns) < FEWEST or work.min() == work.max() or not work.min() / REACH <= target <= work.max() * REACH:
+        return None
+    start, slope = line(work, ns)
+    found = start + slope * target
+    if found < 1:
+        return None
+    return _summary(ns - (start + slope * work) + found, found, equal_work=False, fitted=True)
+
+
+def _summary(ns: F64, found: float, equal_work: bool | None, fitted: bool = False) -> StepTime:
+    low, high = np.percentile(ns, (LOW, HIGH))
+    return StepTime(
+        ns=round(found),
+        low_ns=max(min(round(float(low)), round(found)), 0),
+        high_ns=max(round(float(high)), round(found)),
+        steps=len(ns),
+        equal_work=equal_work,
+        fitted=fitted,
+    )

@@ -1,0 +1,460 @@
+"""What a run folder says beside its trace: the unprofiled step, throughput, memory, and what is odd about the run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.baseline import F64, OUTLIER, StepTime, durations, step_time
+from gpuprof.diagnosis.model import (
+    Baseline,
+    Exit,
+    GpuTelemetry,
+    Issue,
+    Run,
+    RunMemory,
+    Telemetry,
+    Throughput,
+    Work,
+)
+from gpuprof.runfile import LOG, STAGES
+from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
+
+WORK = ("tokens", "real_tokens", "samples")
+"""What the work of a step is told by, best first: padding is computed like any token, and a batch of samples can be
+short or long."""
+
+SPREAD = 0.30
+"""Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
+of many."""
+SKEWED = 0.10
+"""The mean of the steps exceeds their median by more than this only if some steps did something else as well."""
+STILL_SLOW = 0.05
+"""A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
+FEWEST_AFTER = 5
+"""The first steps after a recording pay for its end."""
+THROTTLED = 0.10
+"""Share of samples with the clock held back that moves the mean clock noticeably."""
+FEWEST_SAMPLES = 2
+"""One sample of a short baseline is an accident."""
+
+_SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
+_POWER_CAP = re.compile(r"power_?cap", re.IGNORECASE)
+_UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "after")
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """The run as the diagnosis shows it, the step that its trace is compared with, and what is odd."""
+
+    run: Run
+    unprofiled: StepTime | None
+    issues: tuple[Issue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """Steps of a stage that ran without a profiler: their rows and how long each took."""
+
+    rows: I64
+    ns: F64
+    profiled: int
+    """Steps left out because a profiler was active."""
+    stage_ns: int | None
+    """The mean step of the whole stage, where it was timed and nothing was left out."""
+
+
+def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
+    """Everything about the run of a folder, seen from the rank that is diagnosed.
+
+    `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like.
+    """
+    steps = folder.steps
+    free, sync, after = (_timed(folder, stage) for stage in ("baseline_free", "baseline_sync", "after"))
+    traced = _traced(folder)
+    work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
+    found = {
+        name: step_time(timed.ns, None if work is None else work[timed.rows], target)
+        for name, timed in (("free", free), ("sync", sync), ("after", after))
+    }
+    unprofiled = found["free"] or found["sync"]
+    # A recorded step that ends in a synchronisation lets the host run ahead of nothing, and so should its like.
+    if synchronised and found["free"] and found["sync"] and found["sync"].steps >= found["free"].steps:
+        unprofiled = found["sync"]
+    base = free if len(free.rows) else sync
+    # Lines of steps are thinned out, so the last one may be behind.
+    seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), folder.own.steps_seen or 0)
+    run = Run(
+        path=folder.path,
+        status=folder.status,
+        exit=None if folder.exit_code is None and folder.exit_signal is None else Exit(
+            folder.exit_code, folder.exit_signal
+        ),
+        step_source=folder.own.step_source,
+        steps_seen=seen,
+        steps_total=folder.own.steps_total,
+        remaining_ns=_remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base),
+        baseline=_baseline(found["free"], found["sync"]),
+        after_ns=found["after"].ns if found["after"] else None,
+        throughput=_throughput(steps, base, folder.own.world_size or 1),
+        work=_work(steps, traced if len(traced) else base.rows),
+        model=folder.own.model,
+        optimizer=folder.own.optimizer,
+        loader=folder.own.loader,
+        memory=_memory(steps, folder.rank),
+        telemetry=_telemetry(folder.telemetry, folder.throttle_reasons, _span(steps, free.rows, sync.rows)),
+        notes=folder.own.notes,
+    )  # fmt: skip
+    issues = (
+        *_baseline_issues(run, free, sync, unprofiled),
+        *_after_issues(found["free"], found["after"]),
+        *_throttling(run.telemetry),
+        *_run_issues(folder, run),
+    )
+    return RunFacts(run, unprofiled, issues)
+
+
+def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
+    """Why a run has no trace that can be read, and what to do."""
+    if failure:
+        return Issue("no_trace", "error", f"The trace of this run cannot be read: {failure}.")
+    last = _last_stage(folder)
+    where = f" in the {_STAGE_NAMES.get(last, last)}" if last else ""
+    if folder.status == "running":
+        text = (
+            f"This run has no trace yet: it is at {_so_far(run)}{where}. Diagnose it again when gpuprof says that"
+            " the window is recorded; if the training is over, it was killed together with gpuprof."
+        )
+    elif not run.steps_seen:
+        text = (
+            f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step();"
+            f" {LOG} in the folder says what gpuprof saw."
+        )
+    elif last in ("trace", "stacks", "memory", "after"):
+        text = (
+            f"This run has no trace: {_ended(folder)} after {_so_far(run)}, and what was recorded was not written or"
+            f" is gone. {LOG} in the folder says why; record again."
+        )
+    else:
+        text = (
+            f"This run has no trace: {_ended(folder)} after {_so_far(run)}{where}, before the recording began. Let it"
+            " run longer, or record sooner: gpuprof trace --settle 2 --baseline 3 …"
+        )
+    return Issue("no_trace", "error", text)
+
+
+_STAGE_NAMES = {
+    "settle": "settling stage",
+    "baseline_free": "baseline",
+    "baseline_sync": "baseline",
+    "warmup": "profiler's warm-up",
+    "trace": "recording",
+}
+
+
+def _last_stage(folder: RunFolder) -> str | None:
+    steps = folder.steps
+    own = np.flatnonzero((steps.rank == folder.rank) & (steps.stage != UNKNOWN_STAGE))
+    return STAGES[int(steps.stage[own[-1]])] if len(own) else None
+
+
+def _so_far(run: Run) -> str:
+    of = f" of {run.steps_total:,}" if run.steps_total else ""
+    return f"step {run.steps_seen:,}{of}"
+
+
+def _ended(folder: RunFolder) -> str:
+    if folder.exit_signal:
+        return f"the training was ended by {folder.exit_signal}"
+    if folder.exit_code:
+        return f"the training ended with exit code {folder.exit_code}"
+    return "the training ended"
+
+
+# -- which steps, and how long they took
+
+
+def _timed(folder: RunFolder, stage: str) -> _Timed:
+    steps, own = folder.steps, folder.own
+    rows = steps.rows(stage, folder.rank)
+    whole = own.stage(stage)
+    stage_ns, stage_steps = (whole.ns, whole.steps) if whole else (None, None)
+    ns = durations(steps.ns[rows], steps.device_ns[rows], stage_ns, stage_steps, on_gpu=own.gpu is not None)
+    clean = ~steps.profiled[rows]
+    complete = stage_ns is not None and stage_steps == len(rows) and len(rows) > 0 and bool(clean.all())
+    mean = round(stage_ns / len(rows)) if complete and stage_ns else None
+    return _Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)), mean)
+
+
+def _traced(folder: RunFolder) -> I64:
+    """Rows of the steps in the recorded window."""
+    steps = folder.steps
+    rows = steps.rows("trace", folder.rank)
+    window = next((w for w in folder.own.windows if w.window == "trace"), None)
+    if not len(rows) and window and window.first_step is not None and window.steps:
+        inside = (steps.step >= window.first_step) & (steps.step < window.first_step + window.steps)
+        rows = np.flatnonzero(inside & (steps.rank == folder.rank))
+    return rows
+
+
+def _known(values: I64) -> F64:
+    """Amounts as numbers; what is not known, or nothing, is NaN."""
+    return np.where(values > 0, values, np.nan).astype(np.float64)
+
+
+def _equal_work(steps: StepColumns, traced: I64, baseline: I64) -> tuple[F64 | None, float | None]:
+    """The work of every step by the best measure that recorded and unprofiled steps share, and the recorded mean."""
+    for name in WORK:
+        work = _known(getattr(steps, name))
+        if len(traced) and np.isfinite(work[traced]).all() and np.isfinite(work[baseline]).any():
+            return work, float(work[traced].mean())
+    return None, None
+
+
+def _baseline(free: StepTime | None, sync: StepTime | None) -> Baseline:
+    told = free or sync
+    return Baseline(
+        free_ns=free.ns if free else None,
+        free_low_ns=free.low_ns if free else None,
+        free_high_ns=free.high_ns if free else None,
+        free_steps=free.steps if free else 0,
+        synchronised_ns=sync.ns if sync else None,
+        synchronised_steps=sync.steps if sync else 0,
+        equal_work=told.equal_work if told else None,
+        fitted=bool(told and told.fitted),
+    )
+
+
+def _usual(timed: _Timed) -> np.ndarray:
+    """Mask of the steps that took a usual time: no evaluation and no checkpoint in them."""
+    if not np.isfinite(timed.ns).any():
+        return np.zeros(len(timed.ns), bool)
+    return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
+
+
+def _remaining(folder: RunFolder, seen: int, timed: _Timed) -> int | None:
+    """The time for the steps left, at the mean of those timed last, whatever their work."""
+    total = folder.own.steps_total
+    if total is None:
+        return None
+    if seen >= total or (folder.status == "finished" and not folder.exit_code):
+        return 0
+    usual = _usual(timed)
+    return round(float(timed.ns[usual].mean()) * (total - seen)) if usual.any() else None
+
+
+def _throughput(steps: StepColumns, timed: _Timed, ranks: int) -> Throughput:
+    usual = _usual(timed)
+
+    def rate(name: str) -> float | None:
+        work = _known(getattr(steps, name)[timed.rows])
+        both = usual & np.isfinite(work)
+        return float(work[both].sum() / timed.ns[both].sum() * 1e9 * ranks) if both.any() else None
+
+    padded, real = rate("tokens"), rate("real_tokens")
+    return Throughput(padded if real is None else real, padded, rate("samples"))
+
+
+def _work(steps: StepColumns, rows: I64) -> Work:
+    def mean(name: str) -> float | None:
+        known = _known(getattr(steps, name)[rows])
+        return float(np.nanmean(known)) if np.isfinite(known).any() else None
+
+    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"))
+
+
+# -- memory and telemetry
+
+
+def _memory(steps: StepColumns, rank: int) -> RunMemory:
+    """A profiler keeps tensors alive, so the recorded steps count only where there are no others."""
+    own = steps.rank == rank
+    bare = own & np.isin(steps.stage, [STAGES.index(stage) for stage in _UNPROFILED_STAGES]) & ~steps.profiled
+
+    def known(column: I64) -> I64:
+        values = column[bare & (column != ABSENT)]
+        return values if len(values) else column[own & (column != ABSENT)]
+
+    allocated, reserved, peak = map(known, (steps.allocated_bytes, steps.reserved_bytes, steps.peak_bytes))
+    return RunMemory(
+        allocated_bytes=int(np.median(allocated)) if len(allocated) else None,
+        reserved_bytes=int(np.median(reserved)) if len(reserved) else None,
+        peak_bytes=int(peak.max()) if len(peak) else None,
+    )
+
+
+def _span(steps: StepColumns, *stages: I64) -> tuple[int, int] | None:
+    """From the start of the first to the end of the last of these steps."""
+    rows = np.concatenate(stages)
+    rows = rows[steps.unix_ns[rows] != ABSENT]
+    return (int((steps.unix_ns - steps.ns)[rows].min()), int(steps.unix_ns[rows].max())) if len(rows) else None
+
+
+def _telemetry(table: TelemetryColumns, reasons: tuple[str, ...], span: tuple[int, int] | None) -> Telemetry | None:
+    if span is None:
+        return None
+    inside = (table.unix_ns >= span[0]) & (table.unix_ns <= span[1])
+    if not inside.any():
+        return None
+    gpus = []
+    for gpu in np.unique(table.gpu[inside & (table.gpu >= 0)]).tolist():
+        whole = table.gpu == gpu
+        rows = np.flatnonzero(inside & whole)
+        shares = {reason: float(np.mean(table.throttle[rows] >> bit & 1)) for bit, reason in enumerate(reasons)}
+        gpus.append(
+            GpuTelemetry(
+                index=gpu,
+                power_w=_median(table.power_w[rows]),
+                limit_w=_median(table.limit_w[rows]),
+                sm_mhz=_median(table.sm_mhz[rows]),
+                sm_mhz_max_seen=_most(table.sm_mhz[whole]),
+                temperature_c=_most(table.temperature_c[rows]),
+                utilization=_median(table.utilization[rows]),
+                throttled={reason: share for reason, share in shares.items() if share},
+            )
+        )
+    return Telemetry(tuple(gpus), len(np.unique(table.unix_ns[inside])), _median(table.load1[inside]))
+
+
+def _median(values: F64) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _most(values: F64) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known.max()) if len(known) else None
+
+
+# -- what is odd
+
+
+def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime | None) -> Iterator[Issue]:
+    profiled, steps = free.profiled + sync.profiled, len(free.rows) + len(sync.rows)
+    if profiled:
+        yield Issue(
+            "baseline_profiled",
+            "warning",
+            f"A profiler of the training's own was active in {profiled:,} of the {profiled + steps:,} steps that were"
+            " to be timed without one; they do not count. Turn it off to get the true step time.",
+        )
+    if unprofiled is None:
+        if steps:
+            yield Issue(
+                "baseline_work",
+                "warning",
+                "The unprofiled steps did other work than the recorded ones (longer or shorter sequences), too few or"
+                " too different to tell what the recorded ones take without the profiler. A longer baseline helps:"
+                " gpuprof trace --baseline 30 …",
+            )
+        elif not profiled:
+            yield Issue(
+                "no_baseline",
+                "info",
+                "No step of this run was timed without the profiler, so its cost is only estimated.",
+            )
+        return
+    if unprofiled.fitted:
+        yield Issue(
+            "baseline_fitted",
+            "info",
+            f"The steps' lengths vary: the unprofiled step of {_ms(unprofiled.ns)} is read off a line of time over"
+            f" work through {unprofiled.steps:,} steps.",
+        )
+    spread = unprofiled.high_ns - unprofiled.low_ns
+    if spread > SPREAD * unprofiled.ns:
+        yield Issue(
+            "baseline_varies",
+            "warning",
+            f"Unprofiled steps of the same work take from {_ms(unprofiled.low_ns)} to {_ms(unprofiled.high_ns)}:"
+            f" {_ms(unprofiled.ns)} is the middle of these, and one recorded step may be unlike another. Something"
+            " else may be using the machine, or some steps do more (logging, input).",
+        )
+        return
+    mean = free.stage_ns
+    told = run.baseline
+    if mean and told.free_ns and told.equal_work is not False and mean > (1 + SKEWED) * told.free_ns:
+        yield Issue(
+            "baseline_skewed",
+            "info",
+            f"An unprofiled step takes {_ms(told.free_ns)} in the middle but {_ms(mean)} on average: some steps hold"
+            " an evaluation, a checkpoint, or a wait for input.",
+        )
+
+
+def _after_issues(free: StepTime | None, after: StepTime | None) -> Iterator[Issue]:
+    if free is None or after is None or after.steps < FEWEST_AFTER:
+        return
+    if after.ns > (1 + STILL_SLOW) * free.ns and after.ns > free.high_ns:
+        yield Issue(
+            "slower_after",
+            "warning",
+            f"Steps take {_ms(after.ns)} since the recording, {_ms(free.ns)} before it: the profiler may not have let"
+            " go of the process, or the machine has become busier or hotter.",
+        )
+
+
+def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
+    if telemetry is None:
+        return
+    for gpu in telemetry.gpus:
+        for pattern, severity in ((_SEVERE, "warning"), (_POWER_CAP, "info")):
+            held = {reason: share for reason, share in gpu.throttled.items() if pattern.search(reason)}
+            share = max(held.values(), default=0.0)
+            if share <= THROTTLED or share * telemetry.samples < FEWEST_SAMPLES:
+                continue
+            often = f"in {100 * share:.0f} % of the samples"
+            if severity == "info":
+                limit = f" of {gpu.limit_w:,.0f} W" if gpu.limit_w else ""
+                text = f"GPU {gpu.index} was at its power limit{limit} {often}, which lowers its clock."
+            else:
+                text = (
+                    f"GPU {gpu.index} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
+                    " the same step is faster on a machine that cools and feeds it better."
+                )
+            yield Issue("throttled", severity, text)  # type: ignore[arg-type]
+
+
+def _run_issues(folder: RunFolder, run: Run) -> Iterator[Issue]:
+    if folder.status in ("failed", "killed", "interrupted"):
+        yield Issue("run_ended", "info", f"{_capital(_ended(folder))} after {_so_far(run)}.")
+    if folder.damaged:
+        yield Issue("run_damaged", "warning", f"Damaged in the run's folder: {', '.join(folder.damaged[:5])}.")
+    missing = _not_adapted(run.model)
+    if missing:
+        yield Issue(
+            "lora_not_adapted",
+            "info",
+            f"LoRA was asked for on {', '.join(missing[:8])}, which the model has not adapted: those weights stay as"
+            " they are.",
+        )
+
+
+def _not_adapted(model: dict | None) -> list[str]:
+    """Modules that LoRA was asked for on by name, and that got none."""
+    lora = (model or {}).get("lora")
+    if not isinstance(lora, dict):
+        return []
+    requested, adapted = lora.get("requested"), lora.get("adapted")
+    if not isinstance(requested, list) or not isinstance(adapted, dict) or not adapted:
+        return []
+    got = {str(name).rpartition(".")[2] for name in adapted}
+    plain = [name for name in requested if isinstance(name, str) and re.fullmatch(r"[\w.]+", name)]
+    return [name for name in plain if name.rpartition(".")[2] not in got]
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} µs"
+
+
+def worst_first(issues: Iterable[Issue]) -> tuple[Issue, ...]:
+    """Errors, then warnings, then what is only good to know."""
+    return tuple(sorted(issues, key=lambda issue: ("error", "warning", "info").index(issue.severity)))

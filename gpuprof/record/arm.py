@@ -1,0 +1,78 @@
+"""Waits, in a process of a run, until the training's own libraries are imported, and only then hooks into them.
+
+Nothing is imported on the target's behalf: the order of its imports matters to some (unsloth must come before
+transformers), and a process that never trains should never notice.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+# Every Python of a run loads this file; `typing` alone would take longer than all that it does.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+
+def arm(run: str) -> None:
+    """Makes the imports of this process tell when a library that can be hooked has arrived."""
+
+    def optimizers(module: Any) -> None:
+        from .attach import holder
+
+        holder.record_into(run)
+        holder.attach_optimizers(module)
+
+    def trainer(module: Any) -> None:
+        from .attach import holder
+
+        holder.attach_trainer(module)
+
+    sys.meta_path.insert(0, ImportWatch({"torch.optim.optimizer": optimizers, "transformers.trainer": trainer}, run))
+
+
+class ImportWatch:
+    """A finder that finds nothing itself; it calls back once a module of a given name has been executed."""
+
+    def __init__(self, wanted: dict[str, Callable[[Any], None]], run: str) -> None:
+        self._wanted, self._run = wanted, run
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._wanted:
+            return None
+        for finder in sys.meta_path:
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = find(name, path, target) if find else None
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Afterwards(spec.loader, self._wanted.pop(name), self._run)
+                return spec
+        return None
+
+
+class _Afterwards:
+    """A loader that does what the real one does, then calls back, and leaves no trace of itself in the module."""
+
+    def __init__(self, loader: Any, callback: Callable[[Any], None], run: str) -> None:
+        self._loader, self._callback, self._run = loader, callback, run
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: Any) -> None:
+        spec = module.__spec__
+        spec.loader = module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        try:
+            self._callback(module)
+        except Exception as error:  # whatever it is, the training goes on
+            from pathlib import Path
+
+            from ..runfile import log
+
+            log(Path(self._run), f"process {os.getpid()} is not hooked into {module.__name__}: {error!r}")

@@ -1,0 +1,74 @@
+"""Ties the session of this process to what says where steps end: torch's optimizers, a trainer, or a Recorder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..runfile import log
+from .session import Session
+
+
+class Holder:
+    """Where this process's session is found. It begins with the first step: a process that never trains has none."""
+
+    def __init__(self) -> None:
+        self._run: Path | None = None
+        self._session: Session | None = None
+        self._pid = 0
+        self._attached = False
+
+    def record_into(self, run: str | os.PathLike[str]) -> None:
+        """From now on, sessions of this process write into this run folder."""
+        self._run, self._session, self._pid = Path(run), None, 0
+
+    def session(self, source: str) -> Session | None:
+        """The session, if there is one that still records. A forked child gets its own, if it comes to train."""
+        if self._pid != os.getpid() and self._run is not None:
+            self._pid, self._session = os.getpid(), None
+            try:
+                self._session = Session.begin(self._run, source)
+            except Exception as error:
+                log(self._run, f"process {os.getpid()} is not recorded: {error!r}")
+        session = self._session
+        return None if session is None or session.ended else session
+
+    def attach_optimizers(self, module: Any) -> None:
+        """Follows every optimizer of the process, once. module: torch.optim.optimizer."""
+        if self._attached:
+            return
+        self._attached = True
+        opened: list[tuple[int, Callable[[], None]]] = []
+
+        def before(optimizer: Any, _: Any, __: Any) -> None:
+            session = self.session("optimizer")
+            # torch 2.13 calls its global hooks twice before a step, and a subclass may call its parent's step.
+            if session is not None and not opened:
+                close = session.optimizer_range()
+                if close is not None:
+                    opened.append((id(optimizer), close))
+
+        def after(optimizer: Any, _: Any, __: Any) -> None:
+            if opened and opened[-1][0] == id(optimizer):
+                opened.pop()[1]()
+            session = self.session("optimizer")
+            if session is not None:
+                session.on_optimizer_end(optimizer)
+
+        for hook in (before, after):
+            # Where torch.compile meets it, it runs as it is, outside the graph.
+            hook._torchdynamo_disable = True  # type: ignore[attr-defined]
+        module.register_optimizer_step_pre_hook(before)
+        module.register_optimizer_step_post_hook(after)
+
+    def attach_trainer(self, module: Any) -> None:
+        """Lets every Trainer of the process report its steps. module: transformers.trainer."""
+        from .trainer import callback_class
+
+        module.DEFAULT_CALLBACKS.append(callback_class(module.TrainerCallback, self.session))
+
+
+holder = Holder()
+"""The one of this process."""

@@ -1,0 +1,81 @@
+"""How much work a batch is: samples, tokens, and those among them that are not padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_TOKENS = ("input_ids", "decoder_input_ids", "tokens", "inputs_embeds")
+_DEEPEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one forward pass was given. `tokens` counts padding, `real_tokens` does not; None where nothing tells."""
+
+    samples: int | None = None
+    tokens: int | None = None
+    real_tokens: int | None = None
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            _sum(self.samples, other.samples),
+            _sum(self.tokens, other.tokens),
+            _sum(self.real_tokens, other.real_tokens),
+        )
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return None if a is None or b is None else a + b
+
+
+def work_of(batch: Any) -> Work | None:
+    """The work in what a DataLoader yields or a model is called with; None where no tensor is found.
+
+    Only shapes are looked at, and the values of a mask that lies in host memory: nothing here waits for a GPU.
+    """
+    named = dict(_named(batch, 0))
+    tokens = next((named[key] for key in _TOKENS if key in named), None)
+    if tokens is None:
+        tokens = next((t for t in _tensors(batch, 0) if t.dim() == 2 and not t.is_floating_point()), None)
+    if tokens is None or tokens.dim() < 2:
+        first = next(_tensors(batch, 0), None)
+        return None if first is None or not first.dim() else Work(samples=int(first.shape[0]))
+    samples, length = int(tokens.shape[0]), int(tokens.shape[1])
+    return Work(samples, samples * length, _real(named.get("attention_mask"), samples * length))
+
+
+def _real(mask: Any, tokens: int) -> int | None:
+    """Tokens that a mask of ones and zeros keeps."""
+    if mask is None or mask.dim() != 2 or mask.device.type != "cpu" or mask.numel() != tokens:
+        return None
+    return int(mask.count_nonzero())
+
+
+def _named(value: Any, depth: int) -> Iterator[tuple[str, Any]]:
+    """Tensors under their keys, in mappings and in what holds mappings."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if _is_tensor(item):
+                yield str(key), item
+            elif depth < _DEEPEST:
+                yield from _named(item, depth + 1)
+    elif isinstance(value, (list, tuple)) and depth < _DEEPEST:
+        for item in value[:8]:
+            yield from _named(item, depth + 1)
+
+
+def _tensors(value: Any, depth: int) -> Iterator[Any]:
+    if _is_tensor(value):
+        yield value
+    elif depth < _DEEPEST:
+        items = value.values() if isinstance(value, Mapping) else value[:8] if isinstance(value, (list, tuple)) else ()
+        for item in items:
+            yield from _tensors(item, depth + 1)
+
+
+def _is_tensor(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.Tensor)

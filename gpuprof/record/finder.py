@@ -1,0 +1,76 @@
+"""Tells from the optimizers' own events where a step of the training ends."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+
+MEMORY = 64
+"""Optimizer events that are remembered: enough for a critic that trains dozens of times per generator."""
+
+
+UNKNOWN_GAP = 8
+"""Events within which an optimizer that has ended once is expected again."""
+
+
+class StepFinder:
+    """A step ends with the optimizer that steps least often; of equals, with the last in order.
+
+    So two optimizers behind each other are one step, and a GAN's generator closes the step of its critics. One that
+    has not been seen for twice as long as ever before belongs to a training that is over.
+    """
+
+    def __init__(self) -> None:
+        self._recent: deque[int] = deque(maxlen=MEMORY)
+        self._order: list[int] = []
+        self._count = 0
+        self._last: dict[int, int] = {}
+        self._gap: dict[int, int] = {}
+        """Most events between two ends of an optimizer."""
+        self._since_backward: set[int] | None = None
+        """Optimizers that ended since the last backward pass; None until one was seen."""
+
+    def backward(self) -> None:
+        """A backward pass has begun: gradients are new for every optimizer."""
+        self._since_backward = set()
+
+    def ended(self, optimizer: int) -> bool:
+        """Whether the step of this optimizer, which has just ended, ends a step of the training.
+
+        An optimizer whose class calls `super().step()` ends twice in a row; only the first time counts.
+        """
+        if self._since_backward is not None:
+            if optimizer in self._since_backward:
+                return False
+            self._since_backward.add(optimizer)
+        if self._order == [optimizer]:
+            self._count += 1
+            self._last[optimizer] = self._count
+            self._gap.setdefault(optimizer, 1)
+            return True
+        self._note(optimizer)
+        return optimizer == self._closer()
+
+    def _note(self, optimizer: int) -> None:
+        if len(self._order) == 1:  # what stood alone was not written down
+            self._recent.extend([self._order[0]] * min(self._count, MEMORY // 2))
+        self._count += 1
+        if optimizer in self._last:
+            self._gap[optimizer] = max(self._gap.get(optimizer, 0), self._count - self._last[optimizer])
+        self._last[optimizer] = self._count
+        self._recent.append(optimizer)
+        seen = dict.fromkeys([*self._order, optimizer])
+        self._order = [who for who in seen if self._is_alive(who)]
+        if len(self._order) == 1:
+            self._recent.clear()
+
+    def _is_alive(self, who: int) -> bool:
+        return self._count - self._last[who] <= 2 * self._gap.get(who, UNKNOWN_GAP)
+
+    def _closer(self) -> int:
+        counts = Counter(who for who in self._recent if who in self._order)
+        if len(self._order) == 1:
+            return self._order[0]
+        # Where the memory begins in the middle of a cycle, equals differ by one.
+        whole_cycles = sum(counts.values()) > 2 * len(counts)
+        most = min(counts.values()) + (1 if whole_cycles else 0)
+        return [who for who in self._order if counts[who] <= most][-1]

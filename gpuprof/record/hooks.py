@@ -1,0 +1,205 @@
+"""The places in torch that gpuprof looks in from, and how each is left as it was found.
+
+Each hook calls straight through to what it stands before; what it does besides is the session's to decide, and
+an error in that never reaches the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+
+class Listener(Protocol):
+    """What a session does when something happens in the training."""
+
+    def on_backward(self) -> Callable[[], None] | None: ...
+    def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
+    def on_foreign_profiler(self) -> None: ...
+
+
+class Patch:
+    """An attribute replaced by a wrapper of itself, until it is undone."""
+
+    def __init__(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> None:
+        self._owner, self._name = owner, name
+        self._own = name in vars(owner)
+        self._before = getattr(owner, name)
+        self._after = functools.wraps(self._before)(wrap(self._before))
+        # Where torch.compile meets it, it runs as it is, outside the graph.
+        self._after._torchdynamo_disable = True  # type: ignore[attr-defined]
+        setattr(owner, name, self._after)
+
+    def undo(self) -> None:
+        """Puts back what was there, unless somebody has wrapped it once more since."""
+        if vars(self._owner).get(self._name) is not self._after:
+            return
+        if self._own:
+            setattr(self._owner, self._name, self._before)
+        else:
+            delattr(self._owner, self._name)
+
+
+def patch_backward(listener: Listener) -> Patch:
+    """Tells of every backward pass, but not of those that run inside one (checkpointing)."""
+    import torch
+
+    inside = threading.Lock()  # one for all threads: recomputation calls backward on the autograd thread
+
+    def wrap(backward: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not inside.acquire(blocking=False):
+                return backward(*args, **kwargs)
+            try:
+                close = listener.on_backward()
+                try:
+                    return backward(*args, **kwargs)
+                finally:
+                    if close is not None:
+                        close()
+            finally:
+                inside.release()
+
+        return wrapper
+
+    return Patch(torch.autograd, "backward", wrap)
+
+
+def patch_loader(listener: Listener) -> Patch:
+    """Tells of every batch that a DataLoader hands out, and of the time that takes."""
+    from torch.utils.data import dataloader
+
+    def wrap(fetch: Any) -> Any:
+        def wrapper(iterator: Any) -> Any:
+            close = listener.on_fetch(iterator)
+            batch = None
+            try:
+                batch = fetch(iterator)
+                return batch
+            finally:
+                if close is not None:
+                    close(batch)
+
+        return wrapper
+
+    return Patch(dataloader._BaseDataLoaderIter, "__next__", wrap)
+
+
+def patch_profiler(listener: Listener) -> Patch:
+    """Tells when the program starts a profiler of its own: two at a time would end its training with an error."""
+    from torch.autograd import profiler
+
+    def wrap(prepare: Any) -> Any:
+        def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
+            listener.on_foreign_profiler()
+            return prepare(session, *args, **kwargs)
+
+        return wrapper
+
+    return Patch(profiler.profile, "_prepare_trace", wrap)
+
+
+def profiler_is_active() -> bool:
+    """Whether any torch profiler records at this moment."""
+    from torch._C._autograd import _profiler_enabled
+
+    return bool(_profiler_enabled())
+
+
+class ModuleHooks:
+    """Ranges around the calls of modules, and a look at what the model is called with."""
+
+    def __init__(self, open_range: Callable[[str], Callable[[], None] | None], on_call: Callable[[Any], None]) -> None:
+        self._open, self._on_call = open_range, on_call
+        self._handles: list[Any] = []
+
+    def watch(self, model: Any) -> None:
+        """Looks at the arguments of every call of the model."""
+
+        def before(_: Any, args: Any, kwargs: Any) -> None:
+            self._on_call((kwargs, args))
+
+        self._handles.append(model.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+
+    def name(self, module: Any, name: str) -> None:
+        """A range of this name around every call of the module."""
+        opened: list[Callable[[], None] | None] = []
+
+        def before(*_: Any) -> None:
+            opened.append(self._open(name))
+
+        def after(*_: Any) -> None:
+            close = opened.pop() if opened else None
+            if close is not None:
+                close()
+
+        self._handles.append(module.register_forward_pre_hook(before, prepend=True))
+        self._handles.append(module.register_forward_hook(after, always_call=True))
+
+    def remove(self) -> None:
+        """Takes every hook away again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+def named_blocks(model: Any, levels: int) -> list[tuple[Any, str]]:
+    """Modules that get a range of their own, and its name.
+
+    Level 1 is the model's repeated blocks (its longest list of modules) and what stands beside them: embedding,
+    final norm, head. Each further level adds the children of the one before.
+    """
+    import torch
+
+    if levels < 1:
+        return []
+    lists = [m for m in model.modules() if isinstance(m, (torch.nn.ModuleList, torch.nn.Sequential)) and len(m)]
+    longest = max(lists, key=len, default=None)
+    if longest is None or len(longest) < 2:
+        found = [(child, None) for child in model.children()]
+    else:
+        found = [(block, i) for i, block in enumerate(longest)]
+        found += [(m, None) for m in _beside(model, longest)]
+    named: list[tuple[Any, str]] = []
+    for _ in range(levels):
+        named += [(m, _range_name(m, i)) for m, i in found]
+        found = [(child, i) for m, i in found for child in _called_children(m)]
+    return named
+
+
+def _range_name(module: Any, index: int | None) -> str:
+    """As torch.profiler names modules in its stacks."""
+    return f"nn.Module: {type(module).__name__}" + ("" if index is None else f"_{index}")
+
+
+def _beside(model: Any, blocks: Any) -> list[Any]:
+    """Modules on the way down to the blocks that are not themselves on that way."""
+    chain = _chain(model, blocks)
+    known = {id(m) for m in (*chain, *blocks)}
+    return [c for m in chain[:-1] for c in _called_children(m) if id(c) not in known]
+
+
+def _chain(model: Any, goal: Any) -> list[Any]:
+    """The modules from the model down to one inside it, both included."""
+    if model is goal:
+        return [model]
+    for child in model.children():
+        chain = _chain(child, goal)
+        if chain:
+            return [model, *chain]
+    return []
+
+
+def _called_children(module: Any) -> list[Any]:
+    """Children that are called themselves: a list of modules is not, its members are."""
+    import torch
+
+    found = []
+    for child in module.children():
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict)):
+            found += list(child.children())
+        else:
+            found.append(child)
+    return found

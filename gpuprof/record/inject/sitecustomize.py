@@ -1,0 +1,61 @@
+"""Loaded by every Python of a run before its own code: arms the recording, then steps aside.
+
+Python imports the first `sitecustomize` on its path. This one takes its folder off the path again, leaves word of the
+run with the import system, and hands over to the `sitecustomize` that would have been loaded without it. It must be
+quick, must work under any Python 3, and must never raise: what it cannot do is left undone.
+"""
+
+import sys
+
+
+def _arm(here, run):
+    """Loads gpuprof's recording room under a private name: the environment's own packages stay as they are."""
+    import os
+
+    package = type(sys)("_gpuprof")
+    package.__path__ = [os.path.dirname(os.path.dirname(here))]
+    sys.modules["_gpuprof"] = package
+    from _gpuprof.record.arm import arm  # pyright: ignore[reportMissingImports]
+
+    arm(run)
+
+
+def _is_helper():
+    """Whether this Python only serves multiprocessing, and will never train."""
+    words = " ".join(getattr(sys, "orig_argv", ()))
+    return "multiprocessing.resource_tracker" in words or "multiprocessing.forkserver" in words
+
+
+def _hand_over(here):
+    """Runs the next sitecustomize on the path, as if this one were not there."""
+    from importlib.machinery import PathFinder
+
+    spec = PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = type(sys)("sitecustomize")
+    module.__spec__, module.__file__, module.__loader__ = spec, spec.origin, spec.loader
+    module.__cached__ = spec.cached
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+def _begin():
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [entry for entry in sys.path if entry != here]
+    run = os.environ.get("GPUPROF_RUN")
+    if run and sys.version_info >= (3, 10) and not _is_helper():
+        try:
+            _arm(here, run)
+        except Exception as error:
+            try:
+                with open(os.path.join(run, "gpuprof.log"), "a") as log:
+                    log.write("not armed in process %d: %r\n" % (os.getpid(), error))
+            except Exception:
+                pass
+    return here
+
+
+_hand_over(_begin())

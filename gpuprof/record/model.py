@@ -1,0 +1,202 @@
+"""What is being trained: the model's size, types, adapters, experts and settings, and its optimizer and loader."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+_MOST_NAMES = 64
+
+
+def find_model(parameters: Iterable[Any]) -> Any:
+    """The outermost module that owns most of these parameters, found among all live objects; None if there is none.
+
+    Takes as long as one pass of the garbage collector.
+    """
+    import torch
+
+    wanted = {id(p) for p in parameters}
+    modules = [o for o in gc.get_objects() if issubclass(type(o), torch.nn.Module)]
+    children = {id(child) for m in modules for child in m._modules.values() if child is not None}
+    roots = [m for m in modules if id(m) not in children]
+    owned = [(sum(id(p) in wanted for p in m.parameters()), m) for m in roots]
+    # Of several wrappers around one model (a LightningModule, a trainer's own) the one in training mode is called.
+    best = max(owned, key=lambda found: (found[0], found[1].training), default=(0, None))
+    return best[1] if best[0] else None
+
+
+def optimizer_parameters(optimizer: Any) -> list[Any]:
+    """All tensors that an optimizer updates."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def describe_model(model: Any) -> dict[str, Any]:
+    """Facts about a model, as rank<N>.json holds them; what cannot be told is left out."""
+    inner = _unwrapped(model)
+    config = getattr(inner, "config", None)
+    counts, trainable, dtypes, packed = _parameters(model)
+    facts: dict[str, Any] = {
+        "class": _base_class(inner),
+        "wrapper": type(model).__name__ if inner is not model else None,
+        "type": getattr(config, "model_type", None),
+        "parameters": counts,
+        "trainable": trainable,
+        "dtypes": dtypes,
+        "quantization": _quantization(config, packed, model),
+        "lora": _lora(model),
+        "experts": _experts(config),
+        "attention": getattr(config, "_attn_implementation", None),
+        "checkpointing": any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules()),
+        "hidden_size": _setting(config, "hidden_size", "n_embd", "d_model"),
+        "layers": _setting(config, "num_hidden_layers", "n_layer", "num_layers"),
+        "vocabulary": _setting(config, "vocab_size"),
+        "compiled": is_compiled(model),
+    }
+    return facts
+
+
+def describe_optimizer(optimizer: Any) -> dict[str, Any]:
+    """The optimizer's class, how it is implemented, and the bytes of its state."""
+    import torch
+
+    inner = optimizer
+    while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+        inner = inner.optimizer
+    state = sum(
+        t.numel() * t.element_size() for s in inner.state.values() if isinstance(s, dict) for t in s.values()
+        if isinstance(t, torch.Tensor)
+    )  # fmt: skip
+    defaults = getattr(inner, "defaults", {})
+    return {
+        "class": type(inner).__name__,
+        "parameters": sum(p.numel() for p in optimizer_parameters(inner)),
+        "tensors": len(optimizer_parameters(inner)),
+        "groups": len(inner.param_groups),
+        "fused": defaults.get("fused"),
+        "foreach": defaults.get("foreach"),
+        "state_bytes": state,
+    }
+
+
+def describe_loader(batches: Any) -> dict[str, Any]:
+    """How batches are fetched, as the iterator of a DataLoader knows it."""
+    sampler = getattr(batches, "_index_sampler", None)
+    try:
+        length = len(sampler)  # type: ignore[arg-type]
+    except TypeError:
+        length = None
+    names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
+    facts = {name: getattr(batches, f"_{name}", None) for name in names}
+    return facts | {"batch_size": getattr(sampler, "batch_size", None), "length": length}
+
+
+def is_compiled(model: Any) -> bool:
+    """Whether torch.compile has been put on the model or a part of it."""
+    return any(
+        getattr(m, "_compiled_call_impl", None) is not None or type(m).__name__ == "OptimizedModule"
+        for m in model.modules()
+    )
+
+
+_WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
+
+
+def _unwrapped(model: Any) -> Any:
+    """The model inside DDP, FSDP, torch.compile, DeepSpeed and PEFT."""
+    for _ in range(8):
+        if hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
+            return model.get_base_model()
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in (*_WRAPPERS, "DeepSpeedEngine"):
+            inner = getattr(model, "module", None) or getattr(model, "_fsdp_wrapped_module", None)
+        if inner is None:
+            return model
+        model = inner
+    return model
+
+
+def _base_class(model: Any) -> str:
+    """The class's name without what FSDP2 puts before it."""
+    return type(model).__name__.removeprefix("FSDP")
+
+
+def _parameters(model: Any) -> tuple[int, int, dict[str, int], Counter[int]]:
+    """Parameters, trainable ones, by type; and those packed into fewer bits than a byte or as one, by bits."""
+    total = trainable = 0
+    dtypes: Counter[str] = Counter()
+    packed: Counter[int] = Counter()
+    for parameter in model.parameters():
+        count = parameter.numel()
+        kind = type(parameter).__name__
+        if kind == "Params4bit":
+            shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
+            count = shape.numel() if shape is not None else 2 * count
+            packed[4] += count
+        elif kind == "Int8Params":
+            packed[8] += count
+        total += count
+        trainable += count if parameter.requires_grad else 0
+        dtypes[f"{kind}" if packed and kind in ("Params4bit", "Int8Params") else _name(parameter.dtype)] += count
+    return total, trainable, dict(dtypes), packed
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _quantization(config: Any, packed: Counter[int], model: Any) -> dict[str, Any] | None:
+    settings = getattr(config, "quantization_config", None)
+    if packed:
+        bits, count = packed.most_common(1)[0]
+        return {"method": "bitsandbytes", "bits": bits, "parameters": count}
+    if settings is None:
+        return None
+    get = settings.get if isinstance(settings, dict) else lambda name: getattr(settings, name, None)
+    method = get("quant_method")
+    bits = 4 if get("load_in_4bit") else 8 if get("load_in_8bit") else get("bits")
+    return {"method": str(getattr(method, "value", method)), "bits": bits, "parameters": None}
+
+
+def _lora(model: Any) -> dict[str, Any] | None:
+    """What was asked of PEFT, and which modules really got adapters: the two may differ."""
+    holder = next((m for m in model.modules() if isinstance(getattr(m, "peft_config", None), dict)), None)
+    adapted: Counter[str] = Counter()
+    parameters = 0
+    for name, module in model.named_modules():
+        if getattr(module, "lora_A", None) is not None and getattr(module, "lora_B", None) is not None:
+            adapted[name.rpartition(".")[2]] += 1
+    if not adapted and holder is None:
+        return None
+    for name, parameter in model.named_parameters():
+        if "lora_" in name:
+            parameters += parameter.numel()
+    config = next(iter(holder.peft_config.values()), None) if holder is not None else None
+    requested = getattr(config, "target_modules", None)
+    if isinstance(requested, (set, list, tuple)):
+        requested = sorted(map(str, requested))[:_MOST_NAMES]
+    return {
+        "r": getattr(config, "r", None),
+        "alpha": getattr(config, "lora_alpha", None),
+        "requested": requested if isinstance(requested, (list, str)) else None,
+        "adapted": dict(adapted.most_common(_MOST_NAMES)),
+        "parameters": parameters,
+    }
+
+
+def _experts(config: Any) -> dict[str, Any] | None:
+    count = _setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    if not count or count < 2:
+        return None
+    return {"count": count, "active": _setting(config, "num_experts_per_tok", "experts_per_token", "moe_top_k")}
+
+
+def _setting(config: Any, *names: str) -> int | None:
+    """The first of these settings that is there, in the config or its text part."""
+    for holder in (config, getattr(config, "text_config", None)):
+        for name in names:
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+    return None

@@ -1,0 +1,200 @@
+"""Recording from inside a program of one's own: `gpuprof.Recorder` and the callback for transformers.Trainer."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
+from .session import Session
+
+
+class Recorder:
+    """Times unprofiled steps, then records a few, of the loop that it stands around.
+
+        with gpuprof.Recorder() as recorder:
+            for batch in loader:
+                train_step(batch)
+                recorder.step()
+
+    It needs some 30 steps (`settle` + 2 × `baseline` + 2 + `steps`), and costs nothing after them. The recording is
+    in `recorder.folder`, for `gpuprof diagnose`.
+
+    out: the run folder, which must be new or empty; a folder in ./gpuprof-runs if not given.
+    settle: steps to let pass first (5). baseline: steps timed free-running, and again each synchronised (10, fewer
+    where steps take seconds). steps: steps to record. stacks, memory: steps to record again with Python stacks, and
+    with allocations. shapes: record the shapes of tensors. modules: levels of modules that get ranges (0: none).
+    nvtx: emit NVTX ranges even where no tool is seen to listen.
+
+    Under `gpuprof trace` it only tells where steps end; the recording is that command's. Of several ranks only rank 0
+    records, unless `out` names a folder that they share. Raises ValueError for counts below zero; whatever else
+    goes wrong is noted in the run's log, and the training goes on.
+    """
+
+    def __init__(
+        self,
+        out: str | os.PathLike[str] | None = None,
+        *,
+        settle: int | None = None,
+        baseline: int | None = None,
+        steps: int = 3,
+        stacks: int = 0,
+        memory: int = 0,
+        shapes: bool = True,
+        modules: int = 1,
+        nvtx: bool = False,
+    ) -> None:
+        counts = {"settle": settle, "baseline": baseline, "steps": steps, "stacks": stacks, "memory": memory}
+        for name, count in (counts | {"modules": modules}).items():
+            if count is not None and (not isinstance(count, int) or count < 0):
+                raise ValueError(f"{name} is a number of steps or levels, 0 or more; it is {count!r}")
+        self._options = {**counts, "shapes": shapes, "modules": modules, "nvtx": nvtx, "ranks": None, "stop": False}
+        self._out = None if out is None else os.fspath(out)
+        self._outer: Any = None
+        self._telemetry: Any = None
+        self.folder: Path | None = None
+        """Where the recording is; None where none is made."""
+
+    def __enter__(self) -> Recorder:
+        self._outer = _recording_around()
+        if self._outer is None:
+            try:
+                self._begin()
+            except Exception as error:
+                self.folder = None
+                _tell(f"nothing is recorded: {error}")
+        session = self._session()
+        if session is not None:
+            session.on_training("recorder", None, None, None)
+        return self
+
+    def step(self) -> None:
+        """Says that a step of the training has ended."""
+        session = self._session()
+        if session is not None:
+            session.step_ended()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: Any) -> None:
+        session = self._session()
+        if session is None:
+            return
+        if self._outer is not None:
+            session.on_training_end()
+            return
+        session.close()
+        self._end("failed" if kind else "finished")
+
+    def _session(self) -> Session | None:
+        if self._outer is not None:
+            return self._outer.session("recorder")
+        if self.folder is None:
+            return None
+        from .attach import holder
+
+        return holder.session("recorder")
+
+    def _begin(self) -> None:
+        """A run folder of our own, and a session in it."""
+        from importlib import import_module
+
+        from . import telemetry
+        from .attach import holder
+        from .environment import place_among_ranks
+        from .folder import make_folder, point_latest
+
+        rank, _, ranks = place_among_ranks()
+        stem = Path(sys.argv[0] if sys.argv and sys.argv[0] else "python").stem or "python"
+        if rank and self._out is None:
+            return
+        if rank and ranks > 1:
+            self.folder = Path(str(self._out)).absolute()
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        else:
+            self.folder = make_folder(stem, self._out)
+            point_latest(self.folder)
+            os.environ.setdefault("TEARDOWN_CUPTI", "1")
+            self._write_manifest("running", None)
+            self._telemetry = telemetry.start(self.folder)
+        holder.record_into(self.folder)
+        holder.attach_optimizers(import_module("torch.optim.optimizer"))
+
+    def _write_manifest(self, status: str, ended: int | None) -> None:
+        assert self.folder is not None
+        before = read_json(self.folder / MANIFEST) or {
+            "schema": SCHEMA,
+            "gpuprof": _version(),
+            "started": time.time_ns(),
+            "command": None,
+            "cwd": str(Path.cwd()),
+            "python": sys.executable,
+            "options": self._options,
+            "variables": {},
+            "exit": None,
+            "host": {"cpus": os.cpu_count(), "platform": sys.platform},
+        }
+        write_json(self.folder / MANIFEST, before | {"status": status, "ended": ended})
+
+    def _end(self, status: str) -> None:
+        from . import telemetry
+
+        try:
+            if self._telemetry is not None:
+                telemetry.stop(self._telemetry)
+                self._write_manifest(status, time.time_ns())
+                _tell(f"recorded; next: gpuprof diagnose {self.folder}")
+        except OSError as error:
+            _tell(f"{self.folder}: {error}")
+
+
+def TrainerCallback(**options: Any) -> Any:  # noqa: N802 - reads like the class that it returns an object of
+    """A callback for transformers.Trainer, TRL's or unsloth's, that records as a `Recorder` with these options does.
+
+        trainer.add_callback(gpuprof.TrainerCallback())
+
+    Raises ImportError where transformers is not installed.
+    """
+    from transformers import TrainerCallback  # pyright: ignore[reportMissingImports]
+
+    from .trainer import callback_class
+
+    recorder = Recorder(**options)
+
+    class RecordingCallback(callback_class(TrainerCallback, lambda _: recorder._session())):
+        """Begins and ends a recording with the training."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if _recording_around() is not None:
+                return  # that one has a callback in every Trainer already
+            recorder.__enter__()
+            super().on_train_begin(args, state, control, **kwargs)
+
+        def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            super().on_train_end(args, state, control, **kwargs)
+            if recorder._outer is None:
+                recorder.__exit__(None)
+
+    return RecordingCallback()
+
+
+def _recording_around() -> Any:
+    """What holds the session of a `gpuprof trace` around this program; None without one."""
+    attach = sys.modules.get("_gpuprof.record.attach")
+    return attach.holder if attach is not None and os.environ.get(RUN_VARIABLE) else None
+
+
+def _version() -> str | None:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("gpuprof-toolkit")
+    except PackageNotFoundError:
+        return None
+
+
+def _tell(message: str) -> None:
+    from .say import say
+
+    say(message)

@@ -1,0 +1,19 @@
+"""A line on stderr now and then, which keeps off a progress bar of the training's own."""
+
+from __future__ import annotations
+
+import sys
+
+
+def say(message: str) -> None:
+    """Writes one line. Never raises: nobody may be there to read it."""
+    line = f"gpuprof: {message}"
+    try:
+        bars = sys.modules.get("tqdm.std") or sys.modules.get("tqdm")
+        if bars is not None and getattr(bars.tqdm, "_instances", None):
+            bars.tqdm.write(line, file=sys.stderr)  # lifts the bars, writes, draws them again
+        else:
+            sys.stderr.write(line + "\n")
+        sys.stderr.flush()
+    except Exception:
+        pass

@@ -1,0 +1,99 @@
+"""What each step of a run is used for: a plan of stages, fitted to how long steps take and how many there will be.
+
+The order matters: an unprofiled step can only be timed in a process in which no profiler has run yet (CUPTI leaves
+10-35 % behind on launch-bound runs where it is not torn down), so the baseline comes before everything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+SETTLE = 5
+"""Steps that allocate, compile and tune, and are like no later ones."""
+WARM_UP = 2
+"""Steps recorded and thrown away: the first under CUPTI pays for its start."""
+AFTER = 10
+"""Steps timed after the windows, to see whether the run is as fast as before."""
+BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
+"""(seconds a step, steps of each kind of baseline): enough to tell the spread, and under a minute for most runs.
+Coarse on purpose: the ranks of one run must choose alike, each from its own clock."""
+WINDOW_S = 60.0
+"""A window does not record for longer than this if fewer steps will do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Steps of each stage, in the order in which they come."""
+
+    settle: int = SETTLE
+    baseline: int = BASELINES[0][1]
+    """Steps timed free-running, and again as many each closed by a synchronisation."""
+    warm_up: int = WARM_UP
+    trace: int = 3
+    stacks: int = 0
+    memory: int = 0
+
+    def stages(self) -> list[tuple[str, int]]:
+        """(stage, steps) without those that have none."""
+        later = [(name, n) for name in ("stacks", "memory") if (n := getattr(self, name))]
+        windows = [("warmup", self.warm_up), ("trace", self.trace)] if self.trace else []
+        for window in later:
+            windows += [("warmup", 1), window]
+        stages = [
+            ("settle", self.settle),
+            ("baseline_free", self.baseline),
+            ("baseline_sync", self.baseline),
+            *windows,
+            ("after", AFTER),
+        ]
+        return [(name, n) for name, n in stages if n > 0]
+
+    def needs(self) -> int:
+        """Steps until the last window closes."""
+        return sum(n for name, n in self.stages() if name != "after")
+
+
+def plan(
+    *,
+    settle: int | None = None,
+    baseline: int | None = None,
+    steps: int = 3,
+    stacks: int = 0,
+    memory: int = 0,
+    step_s: float | None = None,
+    total: int | None = None,
+) -> Plan:
+    """The plan for a run, as far as is known.
+
+    settle, baseline: as the user wants them, None for what suits. step_s: seconds that a step takes, once that is
+    known. total: steps that the training will take; a short one gets less of everything rather than nothing.
+    """
+    if baseline is None:
+        baseline = next(n for limit, n in BASELINES if (step_s or 0) < limit)
+        chosen_baseline = False
+    else:
+        chosen_baseline = True
+    found = Plan(SETTLE if settle is None else settle, baseline, WARM_UP, steps, stacks, memory)
+    if step_s:
+        most = max(1, int(WINDOW_S / step_s))
+        found = replace(found, trace=min(steps, most), stacks=min(stacks, most), memory=min(memory, most))
+    if total is not None:
+        # The last step is often a smaller batch.
+        found = _shrink(found, total - 1, keep_settle=settle is not None, keep_baseline=chosen_baseline)
+    return found
+
+
+_FLOORS = {"memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
+"""The least of each, in the order in which they give way where they are equally long."""
+
+
+def _shrink(found: Plan, room: int, keep_settle: bool, keep_baseline: bool) -> Plan:
+    """The plan within `room` steps, if that can be done: the longest stage gives way first."""
+    fixed = {"settle": keep_settle, "baseline": keep_baseline}
+    while found.needs() > room:
+        able = [name for name, floor in _FLOORS.items() if getattr(found, name) > floor and not fixed.get(name)]
+        if not able:
+            return found
+        longest = max(able, key=lambda name: getattr(found, name))
+        found = replace(found, **{longest: getattr(found, longest) - 1})
+    return found

@@ -1,0 +1,218 @@
+"""Signals reach the target exactly once, and the target never outlives its launcher.
+
+A signal that the terminal, `timeout`, a scheduler or `kill -- -PGID` sends goes to every process of the group: the
+target has it already. One that was sent to the launcher's pid alone has to be passed on. The kernel does not say which
+it was, so a second process stands guard in the same group, with every signal blocked: what is pending there was
+sent to all. The launcher asks it a moment after a signal has come, and passes on what the guard has not got.
+
+The guard also learns the target's pid. If the launcher goes without a goodbye, it was killed, and the guard kills the
+target: nobody is left with a training that he believes dead.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterable
+from typing import NoReturn
+
+OURS = frozenset(
+    signal.valid_signals()
+    - {signal.SIGKILL, signal.SIGSTOP}
+    - {signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}  # job control works on each process by itself
+    - {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS}  # our own faults
+    - {signal.SIGPIPE, signal.SIGXFSZ}  # what we write went wrong, not what the target does
+)
+"""Signals that the launcher takes for the target, and SIGCHLD."""
+
+RESTORED = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name))
+"""Signals that Python ignores on its own account; the target starts without that."""
+
+MOMENT_S = 0.03
+"""How far apart a signal reaches the processes of a group, at most: `pkill` and cgroups go from one to the next."""
+_EARLY_S = 0.2
+_ANSWER_S = 2.0
+
+_ASK, _WATCH, _GOODBYE = b"?", b"w", b"x"
+_KERNEL = 0x80  # si_code of a signal that the kernel itself sent: a terminal's, so to the whole group
+
+
+class Guard:
+    """The second process, from the launcher's side. Start it with OURS blocked."""
+
+    def __init__(self) -> None:
+        self.pid: int | None = None
+        self._ask: int | None = None
+        self._answers: int | None = None
+        self._mute = False
+        try:
+            requests, self._ask = os.pipe()
+            self._answers, answers = os.pipe()
+            pid = os.fork()
+        except OSError:
+            return  # no processes left: signals are then passed on by what the kernel says of them
+        if pid == 0:
+            _stand_guard(requests, answers)
+        os.close(requests)
+        os.close(answers)
+        self.pid = pid
+
+    def watch(self, target: int) -> None:
+        """Tells which process must not outlive us."""
+        self._send(_WATCH + struct.pack("=q", target))
+
+    def received(self) -> frozenset[int] | None:
+        """The signals that came to the guard since the last call; None if it is gone."""
+        if self._mute or self._answers is None or not self._send(_ASK):
+            return None
+        try:
+            ready, _, _ = select.select([self._answers], [], [], _ANSWER_S)
+            answer = os.read(self._answers, 8) if ready else b""
+        except (OSError, ValueError):
+            answer = b""
+        if len(answer) < 8:
+            self._mute = True  # a late answer would be taken for that to a later question
+            return None
+        (mask,) = struct.unpack("=Q", answer)
+        return frozenset(n for n in range(1, 65) if mask >> (n - 1) & 1)
+
+    def dismiss(self) -> None:
+        """Ends it, and leaves the target alone."""
+        self._send(_GOODBYE)
+        for descriptor in (self._ask, self._answers):
+            if descriptor is not None:
+                os.close(descriptor)
+        self._ask = self._answers = None
+
+    def reap(self) -> None:
+        """Clears it away if it has ended by now; who adopts it after us may be slow."""
+        if self.pid is not None:
+            try:
+                os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+            self.pid = None
+
+    def _send(self, message: bytes) -> bool:
+        if self._ask is None or self.pid is None:
+            return False
+        try:
+            os.write(self._ask, message)
+        except OSError:
+            return False
+        return True
+
+
+def _stand_guard(requests: int, answers: int) -> NoReturn:
+    """The life of the guard. Never returns."""
+    try:
+        # Whoever reads the target's output waits until nobody holds the pipe any more.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for descriptor in (0, 1, 2):
+            os.dup2(nowhere, descriptor)
+        for name in os.listdir("/dev/fd"):
+            if int(name) > 2 and int(name) not in (requests, answers):
+                try:
+                    os.close(int(name))
+                except OSError:
+                    pass
+        os.chdir("/")
+        _serve(requests, answers)
+    finally:
+        os._exit(0)
+
+
+def _serve(requests: int, answers: int) -> None:
+    kill = None
+    while True:
+        request = os.read(requests, 1)
+        if request == _ASK:
+            mask = 0
+            while (info := signal.sigtimedwait(OURS, 0)) is not None:
+                mask |= 1 << (info.si_signo - 1)
+            os.write(answers, struct.pack("=Q", mask))
+        elif request == _WATCH:
+            (pid,) = struct.unpack("=q", os.read(requests, 8))
+            kill = _killer(pid)
+        elif request == _GOODBYE:
+            return
+        else:
+            if kill is not None:
+                kill()
+            return
+
+
+def _killer(pid: int) -> Callable[[], None]:
+    """Kills that process and no later one of its number, where the system can tell them apart."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return lambda: os.kill(pid, signal.SIGKILL)
+    return lambda: signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+
+class Post:
+    """Collects what came, and delivers it once it is known whether the target has it."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+        self._came: dict[int, int] = {}
+        self._due: float | None = None
+        self._early: dict[int, float] = {}
+
+    def came(self, number: int, code: int) -> None:
+        """Notes a signal of ours. The same one again within the moment is one signal, as it is to the kernel."""
+        self._came[number] = code
+        if self._due is None:
+            self._due = time.monotonic() + MOMENT_S
+
+    def patience(self, longest: float) -> float:
+        """Seconds to wait for something else, at most, before `deliver` has work."""
+        return longest if self._due is None else max(0.0, min(longest, self._due - time.monotonic()))
+
+    def deliver(self, target: int) -> list[int]:
+        """Passes on what is due and what the target has not got; returns that."""
+        now = time.monotonic()
+        if self._due is None or now < self._due:
+            return []
+        came, self._came, self._due = self._came, {}, None
+        seen = self._guard.received()
+        passed_on = [n for n, code in came.items() if not self._had(n, code, seen, now)]
+        for number in (seen or frozenset()) - came.keys():
+            self._early[number] = now  # the guard was first: ours is still to come
+        _send(target, passed_on)
+        return passed_on
+
+    def _had(self, number: int, code: int, seen: frozenset[int] | None, now: float) -> bool:
+        if seen is None:
+            return code == _KERNEL
+        return number in seen or now - self._early.pop(number, -_EARLY_S) < _EARLY_S
+
+
+def _send(target: int, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        try:
+            os.kill(target, number)
+        except OSError:  # it ended meanwhile, or is no longer ours to signal (sudo)
+            pass
+
+
+def die_of(number: int) -> NoReturn:
+    """Ends this process by a signal, as the target ended, without a core of our own beside the target's."""
+    import resource
+
+    try:
+        _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (min(1, hard) if hard >= 0 else 1, hard))  # 1: piped cores too
+    except (OSError, ValueError):
+        pass
+    try:
+        if number not in (signal.SIGKILL, signal.SIGSTOP):
+            signal.signal(number, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
+        os.kill(os.getpid(), number)
+    finally:
+        os._exit(128 + number)  # the first process of a container cannot be killed by itself

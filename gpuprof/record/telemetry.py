@@ -1,0 +1,342 @@
+"""What the GPUs and the machine do beside the steps, a few times a second, by a process of its own.
+
+    python -m gpuprof.record.telemetry RUN
+
+Never a thread of the training: it would take turns with it at the interpreter lock. It ends with the process that
+started it, when its stdin ends or its parent changes; it also ends, and leaves no more behind, when the run folder
+is gone or the disk is full. Whatever NVML does not tell is null, and without NVML there are no GPUs in the lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import runfile
+
+KEPT_BACK_S = 1.0
+"""Lines are kept back so long, so that the file is opened once a second and not for each."""
+
+OFTEN_S, SELDOM_S, RARELY_S = 0.25, 1.0, 10.0
+"""From one line to the next: in the first minutes, then, and when the file has become large."""
+OFTEN_FOR_S = 600.0
+LARGEST_BYTES = 50 << 20
+"""No line is added to a file of this size; from half of it on, lines are rare."""
+
+REASONS = (
+    "gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal",
+    "hw_thermal", "hw_power_brake", "display_clock", "board_limit", "reliability",
+)  # fmt: skip
+"""Why clocks are not higher, by the bits of NVML's nvmlClocksEventReasons from the lowest."""
+
+_IGNORED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+"""Signals to a whole job or terminal are the training's affair; it may live on for a while, and so must this."""
+
+_INJECT = Path(__file__).with_name("inject")
+_PACKAGE = Path(__file__).parent.parent
+
+_START = """\
+import sys
+if sys.path[0] == "": del sys.path[0]
+import types
+package = types.ModuleType("_gpuprof_telemetry")
+package.__path__ = [sys.argv[1]]
+sys.modules["_gpuprof_telemetry"] = package
+from _gpuprof_telemetry.record import telemetry
+sys.exit(telemetry.main(sys.argv[2:]))
+"""
+"""Runs this file by where it lies: under which name it can be imported, if at all, depends on who asks. The working
+directory is no place to import from: a `types.py` may lie there."""
+
+
+# ---- for the process that records
+
+
+def start(run_folder: str | os.PathLike[str]) -> subprocess.Popen[bytes] | None:
+    """A process that samples into a run folder until `stop`, or until this process ends. None if there can be none."""
+    folder = Path(run_folder).absolute()
+    if not sys.executable:
+        return None
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _START, str(_PACKAGE), str(folder), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=_environment(),
+            start_new_session=True,
+            bufsize=0,
+        )
+    except Exception as error:
+        runfile.log(folder, f"no telemetry: {error!r}")
+        return None
+
+
+def stop(process: subprocess.Popen[bytes] | None, wait_s: float = 3.0) -> None:
+    """Ends a sampler: it writes what it has, unless a call to the driver holds it for longer than one would wait."""
+    if process is None:
+        return
+    with contextlib.suppress(Exception):
+        if process.stdin is not None:
+            process.stdin.close()
+        try:
+            process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(wait_s)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without what would make the sampler take itself for a training."""
+    values = dict(os.environ)
+    values.pop(runfile.RUN_VARIABLE, None)
+    if "PYTHONPATH" in values:
+        folders = values["PYTHONPATH"].split(os.pathsep)
+        ours = _INJECT.resolve()
+        values["PYTHONPATH"] = os.pathsep.join(each for each in folders if not each or Path(each).resolve() != ours)
+        if not values["PYTHONPATH"]:
+            del values["PYTHONPATH"]
+    return values
+
+
+# ---- in the sampler
+
+
+def main(arguments: list[str]) -> int:
+    """Samples into the folder that is named first; the parent to live and die with may be named after it."""
+    if not 1 <= len(arguments) <= 2:
+        sys.stderr.write("usage: python -m gpuprof.record.telemetry RUN [PARENT_PID]\n")
+        return 2
+    folder = Path(arguments[0])
+    parent = int(arguments[1]) if len(arguments) == 2 else os.getppid()
+    for name in _IGNORED:
+        signal.signal(getattr(signal, name), signal.SIG_IGN)
+    with contextlib.suppress(OSError):
+        os.nice(10)
+    try:
+        sample(folder, parent, gpus())
+    except Exception as error:  # OSError: a folder that is gone, a full disk
+        runfile.log(folder, f"telemetry ends early: {error!r}")
+        return 1
+    return 0
+
+
+def sample(folder: Path, parent: int, gpus: Gpus) -> None:
+    """Writes lines until the parent has gone or the file is full. Raises OSError when they cannot be written."""
+    file = folder / runfile.TELEMETRY
+    lines: list[dict[str, Any]] = []
+    cpu = CpuShare()
+    begun = due = time.monotonic()
+    write_at = begun  # the first at once: a run may be short
+    pause: float | None = OFTEN_S
+    while pause is not None and not _parent_ended(parent, due):
+        lines.append({"unix_ns": time.time_ns(), "load1": _load(), "cpu": cpu.since_last_time(), "gpus": gpus.read()})
+        now = time.monotonic()
+        if now >= write_at:
+            runfile.append_lines(file, lines)
+            lines, write_at = [], now + KEPT_BACK_S
+            pause = interval(now - begun, file.stat().st_size)
+        due = max(due + (pause or 0), now)  # late ones are not made up for
+    if lines:
+        runfile.append_lines(file, lines)
+
+
+def interval(elapsed_s: float, size_bytes: int) -> float | None:
+    """Seconds to the next line, after so many seconds and with a file so large; None if there is to be none."""
+    if size_bytes >= LARGEST_BYTES:
+        return None
+    if size_bytes >= LARGEST_BYTES // 2:
+        return RARELY_S
+    return OFTEN_S if elapsed_s < OFTEN_FOR_S else SELDOM_S
+
+
+def _parent_ended(parent: int, due: float) -> bool:
+    """Waits for a moment of the monotonic clock; whether stdin, or the parent, ended before it."""
+    while os.getppid() == parent:
+        left = due - time.monotonic()
+        # A parent can go without its end of the pipe, if processes that it forked hold that too: look now and then.
+        readable, _, _ = select.select([0], [], [], min(max(left, 0.0), 1.0))
+        if readable and not os.read(0, 4096):
+            return True
+        if left <= 0:
+            return False
+    return True
+
+
+def _load() -> float | None:
+    try:
+        return round(os.getloadavg()[0], 2)
+    except OSError:
+        return None
+
+
+class CpuShare:
+    """The share of the time of all cores that was not idle, from one call to the next; null the first time."""
+
+    def __init__(self, file: Path = Path("/proc/stat")) -> None:
+        self._file = file
+        self._last = self._ticks()
+
+    def since_last_time(self) -> float | None:
+        before, self._last = self._last, self._ticks()
+        if before is None or self._last is None:
+            return None
+        idle, total = self._last[0] - before[0], self._last[1] - before[1]
+        return round(min(max(1 - idle / total, 0.0), 1.0), 3) if total > 0 else None
+
+    def _ticks(self) -> tuple[int, int] | None:
+        """Idle and all ticks since the machine started."""
+        try:
+            words = self._file.read_text().split("\n", 1)[0].split()
+            values = [int(word) for word in words[1:9]]  # guests' time, which follows, is in the first two already
+            return values[3] + values[4], sum(values)
+        except (OSError, ValueError, IndexError):
+            return None
+
+
+# ---- GPUs
+
+
+class Gpus:
+    """No GPUs: what there is without NVML."""
+
+    def read(self) -> list[dict[str, Any]]:
+        """What each GPU does now, as telemetry.jsonl has it: power in watts, utilisations as shares of the time."""
+        return []
+
+
+def gpus() -> Gpus:
+    """The GPUs that this process's environment lets CUDA see."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return NvmlGpus(pynvml)
+    except Exception:  # no such module, no driver, no permission
+        return Gpus()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, or a MIG instance of one: only its memory and its use are its own, the rest is the whole GPU's."""
+
+    index: int | None
+    """As nvidia-smi counts, in the order of the PCI bus."""
+    uuid: str
+    handle: Any
+    whole: Any
+
+
+class NvmlGpus(Gpus):
+    """What NVML tells of the visible GPUs."""
+
+    def __init__(self, nvml: Any) -> None:
+        self._nvml = nvml
+        self.visible = list(self._choose(os.environ.get("CUDA_VISIBLE_DEVICES")))
+
+    def read(self) -> list[dict[str, Any]]:
+        return [self._read(gpu) for gpu in self.visible]
+
+    def _read(self, gpu: Gpu) -> dict[str, Any]:
+        use = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", gpu.handle)
+        return {
+            "index": gpu.index,
+            "uuid": gpu.uuid,
+            "power_w": _scaled(self._ask("nvmlDeviceGetPowerUsage", gpu.whole), 1000),
+            "limit_w": _scaled(self._ask("nvmlDeviceGetEnforcedPowerLimit", gpu.whole), 1000),
+            "sm_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 1),
+            "memory_mhz": self._ask("nvmlDeviceGetClockInfo", gpu.whole, 2),
+            "temperature_c": self._ask("nvmlDeviceGetTemperature", gpu.whole, 0),
+            "utilization": _scaled(getattr(use, "gpu", None), 100),
+            "memory_utilization": _scaled(getattr(use, "memory", None), 100),
+            "used_bytes": getattr(memory, "used", None),
+            "throttle": self._reasons(gpu.whole),
+        }
+
+    def _reasons(self, handle: Any) -> list[str] | None:
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if bits is None:  # what it was called before
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        if bits is None:
+            return None
+        names = [name for place, name in enumerate(REASONS) if bits >> place & 1]
+        unknown = bits >> len(REASONS) << len(REASONS)
+        return [*names, hex(unknown)] if unknown else names
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """An answer; None if NVML refuses one, or its module is too old, or too new, for the question."""
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except Exception:
+            return None
+
+    def _choose(self, wanted: str | None) -> Iterator[Gpu]:
+        """What CUDA_VISIBLE_DEVICES lets be seen: as CUDA does, up to the first entry that names nothing."""
+        whole = list(self._all())
+        if wanted is None or (_by_index(wanted) and not self._same_order(whole)):
+            yield from whole
+            return
+        seen: set[str] = set()
+        for entry in wanted.split(","):
+            gpu = self._named(entry.strip(), whole)
+            if gpu is None:
+                return
+            if gpu.uuid not in seen:
+                seen.add(gpu.uuid)
+                yield gpu
+
+    def _all(self) -> Iterator[Gpu]:
+        for index in range(self._ask("nvmlDeviceGetCount") or 0):
+            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
+                yield Gpu(index, _text(self._ask("nvmlDeviceGetUUID", handle)) or f"#{index}", handle, handle)
+
+    def _same_order(self, whole: list[Gpu]) -> bool:
+        """Whether CUDA counts as NVML does. Its own order, by speed, is not known where GPUs differ; then all are
+        sampled, and their UUIDs tell which are the training's."""
+        if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
+            return True
+        return len({str(self._ask("nvmlDeviceGetName", gpu.handle)) for gpu in whole}) <= 1
+
+    def _named(self, entry: str, whole: list[Gpu]) -> Gpu | None:
+        if entry.isdecimal():
+            return next((gpu for gpu in whole if gpu.index == int(entry)), None)
+        if entry.startswith("MIG-"):
+            return self._instance(entry, whole)
+        found = [gpu for gpu in whole if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+        return found[0] if len(found) == 1 else None  # a UUID may be cut short as long as it is one GPU's
+
+    def _instance(self, uuid: str, whole: list[Gpu]) -> Gpu | None:
+        handle = self._ask("nvmlDeviceGetHandleByUUID", uuid)
+        if handle is None:
+            return None
+        parent = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
+        of = _text(self._ask("nvmlDeviceGetUUID", parent)) if parent is not None else None
+        index = next((gpu.index for gpu in whole if gpu.uuid == of), None)
+        return Gpu(index, uuid, handle, handle if parent is None else parent)
+
+
+def _by_index(wanted: str) -> bool:
+    return any(entry.strip().isdecimal() for entry in wanted.split(","))
+
+
+def _scaled(value: Any, unit: int) -> float | None:
+    return None if value is None else round(value / unit, 2)
+
+
+def _text(value: Any) -> str | None:
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

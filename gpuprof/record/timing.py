@@ -1,0 +1,83 @@
+"""Times of unprofiled steps: on the host's clock, and by events on the GPU's own timeline."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+
+def devices_in_use() -> list[int]:
+    """GPUs on which this process has memory; empty without CUDA."""
+    import torch
+
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return []
+    return [d for d in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(d)]
+
+
+def synchronise(devices: list[int]) -> None:
+    """Waits until these GPUs have done all their work."""
+    import torch
+
+    for device in devices:
+        torch.cuda.synchronize(device)
+
+
+class FreeRunning:
+    """Marks the ends of steps on the GPU's timeline without waiting for them.
+
+    Where the host runs ahead of the GPU, its own clock tells how fast it launches, not how long a step takes;
+    the GPU's timeline tells that in both cases.
+    """
+
+    def __init__(self, devices: list[int]) -> None:
+        self._devices = devices
+        synchronise(devices)
+        self._begun_ns = time.perf_counter_ns()
+        self._marks: list[Any] = []
+        self.mark()
+
+    def mark(self) -> None:
+        """The end of a step; the first is the beginning of the first."""
+        if self._devices:
+            import torch
+
+            event = torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append(event)
+
+    def finish(self) -> tuple[int, list[int] | None]:
+        """Waits for the GPU; ns of the whole stage, and of each step on the GPU's timeline where there is one."""
+        synchronise(self._devices)
+        whole = time.perf_counter_ns() - self._begun_ns
+        if not self._devices:
+            return whole, None
+        pairs = zip(self._marks, self._marks[1:], strict=False)
+        return whole, [round(a.elapsed_time(b) * 1e6) for a, b in pairs]
+
+
+class MemoryMeter:
+    """The allocator's figures, asked for seldom enough that asking does not show in the step time."""
+
+    SHARE = 0.002
+    """Of the time, at most, that is spent asking."""
+
+    def __init__(self) -> None:
+        self._next_ns = 0
+
+    def read(self, now_ns: int) -> dict[str, int | None]:
+        """allocated, reserved and peak bytes of the current GPU; None without one or if asked again too soon."""
+        import torch
+
+        nothing: dict[str, int | None] = {"allocated_bytes": None, "reserved_bytes": None, "peak_bytes": None}
+        if now_ns < self._next_ns or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return nothing
+        begun = time.perf_counter_ns()
+        stats = torch.cuda.memory_stats()
+        cost = time.perf_counter_ns() - begun
+        self._next_ns = now_ns + round(cost / self.SHARE)
+        return {
+            "allocated_bytes": stats.get("allocated_bytes.all.current", 0),
+            "reserved_bytes": stats.get("reserved_bytes.all.current", 0),
+            "peak_bytes": stats.get("allocated_bytes.all.peak", 0),
+        }

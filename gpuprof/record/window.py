@@ -1,0 +1,191 @@
+"""A window of steps under torch.profiler, from its warm-up to the file on disk."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import shutil
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+from ..runfile import PARTIAL, trace_file
+
+LEAST_DISK_BYTES = 2 << 30
+"""A window of some heavy steps is 100 MB to 1 GB of JSON before it is compressed."""
+LEAST_GPU_BYTES = 256 << 20
+"""CUPTI keeps its buffers on the GPU; with less free than this it is left alone."""
+SHAPES_GPU_BYTES = 2 << 30
+"""Recording shapes keeps tensors alive until the window closes; with less to spare it is left out."""
+MOST_HOST_BYTES = 16 << 30
+"""The host memory that a recording may take before its window is closed early."""
+
+
+class Window:
+    """Records some steps of the calling thread. `step` is called at the end of every step, the first after `start`."""
+
+    def __init__(
+        self, folder: Path, rank: int, name: str, first_step: int, warm_up: int, steps: int, *, shapes: bool
+    ) -> None:
+        self.name, self.first_step, self.steps = name, first_step + warm_up, steps
+        self._path = folder / trace_file(rank, name)
+        self._warm_up, self._first = warm_up, first_step
+        self._begun_s = 0.0
+        self._memory_before = 0
+        self.shapes, self.stacks, self.memory = shapes, name == "stacks", name == "memory"
+        self.result: dict[str, Any] | None = None
+        """What rank<N>.json says of the window once it is closed."""
+        self.active = False
+        """Whether steps are being kept (not warming up)."""
+        self.starting = False
+        self._profiler: Any = None
+
+    def start(self, metadata: dict[str, str]) -> None:
+        """Begins to warm up."""
+        import torch
+
+        activities = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        options: dict[str, Any] = {}
+        if "acc_events" in inspect.signature(torch.profiler.profile).parameters:
+            options["acc_events"] = True  # there is one cycle; without this torch warns that others are lost
+        try:
+            from torch._C._profiler import _ExperimentalConfig
+
+            options["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
+        except (ImportError, TypeError):  # torch before 2.4
+            pass
+        profiler = torch.profiler.profile(
+            activities=activities, schedule=self._action, on_trace_ready=self._export, record_shapes=self.shapes,
+            with_stack=self.stacks, profile_memory=self.memory, **options,
+        )  # fmt: skip
+        # Steps bear the run's own numbers: ProfilerStep#57 is line 57 of steps.jsonl.
+        profiler.step_num = self._first
+        profiler.current_action = self._action(self._first)
+        self._profiler = profiler
+        _keep_cuda_graphs_safe()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.starting = True
+            profiler.start()
+            self.starting = False
+        for key, value in metadata.items():
+            profiler.add_metadata_json(key, value)
+        self.active = self._warm_up == 0
+        self._note_start()
+
+    def _action(self, step: int) -> Any:
+        from torch.profiler import ProfilerAction
+
+        if step < self.first_step:
+            return ProfilerAction.WARMUP
+        last = self.first_step + self.steps - 1
+        if step < last:
+            return ProfilerAction.RECORD
+        return ProfilerAction.RECORD_AND_SAVE if step == last else ProfilerAction.NONE
+
+    def step(self, ended: int) -> bool:
+        """A step has ended; returns whether the window is closed now."""
+        if ended < self.first_step + self.steps - 1 and self.active and self._is_enough():
+            self.steps = ended - self.first_step + 1
+            self._profiler.current_action = self._action(ended)
+        if not self.active and ended + 1 >= self.first_step:
+            self.active = True
+            self._note_start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profiler.step()
+        if ended >= self.first_step + self.steps - 1:
+            self._profiler.stop()
+            self.active = False
+            return True
+        return False
+
+    def stop(self, ended: int) -> None:
+        """Closes the window before its time, keeping the whole steps that it has."""
+        if self._profiler is None or self.result is not None:
+            return
+        self.steps = max(0, ended - self.first_step + 1)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self._profiler.stop()
+        self.active = False
+
+    def _note_start(self) -> None:
+        self._begun_s, self._memory_before = time.monotonic(), _resident_bytes()
+
+    def _is_enough(self) -> bool:
+        from .schedule import WINDOW_S
+
+        too_large = _resident_bytes() - self._memory_before > min(MOST_HOST_BYTES, _available_bytes())
+        return too_large or time.monotonic() - self._begun_s > WINDOW_S
+
+    def _export(self, profiler: Any) -> None:
+        begun = time.perf_counter_ns()
+        partial = Path(f"{self._path}{PARTIAL}")
+        profiler.export_chrome_trace(str(partial))
+        partial.chmod(0o600)
+        partial.replace(self._path)
+        self.result = {
+            "window": self.name,
+            "file": self._path.name,
+            "first_step": self.first_step,
+            "steps": self.steps,
+            "shapes": self.shapes,
+            "stacks": self.stacks,
+            "memory": self.memory,
+            "bytes": self._path.stat().st_size,
+            "stop_ns": time.perf_counter_ns() - begun,
+        }
+
+
+def room_for_window(folder: Path) -> str | None:
+    """Why no window can be opened now, in words; None if it can."""
+    free = shutil.disk_usage(folder).free
+    if free < LEAST_DISK_BYTES:
+        return f"only {free / 1e9:.1f} GB are free on the disk of {folder}"
+    spare = gpu_bytes_to_spare()
+    if spare is not None and spare < LEAST_GPU_BYTES:
+        return f"only {spare / 1e6:.0f} MB of GPU memory are free"
+    return None
+
+
+def gpu_bytes_to_spare() -> int | None:
+    """Free memory of the current GPU, what the allocator holds unused included; None without a GPU."""
+    import torch
+
+    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        return None
+    free, _ = torch.cuda.mem_get_info()
+    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+
+
+def _keep_cuda_graphs_safe() -> None:
+    """CUPTI must not be torn down where CUDA graphs were captured: their next replay could crash."""
+    import gc
+
+    import torch
+
+    if any(issubclass(type(o), torch.cuda.CUDAGraph) for o in gc.get_objects()):
+        os.environ["TEARDOWN_CUPTI"] = "0"
+        os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
+
+
+def _resident_bytes() -> int:
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _available_bytes() -> int:
+    """Host memory that may still be taken, less a reserve."""
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024 // 2
+    except (OSError, ValueError, IndexError):
+        pass
+    return MOST_HOST_BYTES

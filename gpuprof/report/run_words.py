@@ -1,0 +1,151 @@
+"""A run in a few short lines: what is trained, how fast, and the step without the profiler."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gpuprof.diagnosis.model import Diagnosis, Run
+from gpuprof.report.names import shown
+from gpuprof.report.numbers import amount, duration, duration_range, gib, long_duration, rate, scaled, share
+
+_NAME = 40
+"""Cells for any one name."""
+WORTH_SAYING = 0.02
+"""Share of padding below which it is not mentioned."""
+
+_DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64", "float8_e4m3fn": "fp8"}
+_WRAPPERS = {"DistributedDataParallel": "DDP", "FullyShardedDataParallel": "FSDP"}
+
+
+def lines(diagnosis: Diagnosis) -> list[str]:
+    """At most three lines."""
+    run = diagnosis.run
+    if run is None:
+        return []
+    memory = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
+    return [line for line in (model(run), _speed(run, memory), _baseline(diagnosis, run)) if line]
+
+
+def model(run: Run) -> str:
+    """`Llama 1.1 B, LoRA r 16 on 7 modules, 12.6 M of 1.1 B trainable, bf16, sdpa, AdamW fused`."""
+    found = run.model or {}
+    parameters, trainable = _number(found.get("parameters")), _number(found.get("trainable"))
+    name = _model_name(found)
+    size = scaled(parameters) if parameters else ""
+    parts = [" ".join(part for part in (name, size) if part), _lora(found.get("lora"))]
+    if trainable is not None and parameters and trainable < parameters:
+        parts.append(f"{scaled(trainable)} of {size} trainable")
+    parts += [
+        _dtype(found.get("dtypes")),
+        _quantization(found.get("quantization")),
+        _experts(found.get("experts")),
+        _name(found.get("attention")),
+        "checkpointing" if found.get("checkpointing") is True else "",
+        "compiled" if found.get("compiled") is True else "",
+        _WRAPPERS.get(str(found.get("wrapper")), _name(found.get("wrapper"))),
+        _optimizer(run.optimizer or {}),
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def _model_name(found: dict[str, Any]) -> str:
+    """`Llama` of LlamaForCausalLM; a PEFT class names the wrapper only, so then the model's type."""
+    name = _name(found.get("class"))
+    if name and not name.startswith("Peft"):
+        return re.sub(r"(For|LMHead)[A-Z]\w*$", "", name) or name
+    kind = _name(found.get("type"))
+    return kind[:1].upper() + kind[1:] if kind else name
+
+
+def _lora(lora: Any) -> str:
+    if not isinstance(lora, dict):
+        return ""
+    rank, adapted = _number(lora.get("r")), lora.get("adapted")
+    text = "LoRA" if rank is None else f"LoRA r {rank:,.0f}"
+    return f"{text} on {amount(len(adapted), 'module')}" if isinstance(adapted, dict) and adapted else text
+
+
+def _dtype(dtypes: Any) -> str:
+    """The one that most parameters have."""
+    counts = {k: n for k, v in dtypes.items() if (n := _number(v)) is not None} if isinstance(dtypes, dict) else {}
+    if not counts:
+        return ""
+    name = max(counts, key=lambda k: counts[k]).removeprefix("torch.")
+    return _DTYPES.get(name, _name(name))
+
+
+def _quantization(found: Any) -> str:
+    if not isinstance(found, dict):
+        return ""
+    bits = _number(found.get("bits"))
+    return " ".join(part for part in ("" if bits is None else f"{bits:.0f}-bit", _name(found.get("method"))) if part)
+
+
+def _experts(found: Any) -> str:
+    if not isinstance(found, dict) or not (count := _number(found.get("count"))):
+        return ""
+    active = _number(found.get("active"))
+    return f"{count:,.0f} experts" if active is None else f"{active:,.0f} of {count:,.0f} experts"
+
+
+def _optimizer(found: dict[str, Any]) -> str:
+    name = _name(found.get("class"))
+    how = next((way for way in ("fused", "foreach") if found.get(way) is True), "")
+    return f"{name} {how}".strip() if name else ""
+
+
+def _speed(run: Run, memory_bytes: int | None) -> str:
+    """`1,730 tokens/s, 3.4 samples/s (12 % padding), peak 41.2 of 139.8 GiB`."""
+    found, parts = run.throughput, []
+    if found.tokens_per_s:
+        parts.append(f"{rate(found.tokens_per_s)} tokens/s")
+    if found.samples_per_s:
+        parts.append(f"{rate(found.samples_per_s)} samples/s")
+    if parts and found.tokens_per_s and found.padded_tokens_per_s:
+        padding = 1 - found.tokens_per_s / found.padded_tokens_per_s
+        if padding >= WORTH_SAYING:
+            parts[-1] += f" ({share(padding, 1)} padding)"
+    if run.memory.peak_bytes:
+        of = f" of {gib(memory_bytes)}" if memory_bytes else ""
+        parts.append(f"peak {gib(run.memory.peak_bytes)}{of} GiB")
+    return ", ".join(parts)
+
+
+def _baseline(diagnosis: Diagnosis, run: Run) -> str:
+    """`81 ms unprofiled over 10 steps (79–84 ms), remaining 3 h 10`."""
+    told, parts = run.baseline, []
+    if told.free_ns is not None:
+        text = f"{duration(told.free_ns)} unprofiled over {amount(told.free_steps, 'step')}"
+        if told.free_low_ns is not None and told.free_high_ns is not None and told.free_low_ns < told.free_high_ns:
+            text += f" ({duration_range(told.free_low_ns, told.free_high_ns)})"
+        parts.append(text)
+    if told.synchronised_ns is not None:
+        text = f"{duration(told.synchronised_ns)} synchronised"
+        steps = diagnosis.steps
+        if told.free_ns is None:
+            text += f" over {amount(told.synchronised_steps, 'step')}"
+        if told.free_ns is None or (steps is not None and steps.unprofiled_ns == told.synchronised_ns):
+            parts.append(text)
+    if run.remaining_ns and run.status in ("running", None):
+        parts.append(f"remaining {long_duration(run.remaining_ns)}")
+    return ", ".join(parts)
+
+
+def tokens(diagnosis: Diagnosis) -> str:
+    """`128 tokens a step`, padding left out where it is known."""
+    if diagnosis.run is None:
+        return ""
+    work = diagnosis.run.work
+    found = work.tokens if work.real_tokens is None else work.real_tokens
+    each = " and rank" if (diagnosis.environment.world_size or 1) > 1 else ""
+    return f"{amount(round(found), 'token')} a step{each}" if found else ""
+
+
+def _name(value: Any) -> str:
+    return shown(value, _NAME) if isinstance(value, str) and value else ""
+
+
+def _number(value: Any) -> float | None:
+    """A number that makes sense as an amount; what the run says of its model is not checked by anybody."""
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,142 @@
+"""What a run folder holds: the names, the shapes of the files, and the few safe ways to write and read them.
+
+A run folder is made by `gpuprof trace` (or a `Recorder`), and is written as the run goes, so that whatever ends it
+leaves something to read. Everything is text, one JSON document a file or a line; a file that takes long to write
+bears the name plus `.partial` until it is whole. Times are integer nanoseconds: `*_ns` durations on a monotonic
+clock, `unix_ns` moments since 1970.
+
+    gpuprof-runs/
+      latest -> 2026-11-21_101500_train
+      2026-11-21_101500_train/
+        manifest.json        by the launcher: what was run, with which options, how it ended
+        rank0.json           by the process of rank 0: its versions, model, stages and windows; so for every rank
+        steps.jsonl          one line per step and rank (thinned out after the windows)
+        telemetry.jsonl      power, clocks, load, a few times a second
+        trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
+        stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
+        gpuprof.log          what gpuprof did, and what it failed to do
+
+manifest.json: schema, gpuprof (version), status (running | finished | failed | killed | interrupted), started and
+ended (unix_ns; ended null while running), command (redacted), cwd, python, options, variables, exit{code, signal}|null,
+host{cpus, memory_bytes, platform}.
+
+rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, packages{name: version},
+gpu{index, uuid, name, memory_bytes}|null, step_source (recorder | trainer | optimizer), steps_total (what the
+training said it would take)|null, accumulation|null, model{}|null, optimizer{}|null, loader{}|null,
+stages[{stage, first_step, steps, unix_ns, ns|null}] (ns: the whole stage between two device synchronisations, where
+it was timed), windows[{window: trace|stacks|memory, file, first_step, steps, shapes, stacks, memory, bytes, stop_ns}],
+notes[str] (what the user should know: a profiler of their own was active, shapes left out ...).
+
+A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
+device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps,
+samples|null, tokens|null (padded), real_tokens|null, allocated_bytes|null, reserved_bytes|null, peak_bytes|null,
+profiled (a profiler was active).
+
+A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores), gpus[{index, uuid, power_w, limit_w, sm_mhz,
+memory_mhz, temperature_c, utilization, memory_utilization, used_bytes, throttle[str]}].
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SCHEMA = "gpuprof.run/1"
+
+RUNS = "gpuprof-runs"
+"""Folder that gets a folder per run, in the working directory."""
+LATEST = "latest"
+MANIFEST = "manifest.json"
+STEPS = "steps.jsonl"
+TELEMETRY = "telemetry.jsonl"
+LOG = "gpuprof.log"
+PARTIAL = ".partial"
+
+RUN_VARIABLE = "GPUPROF_RUN"
+"""Environment variable that tells the processes of a run where its folder is."""
+
+WINDOWS = ("trace", "stacks", "memory")
+
+STAGES = ("settle", "baseline_free", "baseline_sync", "warmup", *WINDOWS, "after")
+"""What a step was used for, in the order in which a run goes through them."""
+
+
+def rank_file(rank: int) -> str:
+    """Name of what one rank says of itself."""
+    return f"rank{rank}.json"
+
+
+def trace_file(rank: int, window: str = "trace") -> str:
+    """Name of a window's trace before it is compressed."""
+    return f"{window}.rank{rank}.json"
+
+
+def is_run(path: str | os.PathLike[str]) -> bool:
+    """Whether a folder is a run's."""
+    return (Path(path) / MANIFEST).is_file()
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a document at once: a reader sees the old one or the new one, never a half. Raises OSError."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        partial.write_text(json.dumps(value, indent=1, allow_nan=False, default=str) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """A document, or None if it is not there or not whole."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def append_lines(path: Path, values: list[dict[str, Any]]) -> None:
+    """Adds lines in one write, so that several processes may share the file. Raises OSError."""
+    text = "".join(json.dumps(value, separators=(",", ":"), default=str) + "\n" for value in values)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The documents of a file of lines; a line that was cut, or is no document, is passed over."""
+    if not path.is_file():  # a device may have no end
+        return
+    try:
+        file = path.open(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    with file:
+        for line in file:
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                yield value
+
+
+def log(folder: Path, message: str) -> None:
+    """Notes something in the run's log. Never raises: a full disk must not reach the training."""
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+    line = f"{stamp} [{os.getpid()}] {' '.join(message.split())}\n"
+    try:
+        descriptor = os.open(folder / LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(descriptor, line.encode("utf-8", "replace"))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        pass

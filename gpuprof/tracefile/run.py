@@ -1,0 +1,481 @@
+"""A run folder, as `gpuprof trace` leaves it: what was run, its steps, its telemetry, and where its trace is.
+
+The folder is written as the run goes, by several processes, and may be read while it grows or after a crash: any
+file may be missing, cut, or hold anything. What cannot be made sense of is passed over, and the names of the files
+that were are in `damaged`. `gpuprof.runfile` says what the files hold.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof import runfile
+from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Columns
+
+UNKNOWN_STAGE = 255
+"""A stage that this version knows nothing of."""
+
+STATUSES = ("running", "finished", "failed", "killed", "interrupted")
+
+_LARGEST = 2**53
+"""Numbers beyond this are damage: as nanoseconds 104 days, as bytes 9 PB."""
+_LATEST_NS = 2**62
+_DEEPEST, _MOST_ITEMS, _LONGEST_TEXT = 6, 1000, 2000
+"""What is kept of the parts of a file that are passed on as they are."""
+_MOST_REASONS = 62
+"""Throttle reasons are bits of an int64."""
+
+_RANK_FILE = re.compile(r"rank(\d{1,6})\.json")
+_TRACE_FILE = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?(\.partial)?")
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns(Columns):
+    """Steps of all ranks, in file order. What a line does not tell is ABSENT."""
+
+    rank: I32
+    step: I64
+    stage: U8
+    """Index into `runfile.STAGES`, or UNKNOWN_STAGE."""
+    unix_ns: I64
+    ns: I64
+    device_ns: I64
+    data_ns: I64
+    micro_steps: I64
+    samples: I64
+    tokens: I64
+    real_tokens: I64
+    allocated_bytes: I64
+    reserved_bytes: I64
+    peak_bytes: I64
+    profiled: NDArray[np.bool_]
+
+    def rows(self, stage: str, rank: int) -> I64:
+        """Rows of one stage of one rank."""
+        return np.flatnonzero((self.stage == runfile.STAGES.index(stage)) & (self.rank == rank))
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryColumns(Columns):
+    """One row per sample and GPU; NaN where a sample does not tell."""
+
+    unix_ns: I64
+    gpu: I32
+    power_w: NDArray[np.float64]
+    limit_w: NDArray[np.float64]
+    sm_mhz: NDArray[np.float64]
+    temperature_c: NDArray[np.float64]
+    utilization: NDArray[np.float64]
+    load1: NDArray[np.float64]
+    throttle: I64
+    """Bits: the n-th of `RunFolder.throttle_reasons` held the clock back."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunGpu:
+    """The GPU that a rank uses."""
+
+    index: int | None
+    uuid: str | None
+    name: str | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageTime:
+    """A stage that a rank went through."""
+
+    stage: str
+    first_step: int | None
+    steps: int | None
+    ns: int | None
+    """The whole stage between two device synchronisations."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedWindow:
+    """A window that was recorded, and the steps in it."""
+
+    window: str
+    file: str | None
+    first_step: int | None
+    steps: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """What one rank says of itself."""
+
+    rank: int = 0
+    world_size: int | None = None
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
+    gpu: RunGpu | None = None
+    step_source: str | None = None
+    steps_total: int | None = None
+    steps_seen: int | None = None
+    model: dict[str, Any] | None = None
+    optimizer: dict[str, Any] | None = None
+    loader: dict[str, Any] | None = None
+    stages: tuple[StageTime, ...] = ()
+    windows: tuple[RecordedWindow, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def stage(self, name: str) -> StageTime | None:
+        """The last stage of that name."""
+        return next((stage for stage in reversed(self.stages) if stage.stage == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """Everything a run folder holds but its traces."""
+
+    path: str
+    status: str | None
+    """One of STATUSES."""
+    exit_code: int | None
+    exit_signal: str | None
+    ranks: tuple[Rank, ...]
+    steps: StepColumns
+    telemetry: TelemetryColumns
+    throttle_reasons: tuple[str, ...]
+    rank: int
+    """The rank that is diagnosed: that of `trace`, else the lowest that is there."""
+    trace: Path | None
+    """The recording of that rank."""
+    damaged: tuple[str, ...]
+    """Files that are there and say nothing."""
+
+    @property
+    def own(self) -> Rank:
+        """What the diagnosed rank says of itself."""
+        return next((rank for rank in self.ranks if rank.rank == self.rank), Rank(self.rank))
+
+
+def latest_run(folder: Path | None = None) -> Path:
+    """The newest run in a folder of runs, `gpuprof-runs` if none is named.
+
+    Raises UnreadableTrace if there is none.
+    """
+    runs = Path(runfile.RUNS) if folder is None else folder
+    latest = runs / runfile.LATEST
+    if holds_run(latest):
+        return latest
+    found = _runs_in(runs)
+    if found:
+        return found[-1]
+    raise UnreadableTrace(
+        f"{runs} holds no run: make one with gpuprof trace train.py, or name a recording: gpuprof diagnose PATH"
+    )
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The runs in a folder, oldest first: their names begin with the date."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.name != runfile.LATEST and holds_run(path))
+    except (OSError, ValueError):
+        return []
+
+
+def holds_run(folder: Path) -> bool:
+    """Whether a folder is a run's, its manifest lost or not."""
+    try:
+        if not folder.is_dir():
+            return False
+        return runfile.is_run(folder) or any(
+            (folder / name).is_file() for name in (runfile.STEPS, runfile.rank_file(0), runfile.TELEMETRY)
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def find_run(path: Path) -> tuple[Path, int | None] | None:
+    """The run folder that a path means, and the rank that it asks for; None if it means something else.
+
+    A path may be the run's folder, a folder of runs (its newest is meant), the manifest of a run or one of its traces.
+    """
+    if holds_run(path):
+        return path, None
+    if holds_run(path / runfile.LATEST) or (path.name == runfile.RUNS and _runs_in(path)):
+        return latest_run(path), None
+    named = _TRACE_FILE.fullmatch(path.name)
+    if (not named or named[3]) and path.name != runfile.MANIFEST:
+        return None
+    if not path.is_file() or not holds_run(path.parent):
+        return None
+    return path.parent, int(named[1]) if named else None
+
+
+def read_run(folder: Path, rank: int | None = None) -> RunFolder:
+    """What a run folder holds; `rank`: the one to diagnose. Never raises for what is in the files."""
+    damaged: list[str] = []
+    names = _names(folder)
+    manifest = _document(folder / runfile.MANIFEST, damaged)
+    ranks = _ranks(folder, names, damaged)
+    steps = _steps(_lines(folder / runfile.STEPS, damaged))
+    telemetry, reasons = _telemetry(_lines(folder / runfile.TELEMETRY, damaged))
+    status = manifest.get("status")
+    status = status if status in STATUSES else None
+    traces = _traces(folder, names, finished=status != "running")
+    if rank is None:
+        known = [r.rank for r in ranks] or np.unique(steps.rank).tolist()
+        rank = min(traces or known, default=0)
+    exit_ = manifest.get("exit")
+    exit_ = exit_ if isinstance(exit_, dict) else {}
+    return RunFolder(
+        path=str(folder),
+        status=status,
+        exit_code=_whole(exit_.get("code"), least=-_LARGEST),
+        exit_signal=_signal(exit_.get("signal")),
+        ranks=ranks,
+        steps=steps,
+        telemetry=telemetry,
+        throttle_reasons=reasons,
+        rank=rank,
+        trace=traces.get(rank),
+        damaged=tuple(damaged),
+    )
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in folder.iterdir())
+    except OSError as error:
+        raise UnreadableTrace(f"{folder}: cannot be read ({error.strerror})") from None
+
+
+def _traces(folder: Path, names: Iterable[str], finished: bool) -> dict[int, Path]:
+    """The trace of each rank. One that was never completed counts where nobody can be writing it any more."""
+    found: dict[int, tuple[int, Path]] = {}
+    for name in names:
+        match = _TRACE_FILE.fullmatch(name)
+        if not match or (match[3] and not finished) or not (folder / name).is_file():
+            continue
+        rank = int(match[1])
+        choice = (2 if match[3] else 1 if match[2] else 0, folder / name)
+        found[rank] = min(found.get(rank, choice), choice)
+    return {rank: path for rank, (_, path) in found.items()}
+
+
+# -- the files
+
+
+def _document(path: Path, damaged: list[str]) -> dict[str, Any]:
+    """A document, {} if it is not there or damaged."""
+    value = None
+    with suppress(RecursionError):
+        value = runfile.read_json(path) if path.is_file() else {}
+    if value is None:
+        damaged.append(path.name)
+    return value or {}
+
+
+def _lines(path: Path, damaged: list[str]) -> list[dict[str, Any]]:
+    """The documents of a file of lines."""
+    found: list[dict[str, Any]] = []
+    if not path.is_file():
+        return found
+    try:
+        found.extend(runfile.read_lines(path))
+    except (OSError, RecursionError):  # what was read before it still counts
+        damaged.append(path.name)
+        return found
+    with suppress(OSError):
+        if not found and path.stat().st_size:
+            damaged.append(path.name)
+    return found
+
+
+def _ranks(folder: Path, names: Iterable[str], damaged: list[str]) -> tuple[Rank, ...]:
+    found = []
+    for name in names:
+        match = _RANK_FILE.fullmatch(name)
+        if match and (document := _document(folder / name, damaged)):
+            found.append(_rank(int(match[1]), document))
+    return tuple(sorted(found, key=lambda rank: rank.rank))
+
+
+def _rank(rank: int, document: dict[str, Any]) -> Rank:
+    gpu = document.get("gpu")
+    return Rank(
+        rank=rank,
+        world_size=_whole(document.get("world_size"), least=1),
+        versions=_versions(document),
+        gpu=_gpu(gpu) if isinstance(gpu, dict) else None,
+        step_source=_text(document.get("step_source")),
+        steps_total=_whole(document.get("steps_total")),
+        steps_seen=_whole(document.get("steps_seen")),
+        model=_object(document.get("model")),
+        optimizer=_object(document.get("optimizer")),
+        loader=_object(document.get("loader")),
+        stages=tuple(
+            StageTime(
+                name, _whole(stage.get("first_step")), _whole(stage.get("steps")), _whole(stage.get("ns"), least=1)
+            )
+            for stage in _dicts(document.get("stages"))
+            if (name := _text(stage.get("stage")))
+        ),
+        windows=tuple(
+            RecordedWindow(
+                name, _text(window.get("file")), _whole(window.get("first_step")), _whole(window.get("steps"))
+            )
+            for window in _dicts(document.get("windows"))
+            if (name := _text(window.get("window")))
+        ),
+        notes=tuple(text for note in _list(document.get("notes")) if (text := _text(note))),
+    )
+
+
+def _gpu(gpu: dict[str, Any]) -> RunGpu:
+    return RunGpu(
+        index=_whole(gpu.get("index"), most=2**31 - 1),
+        uuid=_text(gpu.get("uuid")),
+        name=_text(gpu.get("name")),
+        memory_bytes=_whole(gpu.get("memory_bytes"), least=1),
+    )
+
+
+def _versions(document: dict[str, Any]) -> dict[str, str]:
+    """Versions by the names that a Kineto trace gives them, then those of packages."""
+    found = {
+        key: text
+        for key, name in (("torch_version", "torch"), ("cuda_version", "cuda"), ("python_version", "python"))
+        if (text := _text(document.get(name)))
+    }
+    packages = _object(document.get("packages")) or {}
+    return found | {name: text for name, value in packages.items() if name not in found and (text := _text(value))}
+
+
+def _steps(lines: list[dict[str, Any]]) -> StepColumns:
+    stages = {stage: i for i, stage in enumerate(runfile.STAGES)}
+    # A line without a step's number or duration says nothing of a step.
+    rows = [line for line in lines if _whole(line.get("step")) is not None and _whole(line.get("ns")) is not None]
+    named = [stage if isinstance(stage := line.get("stage"), str) else "" for line in rows]
+    return StepColumns(
+        rank=np.array([_whole(line.get("rank"), most=2**31 - 1) or 0 for line in rows], np.int32),
+        step=_column(rows, "step"),
+        stage=np.array([stages.get(stage, UNKNOWN_STAGE) for stage in named], np.uint8),
+        unix_ns=_column(rows, "unix_ns", _LATEST_NS),
+        ns=_column(rows, "ns"),
+        device_ns=_column(rows, "device_ns"),
+        data_ns=_column(rows, "data_ns"),
+        micro_steps=_column(rows, "micro_steps"),
+        samples=_column(rows, "samples"),
+        tokens=_column(rows, "tokens"),
+        real_tokens=_column(rows, "real_tokens"),
+        allocated_bytes=_column(rows, "allocated_bytes"),
+        reserved_bytes=_column(rows, "reserved_bytes"),
+        peak_bytes=_column(rows, "peak_bytes"),
+        # Anything but a plain no is a yes: a doubtful step must not become the baseline.
+        profiled=np.array([line.get("profiled") not in (False, None) for line in rows], bool),
+    )
+
+
+def _column(rows: list[dict[str, Any]], key: str, most: int = _LARGEST) -> I64:
+    found = [_whole(row.get(key), most=most) for row in rows]
+    return np.array([ABSENT if value is None else value for value in found], np.int64)
+
+
+_SENSORS = {"power_w": 1e5, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3, "utilization": 100.0}
+"""What is read of a GPU, and the most that it can be."""
+
+
+def _telemetry(lines: list[dict[str, Any]]) -> tuple[TelemetryColumns, tuple[str, ...]]:
+    reasons: dict[str, int] = {}
+    times, gpus, loads, throttle = [], [], [], []
+    sensors: dict[str, list[float]] = {name: [] for name in _SENSORS}
+    for line in lines:
+        moment = _whole(line.get("unix_ns"), most=_LATEST_NS)
+        if moment is None:
+            continue
+        for gpu in _dicts(line.get("gpus")) or [{}]:  # without a GPU a sample still tells the host's load
+            times.append(moment)
+            index = _whole(gpu.get("index"), most=2**31 - 1)
+            gpus.append(-1 if index is None else index)
+            loads.append(_number(line.get("load1"), 1e6))
+            for name, most in _SENSORS.items():
+                sensors[name].append(_number(gpu.get(name), most))
+            bits = 0
+            for reason in {text for item in _list(gpu.get("throttle")) if (text := _text(item))}:
+                bit = reasons.setdefault(reason, len(reasons)) if len(reasons) < _MOST_REASONS else reasons.get(reason)
+                bits |= 0 if bit is None else 1 << bit
+            throttle.append(bits)
+    columns = TelemetryColumns(
+        unix_ns=np.array(times, np.int64),
+        gpu=np.array(gpus, np.int32),
+        load1=np.array(loads, np.float64),
+        throttle=np.array(throttle, np.int64),
+        **{name: np.array(values, np.float64) for name, values in sensors.items()},
+    )
+    return columns, tuple(reasons)
+
+
+# -- values, none of which can be trusted
+
+
+def _whole(value: Any, least: int = 0, most: int = _LARGEST) -> int | None:
+    """A whole number between two limits."""
+    if isinstance(value, float) and math.isfinite(value):
+        value = round(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and least <= value <= most else None
+
+
+def _number(value: Any, most: float) -> float:
+    """A number from 0 to `most`, else NaN."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= most:
+        return math.nan
+    return float(value)
+
+
+def _text(value: Any) -> str | None:
+    return value[:_LONGEST_TEXT] if isinstance(value, str) and value else None
+
+
+def _list(value: Any) -> list[Any]:
+    return value[:_MOST_ITEMS] if isinstance(value, list) else []
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in _list(value) if isinstance(item, dict)]
+
+
+def _object(value: Any) -> dict[str, Any] | None:
+    return _bounded(value) if isinstance(value, dict) else None
+
+
+def _bounded(value: Any, depth: int = 0) -> Any:
+    """A value as it was recorded, but no larger than anybody would read."""
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, (int, float)):
+        return value if -_LATEST_NS < value < _LATEST_NS else None  # NaN is in no range
+    if depth >= _DEEPEST:
+        return None
+    if isinstance(value, dict):
+        items = list(value.items())[:_MOST_ITEMS]
+        return {key[:_LONGEST_TEXT]: _bounded(item, depth + 1) for key, item in items}
+    return [_bounded(item, depth + 1) for item in _list(value)]
+
+
+def _signal(value: Any) -> str | None:
+    """The name of a signal, which may be given by number."""
+    number = _whole(value, least=1)
+    if number is not None:
+        try:
+            return signal.Signals(number).name
+        except ValueError:
+            return f"signal {number}"
+    return _text(value)

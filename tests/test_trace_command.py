@@ -1,0 +1,208 @@
+"""What `gpuprof trace` makes of its command line: what to run, what of it to keep, and what it leaves alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuprof.cli import quick, trace
+from gpuprof.record.command import CannotStart, resolve
+from gpuprof.record.redact import MASK, redact
+
+# -- what to run
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a script, and a PATH with a Python and a launcher."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bin").mkdir()
+    for name in ("python", "torchrun", "accelerate"):
+        (tmp_path / "bin" / name).touch(0o755)
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "train.v2.py").touch()
+    return tmp_path
+
+
+def resolved(place: Path, *words: str, module: str | None = None, torch: bool = True):
+    return resolve(words, module, "/ours/bin/python", lambda: torch, str(place / "bin"))
+
+
+def test_a_script_runs_under_our_python_if_that_has_torch(place: Path):
+    target = resolved(place, "jobs/train.v2.py", "--lr", "1")
+    assert target.argv == ("/ours/bin/python", "jobs/train.v2.py", "--lr", "1")
+    assert (target.stem, target.notes, target.recordable) == ("train.v2", (), True)
+
+
+def test_a_script_runs_under_the_shells_python_if_ours_has_no_torch(place: Path):
+    python = str(place / "bin" / "python")
+    target = resolved(place, "jobs/train.v2.py", torch=False)
+    assert (target.argv[0], target.python) == (python, python)
+    assert len(target.notes) == 1 and python in target.notes[0]
+    assert resolved(place, module="a.b", torch=False).argv == (python, "-m", "a.b")
+
+
+def test_a_program_is_left_as_it_was_typed(place: Path):
+    words = ("torchrun", "--nproc-per-node", "2", "jobs/train.v2.py", "-m")
+    target = resolved(place, *words, torch=False)
+    assert (target.argv, target.stem, target.notes) == (words, "train.v2", ())
+
+
+@pytest.mark.parametrize(
+    ("words", "stem"),
+    [
+        (("accelerate", "launch", "-m", "axolotl.cli.train", "x.yml"), "train"),
+        (("python", "-c", "import x.py"), "python"),
+        (("python", "-u", "a b/ü(1).py"), "1"),
+        (("torchrun",), "torchrun"),
+    ],
+)
+def test_what_a_run_is_called(words: tuple[str, ...], stem: str, place: Path):
+    assert resolved(place, *words).stem == stem
+
+
+@pytest.mark.parametrize(
+    ("flags", "deaf"),
+    [
+        ("-I", True), ("-E", True), ("-S", True), ("-sE", True), ("-uI -X dev", True), ("-X dev -E", True),
+        ("-W ignore -I", True), ("-s", False), ("-P", False), ("-u", False), ("-WI", False), ("-XE", False),
+        ("-W E", False), ("-m -I", False), ("-c -E", False), ("x.py -I", False), ("- -I", False), ("-- -I", False),
+        ("--check-hash-based-pycs -I", False), ("--version -I", True), ("-Ic pass", True), ("-cI", False),
+    ],
+)  # fmt: skip
+def test_flags_that_shut_us_out(flags: str, deaf: bool, place: Path):
+    target = resolved(place, "python", *flags.split())
+    assert target.recordable is not deaf
+    assert len(target.notes) == deaf
+
+
+@pytest.mark.parametrize("words", [(), ("",), ("gone.py",), ("gone",), ("./gone",), ("jobs/",)])
+def test_nothing_to_start(words: tuple[str, ...], place: Path):
+    with pytest.raises(CannotStart) as error:
+        resolved(place, *words)
+    assert "\n" not in str(error.value)
+
+
+# -- secrets
+
+SECRETS = st.text("abcdefghijkmnopqrstuvwxyzABCDEF123456789", min_size=12, max_size=40).filter(
+    lambda s: not s.isdigit()
+)
+SECRET_NAMES = st.sampled_from(
+    ["token", "hf_token", "hub-token", "api_key", "wandb.api-key", "SECRET", "client_secret", "password", "passwd",
+     "PASSWD", "aws_secret_access_key", "credentials", "auth", "use_auth_token", "apikey", "key", "HF_TOKEN"],
+)  # fmt: skip
+SHAPED = st.one_of(
+    SECRETS.map("hf_{}".format), SECRETS.map("sk-ant-{0}{0}".format), SECRETS.map("ghp_{}".format),
+    SECRETS.map("github_pat_{}".format), st.text("0123456789abcdef", min_size=40, max_size=40),
+)  # fmt: skip
+
+
+@given(SECRET_NAMES, SECRETS, st.sampled_from(["--{} {}", "--{}={}", "-{}={}", "{}={}", "+model.{}={}", "++{}={}"]))
+def test_a_value_named_like_a_secret_is_masked(name: str, secret: str, form: str):
+    words = form.format(name, secret).split(" ")
+    kept = redact(["train.py", *words, "--lr", "1e-4"])
+    assert not any(secret in word for word in kept)
+    assert [kept[0], *kept[-2:]] == ["train.py", "--lr", "1e-4"]
+    assert len(kept) == len(words) + 3
+
+
+@given(SHAPED, st.sampled_from(["{}", "--x={}", "x={}", "login('{}')", "a:{}", "https://me:{}@host/path", "/{}/"]))
+def test_a_value_shaped_like_a_secret_is_masked(secret: str, form: str):
+    (kept,) = redact([form.format(secret)])
+    assert secret not in kept and MASK in kept
+
+
+@given(SECRETS, SECRET_NAMES)
+def test_a_secret_inside_code_or_json_is_masked(secret: str, name: str):
+    for text in (
+        f'{{"{name}": "{secret}", "lr": 1}}',
+        f"import os; os.environ['{name}'] = '{secret}'",
+        f"{name}='{secret}'",
+    ):
+        (kept,) = redact([text])
+        assert secret not in kept
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--max_tokens 512", "--max-new-tokens=512", "--tokenizer meta/llama", "--tokenizer_name=a/b",
+        "--num_key_heads 8", "--image_token_id 32000", "--use_auth_token True", "--use_auth_token --lr 1",
+        "--author me", "tokens_per_batch=4096", "--key_dim=64", "train.py --lr 1e-4 --out runs/hf_models",
+        "--name task-abc", "https://host/path", "optimizer.lr=1 model=llama", "--max_token 5",
+        "-- -x", "--rev " + "a" * 39,
+    ],
+)  # fmt: skip
+def test_what_is_no_secret_is_kept(words: str):
+    assert redact(words.split()) == words.split()
+
+
+@pytest.mark.parametrize("words", ["--password 1234", "--token 123456", "--secret=5", "api_key=77", "--token -abcdef"])
+def test_a_secret_may_be_a_number(words: str):
+    assert redact(words.split()) != words.split()
+
+
+@given(st.lists(st.text(max_size=30)))
+def test_never_a_word_more_or_less(words: list[str]):
+    kept = redact(words)
+    assert len(kept) == len(words)
+    assert redact(kept) == kept
+
+
+# -- the two ways to read the command line
+
+WORDS = st.one_of(
+    st.sampled_from(
+        ["--settle", "--baseline", "--steps", "--stacks", "--memory", "--modules", "--shapes", "--no-shapes", "--nvtx",
+         "--stop", "--ranks", "--out", "-m", "--", "-", "--steps=4", "--stacks=", "--memory=0", "--ranks=1,0",
+         "--out=x", "--help", "-h", "--unknown", "-mpkg", "-x", "--step", "--no-shapes=1", "train.py", "0", "1", "2",
+         "0,1", "x", "", "1_0", "+1", " 1", "٣", "1e3", "100001", "a b"]
+    ),
+    st.text(max_size=4),
+)  # fmt: skip
+
+
+def by_click(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple | None:
+    """What click makes of a command line, None if it is wrong or asks for help."""
+    found = []
+    monkeypatch.setattr(trace, "run", lambda request: found.append(request) or 0)
+    try:
+        trace.command.main(arguments, prog_name="gpuprof trace", standalone_mode=False)
+    except click.ClickException:
+        return None
+    if not found:
+        return None
+    request = found[0]
+    return request.options, request.out, request.module, request.words
+
+
+@settings(deadline=None)
+@given(st.lists(WORDS, max_size=7))
+def test_the_quick_way_agrees_with_click(arguments: list[str]):
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("sys.stdout", sys.stderr)
+        expected = by_click(list(arguments), monkeypatch)
+    request = quick.parse(arguments)
+    if request is not None:
+        assert expected == (request.options, request.out, request.module, request.words)
+
+
+@given(st.lists(WORDS, max_size=5))
+def test_the_targets_words_are_never_touched(words: list[str]):
+    for before in (["--steps", "2", "train.py"], ["-m", "train"], ["--stacks", "train.py"], ["--nvtx", "--", "x"]):
+        request = quick.parse([*before, *words])
+        assert request is not None and request.words[len(request.words) - len(words) :] == tuple(words)
+
+
+def test_the_defaults_are_those_of_click():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        expected = by_click(["train.py"], monkeypatch)
+    request = quick.parse(["train.py"])
+    assert request is not None
+    assert expected == (quick.DEFAULTS, None, None, ("train.py",)) == (request.options, None, None, request.words)
