@@ -16,24 +16,30 @@ clock, `unix_ns` moments since 1970.
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
         gpuprof.log          what gpuprof did, and what it failed to do
 
+What each key means, and in which unit, is in record/schema/run-1.json; in short:
+
 manifest.json: schema, gpuprof (version), status (running | finished | failed | killed | interrupted), started and
-ended (unix_ns; ended null while running), command (redacted), cwd, python, options, variables, exit{code, signal}|null,
-host{cpus, memory_bytes, platform}.
+ended (unix_ns; ended null while running), command (redacted; null for a Recorder), cwd, python, options, variables,
+exit{code, signal}|null, host{cpus, memory_bytes, platform}|null.
 
 rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, packages{name: version},
-gpu{index, uuid, name, memory_bytes}|null, step_source (recorder | trainer | optimizer), steps_total (what the
-training said it would take)|null, accumulation|null, model{}|null, optimizer{}|null, loader{}|null,
-stages[{stage, first_step, steps, unix_ns, ns|null}] (ns: the whole stage between two device synchronisations, where
-it was timed), windows[{window: trace|stacks|memory, file, first_step, steps, shapes, stacks, memory, bytes, stop_ns}],
-notes[str] (what the user should know: a profiler of their own was active, shapes left out ...).
+step_source (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps,
+unix_ns (its begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed),
+windows[{window: trace|stacks|memory, file, first_step, steps, shapes, stacks, memory, bytes, stop_ns}], notes[str]
+(what the user should know: a profiler of their own was active, shapes left out ...). Once the run has settled also:
+gpu{index, uuid, name, memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch tells it,
+without the prefix GPU-), steps_total (what the training said it would take)|null, and what could be found of model{},
+optimizer{}, loader{}.
 
 A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
-device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps,
+device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,
 samples|null, tokens|null (padded), real_tokens|null, allocated_bytes|null, reserved_bytes|null, peak_bytes|null,
 profiled (a profiler was active).
 
-A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores), gpus[{index, uuid, power_w, limit_w, sm_mhz,
-memory_mhz, temperature_c, utilization, memory_utilization, used_bytes, throttle[str]}].
+A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
+rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
+memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing holds the clock back; null:
+the driver does not tell)}]; what the driver refuses is null.
 """
 
 from __future__ import annotations
@@ -95,7 +101,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """A document, or None if it is not there or not whole."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -122,7 +128,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
         for line in file:
             try:
                 value = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(value, dict):
                 yield value

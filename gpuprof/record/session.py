@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -43,6 +44,8 @@ FLUSH_NS = 1_000_000_000
 """Lines of steps.jsonl are written at least this often: what a kill can take with it."""
 THINNED_NS = 1_000_000_000
 """After the windows, one line of steps.jsonl is enough for so long."""
+MOST_FETCHED = 64
+"""Batches that may have been fetched and not been used yet."""
 PATIENCE = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
 
@@ -111,6 +114,7 @@ class Session:
         self._micro_steps = 0
         self._fetched: Work | None = None
         self._called: Work | None = None
+        self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
 
     # -- beginning
 
@@ -214,6 +218,8 @@ class Session:
         work = None if batch is None else work_of(batch)
         if work is not None:
             self._fetched = work if self._fetched is None else self._fetched + work
+            if work.real_tokens is not None:
+                self._masked.append(work)
 
     @guarded
     def on_call(self, arguments: Any) -> None:
@@ -221,8 +227,22 @@ class Session:
         if not self._model.training:
             return
         work = work_of(arguments)
-        if work is not None:
-            self._called = work if self._called is None else self._called + work
+        if work is None:
+            return
+        if work.real_tokens is None:
+            work = self._unpadded(work)
+        self._called = work if self._called is None else self._called + work
+
+    def _unpadded(self, work: Work) -> Work:
+        """The same work with the tokens that the loader's mask kept, when the batch was still in host memory.
+
+        Loaders fetch ahead, and a trainer may drop batches, so a batch is known by its shape, oldest first.
+        """
+        while self._masked:
+            fetched = self._masked.popleft()
+            if (fetched.samples, fetched.tokens) == (work.samples, work.tokens):
+                return fetched
+        return work
 
     @guarded
     def on_foreign_profiler(self) -> None:
@@ -294,13 +314,8 @@ class Session:
             self._flush(now)
 
     def _work(self) -> Work:
-        """What the step worked on: as the model was called, with the padding that the loader's mask tells."""
-        called, fetched = self._called, self._fetched
-        if called is None:
-            return fetched or Work()
-        if fetched is not None and called.real_tokens is None and fetched.tokens == called.tokens:
-            return fetched
-        return called
+        """What the step worked on: as the model was called, or as batches were fetched."""
+        return self._called or self._fetched or Work()
 
     def _flush(self, now: int) -> None:
         lines, self._lines, self._flushed_ns = self._lines, [], now
@@ -364,6 +379,8 @@ class Session:
         self._known = True
         self._devices = devices_in_use()
         self._describe()
+        while len(self._masked) > 1:  # all but what a loader has fetched ahead was used up while settling
+            self._masked.popleft()
         left = None if self._total is None else self._total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
         found = plan(**(self._wishes() | {"settle": 0}), step_s=step_s, total=left)

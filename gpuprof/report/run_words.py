@@ -43,10 +43,16 @@ def model(run: Run) -> str:
         _name(found.get("attention")),
         "checkpointing" if found.get("checkpointing") is True else "",
         "compiled" if found.get("compiled") is True else "",
-        _WRAPPERS.get(str(found.get("wrapper")), _name(found.get("wrapper"))),
+        _wrapper(found.get("wrapper")),
         _optimizer(run.optimizer or {}),
     ]
     return ", ".join(part for part in parts if part)
+
+
+def _wrapper(found: Any) -> str:
+    """`DDP` and the like; that PEFT wraps the model is said by LoRA already."""
+    name = _name(found)
+    return "" if name.startswith("Peft") else _WRAPPERS.get(name, name)
 
 
 def _model_name(found: dict[str, Any]) -> str:
