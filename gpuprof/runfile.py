@@ -90,7 +90,8 @@ def write_json(path: Path, value: Any) -> None:
     """Writes a document at once: a reader sees the old one or the new one, never a half. Raises OSError."""
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        partial.write_text(json.dumps(value, indent=1, allow_nan=False, default=str) + "\n", encoding="utf-8")
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

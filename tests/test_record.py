@@ -72,7 +72,7 @@ def test_a_long_run_gets_the_whole_plan():
         ("baseline_sync", 10),
         ("warmup", 2),
         ("trace", 3),
-        ("after", 10),
+        ("after", 15),
     ]
 
 

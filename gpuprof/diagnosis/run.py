@@ -35,8 +35,10 @@ SKEWED = 0.10
 """The mean of the steps exceeds their median by more than this only if some steps did something else as well."""
 STILL_SLOW = 0.05
 """A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
+AFTERMATH = 5
+"""The first steps after a recording pay for its end: memory is given back, caches are cold, the trace is read."""
 FEWEST_AFTER = 5
-"""The first steps after a recording pay for its end."""
+"""Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10
 """Share of samples with the clock held back that moves the mean clock noticeably."""
 FEWEST_SAMPLES = 2
@@ -74,7 +76,8 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like.
     """
     steps = folder.steps
-    free, sync, after = (_timed(folder, stage) for stage in ("baseline_free", "baseline_sync", "after"))
+    free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
+    after = _timed(folder, "after", AFTERMATH)
     traced = _traced(folder)
     work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
     found = {
@@ -178,12 +181,13 @@ def _ended(folder: RunFolder) -> str:
 # -- which steps, and how long they took
 
 
-def _timed(folder: RunFolder, stage: str) -> _Timed:
+def _timed(folder: RunFolder, stage: str, skip: int = 0) -> _Timed:
     steps, own = folder.steps, folder.own
     rows = steps.rows(stage, folder.rank)
     whole = own.stage(stage)
     stage_ns, stage_steps = (whole.ns, whole.steps) if whole else (None, None)
     ns = durations(steps.ns[rows], steps.device_ns[rows], stage_ns, stage_steps, on_gpu=own.gpu is not None)
+    rows, ns = rows[skip:], ns[skip:]
     clean = ~steps.profiled[rows]
     complete = stage_ns is not None and stage_steps == len(rows) and len(rows) > 0 and bool(clean.all())
     mean = round(stage_ns / len(rows)) if complete and stage_ns else None

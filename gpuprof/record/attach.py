@@ -17,17 +17,17 @@ class Holder:
     def __init__(self) -> None:
         self._run: Path | None = None
         self._session: Session | None = None
-        self._pid = 0
+        self._begun = False
         self._attached = False
 
     def record_into(self, run: str | os.PathLike[str]) -> None:
         """From now on, sessions of this process write into this run folder."""
-        self._run, self._session, self._pid = Path(run), None, 0
+        self._run, self._session, self._begun = Path(run), None, False
 
     def session(self, source: str) -> Session | None:
         """The session, if there is one that still records. A forked child gets its own, if it comes to train."""
-        if self._pid != os.getpid() and self._run is not None:
-            self._pid, self._session = os.getpid(), None
+        if not self._begun and self._run is not None:
+            self._begun = True
             try:
                 self._session = Session.begin(self._run, source)
             except Exception as error:
@@ -35,15 +35,19 @@ class Holder:
         session = self._session
         return None if session is None or session.ended else session
 
+    def _forked(self) -> None:
+        self._begun, self._session = False, None
+
     def attach_optimizers(self, module: Any) -> None:
         """Follows every optimizer of the process, once. module: torch.optim.optimizer."""
         if self._attached:
             return
         self._attached = True
+        os.register_at_fork(after_in_child=self._forked)
         opened: list[tuple[int, Callable[[], None]]] = []
 
         def before(optimizer: Any, _: Any, __: Any) -> None:
-            session = self.session("optimizer")
+            session = self._session
             # torch 2.13 calls its global hooks twice before a step, and a subclass may call its parent's step.
             if session is not None and not opened:
                 close = session.optimizer_range()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,56 @@ class Work:
 
 def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
+
+
+MOST_FETCHED = 64
+"""Batches that may have been fetched and not been used yet."""
+
+
+class WorkMeter:
+    """Adds up the work of a step: as the model was called, or else as batches were fetched."""
+
+    def __init__(self) -> None:
+        self._fetched: Work | None = None
+        self._called: Work | None = None
+        self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
+
+    def fetched(self, batch: Any) -> None:
+        """A DataLoader has handed out a batch."""
+        work = work_of(batch)
+        if work is not None:
+            self._fetched = work if self._fetched is None else self._fetched + work
+            if work.real_tokens is not None:
+                self._masked.append(work)
+
+    def called(self, arguments: Any) -> None:
+        """The model is called with these arguments."""
+        work = work_of(arguments)
+        if work is not None:
+            work = work if work.real_tokens is not None else self._unpadded(work)
+            self._called = work if self._called is None else self._called + work
+
+    def begin_calls(self) -> None:
+        """Calls are seen from now on: all but what a loader has fetched ahead was used up before."""
+        while len(self._masked) > 1:
+            self._masked.popleft()
+
+    def take(self) -> Work:
+        """The work since the last time, at the end of a step."""
+        work = self._called or self._fetched or Work()
+        self._fetched = self._called = None
+        return work
+
+    def _unpadded(self, work: Work) -> Work:
+        """The same work with the tokens that the loader's mask kept, when the batch was still in host memory.
+
+        Loaders fetch ahead, and a trainer may drop batches, so a batch is known by its shape, oldest first.
+        """
+        while self._masked:
+            fetched = self._masked.popleft()
+            if (fetched.samples, fetched.tokens) == (work.samples, work.tokens):
+                return fetched
+        return work
 
 
 def work_of(batch: Any) -> Work | None:

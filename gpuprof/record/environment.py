@@ -50,9 +50,11 @@ def describe_gpu() -> dict[str, Any] | None:
         return None
     index = torch.cuda.current_device()
     found = torch.cuda.get_device_properties(index)
+    uuid = str(getattr(found, "uuid", "") or "")
     return {
         "index": index,
-        "uuid": str(getattr(found, "uuid", "")) or None,
+        # As NVML writes it, which telemetry.jsonl does.
+        "uuid": (uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}") if uuid else None,
         "name": found.name,
         "memory_bytes": found.total_memory,
     }

@@ -28,6 +28,12 @@ class StepFinder:
         """Most events between two ends of an optimizer."""
         self._since_backward: set[int] | None = None
         """Optimizers that ended since the last backward pass; None until one was seen."""
+        self.needs_backwards = False
+        """Whether some optimizer ended twice after one backward pass, so that only those tell its steps apart."""
+
+    def without_backwards(self) -> None:
+        """No backward pass will be reported any more."""
+        self._since_backward = None
 
     def backward(self) -> None:
         """A backward pass has begun: gradients are new for every optimizer."""
@@ -40,6 +46,7 @@ class StepFinder:
         """
         if self._since_backward is not None:
             if optimizer in self._since_backward:
+                self.needs_backwards = True
                 return False
             self._since_backward.add(optimizer)
         if self._order == [optimizer]:

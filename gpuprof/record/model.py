@@ -123,22 +123,23 @@ def _base_class(model: Any) -> str:
 
 
 def _parameters(model: Any) -> tuple[int, int, dict[str, int], Counter[int]]:
-    """Parameters, trainable ones, by type; and those packed into fewer bits than a byte or as one, by bits."""
+    """Parameters, trainable ones, by type; and those that bitsandbytes has packed, by bits."""
     total = trainable = 0
     dtypes: Counter[str] = Counter()
     packed: Counter[int] = Counter()
     for parameter in model.parameters():
-        count = parameter.numel()
-        kind = type(parameter).__name__
-        if kind == "Params4bit":
-            shape = getattr(getattr(parameter, "quant_state", None), "shape", None)
+        count, dtype, kind = parameter.numel(), _name(parameter.dtype), type(parameter).__name__
+        if kind == "Params4bit":  # two in a byte, so its own count is not the parameters'
+            state = getattr(parameter, "quant_state", None)
+            shape = getattr(state, "shape", None)
             count = shape.numel() if shape is not None else 2 * count
+            dtype = getattr(state, "quant_type", None) or "4bit"
             packed[4] += count
         elif kind == "Int8Params":
             packed[8] += count
         total += count
         trainable += count if parameter.requires_grad else 0
-        dtypes[f"{kind}" if packed and kind in ("Params4bit", "Int8Params") else _name(parameter.dtype)] += count
+        dtypes[dtype] += count
     return total, trainable, dict(dtypes), packed
 
 

@@ -12,8 +12,8 @@ SETTLE = 5
 """Steps that allocate, compile and tune, and are like no later ones."""
 WARM_UP = 2
 """Steps recorded and thrown away: the first under CUPTI pays for its start."""
-AFTER = 10
-"""Steps timed after the windows, to see whether the run is as fast as before."""
+AFTER = 15
+"""Steps timed after the windows, to see whether the run is as fast as before; the first few pay for the recording."""
 BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
 """(seconds a step, steps of each kind of baseline): enough to tell the spread, and under a minute for most runs.
 Coarse on purpose: the ranks of one run must choose alike, each from its own clock."""

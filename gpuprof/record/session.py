@@ -13,39 +13,25 @@ import json
 import os
 import threading
 import time
-import warnings
-from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..runfile import MANIFEST, SCHEMA, STEPS, append_lines, log, rank_file, read_json, write_json
-from .batch import Work, work_of
-from .environment import describe_gpu, describe_process, place_among_ranks
+from ..runfile import MANIFEST, log, rank_file, read_json
+from .batch import WorkMeter
+from .environment import describe_process, place_among_ranks
 from .finder import StepFinder
-from .hooks import (
-    ModuleHooks,
-    Patch,
-    named_blocks,
-    patch_backward,
-    patch_loader,
-    patch_profiler,
-    profiler_is_active,
-)
-from .model import describe_loader, describe_model, describe_optimizer, find_model, is_compiled, optimizer_parameters
+from .hooks import Patch, patch_backward, patch_loader, patch_profiler, profiler_is_active
+from .journal import Journal
 from .ranges import Ranges, find_nvtx, tool_is_listening
-from .say import say
-from .schedule import Plan, plan
+from .schedule import plan
 from .timing import FreeRunning, MemoryMeter, devices_in_use, synchronise
-from .window import SHAPES_GPU_BYTES, Window, gpu_bytes_to_spare, room_for_window
+from .training import Training
+from .window import SHAPES_GPU_BYTES, Window, gpu_bytes_to_spare, room_for_window, why_no_stacks
 
-FLUSH_NS = 1_000_000_000
-"""Lines of steps.jsonl are written at least this often: what a kill can take with it."""
 THINNED_NS = 1_000_000_000
-"""After the windows, one line of steps.jsonl is enough for so long."""
-MOST_FETCHED = 64
-"""Batches that may have been fetched and not been used yet."""
+"""After the windows, one step in so long gets a line in steps.jsonl."""
 PATIENCE = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
 
@@ -56,11 +42,11 @@ def guarded(method: Callback) -> Callback:
     """A method that the training calls: whatever goes wrong in it stays in it."""
 
     @functools.wraps(method)
-    def wrapper(self: Session, *args: Any, **kwargs: Any) -> Any:
-        if self.ended or os.getpid() != self.pid:
+    def wrapper(self: Session, *args: Any) -> Any:
+        if self.ended:
             return None
         try:
-            return method(self, *args, **kwargs)
+            return method(self, *args)
         except Exception as error:
             self.fail(error)
             return None
@@ -81,40 +67,32 @@ class Session:
         self.pid, self.thread = os.getpid(), threading.get_ident()
         self.rank, self.local_rank, self.world_size = place_among_ranks()
         self.ended = False
-        self.stop_asked = False
-        self._facts: dict[str, Any] = {}
-        self._notes: list[str] = []
-        self._stage_rows: list[dict[str, Any]] = []
-        self._window_rows: list[dict[str, Any]] = []
+        self._journal = Journal(folder, self.rank, self._leads())
+        # What is followed.
         self._finder = StepFinder()
-        self._patches: list[Patch] = []
-        self._modules: ModuleHooks | None = None
-        self._ranges = Ranges()
-        self._meter = MemoryMeter()
-        self._devices: list[int] = []
-        self._model: Any = None
-        self._optimizer: Any = None
-        self._batches: Any = None
         self._follows_optimizers = source == "optimizer"
-        self._known = False
+        self._patches: list[Patch] = []
+        self._backward_patch: Patch | None = None
+        self._ranges = Ranges()
         self._under_tool = tool_is_listening()
-        self._total: int | None = None
-        self._plan: Plan | None = None
+        self._training = Training()
+        self._devices: list[int] = []
+        # Where in the plan we are.
         self._queue: list[tuple[str, int]] = [("settle", plan(**self._wishes()).settle)]
         self._stage, self._left = "", 0
         self._free: FreeRunning | None = None
         self._window: Window | None = None
         self._waited = 0
-        self._lines: list[dict[str, Any]] = []
-        self._flushed_ns = self._line_ns = 0
         self._settling: list[int] = []
+        self._over = False
+        self._line_due_ns = 0
+        # The step at hand.
         self._step = 0
         self._step_begun_ns = 0
         self._fetch_ns = 0
         self._micro_steps = 0
-        self._fetched: Work | None = None
-        self._called: Work | None = None
-        self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
+        self._work = WorkMeter()
+        self._memory = MemoryMeter()
 
     # -- beginning
 
@@ -140,16 +118,26 @@ class Session:
         names = ("settle", "baseline", "steps", "stacks", "memory")
         return {name: self.options[name] for name in names if self.options.get(name) is not None}
 
+    def _leads(self) -> bool:
+        """Whether this process speaks for the run."""
+        wanted = self.options.get("ranks")
+        return self.rank == min(wanted) if isinstance(wanted, list) and wanted else self.local_rank == 0
+
     def _open(self) -> None:
-        self._facts = describe_process()
+        self._journal.facts |= describe_process()
         if self._under_tool or self.options.get("nvtx"):
             self._ranges = Ranges(find_nvtx())
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), patch_profiler(self)]
         atexit.register(self.close)
+        os.register_at_fork(after_in_child=self._forked)
         self._next_stage()
         self._step_begun_ns = time.perf_counter_ns()
-        self._write_facts()
+        self._write()
+
+    def _forked(self) -> None:
+        """We are in a child now: the recording is its parent's."""
+        self.ended = True
 
     # -- what happens in the training
 
@@ -158,7 +146,8 @@ class Session:
         """An optimizer has done its step."""
         if threading.get_ident() != self.thread:
             return
-        self._optimizer = optimizer if self._optimizer is None else self._optimizer
+        if not self._training.known:
+            self._training.meet(optimizer=optimizer)
         if self._follows_optimizers and self._finder.ended(id(optimizer)):
             self._end_step()
 
@@ -166,20 +155,22 @@ class Session:
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
         """Somebody who knows begins to count steps. left: how many there will be."""
         self.source, self._follows_optimizers = source, False
-        self._total = None if left is None else self._step + left
-        self._model, self._optimizer = model or self._model, optimizer or self._optimizer
+        self._training.total = None if left is None else self._step + left
+        self._training.meet(model, optimizer)
         if not self._step:
-            self._left = plan(**self._wishes(), total=self._total).settle
+            self._left = plan(**self._wishes(), total=left).settle
         self._step_begun_ns = time.perf_counter_ns()
 
     @guarded
     def on_training_end(self) -> None:
         """Who counted the steps is done; what follows (an evaluation, another training) is none of its steps."""
-        self._follows_optimizers, self._finder, self._total = True, StepFinder(), None
+        self._follows_optimizers, self._finder, self._training.total = True, StepFinder(), None
         if self._window is not None:
             self._close_window()
             self._next_stage()
-        self._flush(time.perf_counter_ns())
+        if not self._training.known:
+            self._training.forget()
+        self._journal.flush()
 
     @guarded
     def step_ended(self) -> None:
@@ -200,8 +191,7 @@ class Session:
         """A batch is asked for; what is returned is called with it. batches: the DataLoader's iterator."""
         if threading.get_ident() != self.thread:
             return None
-        if not self._known:
-            self._batches = batches
+        self._training.meet(batches=batches)
         begun = time.perf_counter_ns()
         close = self._ranges.open("data")
 
@@ -215,34 +205,14 @@ class Session:
 
     @guarded
     def _count(self, batch: Any) -> None:
-        work = None if batch is None else work_of(batch)
-        if work is not None:
-            self._fetched = work if self._fetched is None else self._fetched + work
-            if work.real_tokens is not None:
-                self._masked.append(work)
+        if batch is not None:
+            self._work.fetched(batch)
 
     @guarded
     def on_call(self, arguments: Any) -> None:
         """The model is called."""
-        if not self._model.training:
-            return
-        work = work_of(arguments)
-        if work is None:
-            return
-        if work.real_tokens is None:
-            work = self._unpadded(work)
-        self._called = work if self._called is None else self._called + work
-
-    def _unpadded(self, work: Work) -> Work:
-        """The same work with the tokens that the loader's mask kept, when the batch was still in host memory.
-
-        Loaders fetch ahead, and a trainer may drop batches, so a batch is known by its shape, oldest first.
-        """
-        while self._masked:
-            fetched = self._masked.popleft()
-            if (fetched.samples, fetched.tokens) == (work.samples, work.tokens):
-                return fetched
-        return work
+        if self._training.is_in_training_mode:
+            self._work.called(arguments)
 
     @guarded
     def on_foreign_profiler(self) -> None:
@@ -250,208 +220,195 @@ class Session:
         if self._window is None or self._window.starting or self._window.result is not None:
             return
         self._left = 0
-        self._note("the program started a profiler of its own while gpuprof recorded: gpuprof's window was closed")
+        self._journal.note(
+            "the program started a profiler of its own while gpuprof recorded: gpuprof's window was closed"
+        )
         self._close_window()
 
     def optimizer_range(self) -> Callable[[], None] | None:
         """The range of an optimizer's step, where somebody listens."""
-        return None if self.ended or os.getpid() != self.pid else self._ranges.open("optimizer")
+        return None if self.ended else self._ranges.open("optimizer")
 
     # -- the end of a step
 
     def _end_step(self) -> None:
+        self._step += 1
+        if self._over:
+            self._end_late_step()
+            return
         if self._stage == "baseline_sync":
             synchronise(self._devices)
         now = time.perf_counter_ns()
-        self._step += 1
-        self._note_step(now)
+        if self._stage == "settle":
+            self._settling.append(now - self._step_begun_ns)
+        self._add_line(self._stage, now)
         self._left -= 1
         if self._window is not None:
-            warming = not self._window.active
-            if self._window.step(self._step):
-                self._close_window()
-                self._left = 0
-            elif warming and self._window.active:
-                self._begin_stage(self._window.name)
+            self._step_window(self._window)
         elif self._free is not None:
             self._free.mark()
-        if self._left <= 0 and self._stage != "over":
+        if self._left <= 0:
             self._next_stage()
         self._ranges.step(self._step + 1)
         self._fetch_ns = self._micro_steps = 0
-        self._fetched = self._called = None
         self._step_begun_ns = time.perf_counter_ns()
-        if self.stop_asked:
-            self._stop_training()
 
-    def _note_step(self, now: int) -> None:
-        ns = now - self._step_begun_ns
-        if self._stage == "over" and now - self._line_ns < THINNED_NS:
-            return
-        self._line_ns = now
-        if self._stage == "settle":
-            self._settling.append(ns)
-        work = self._work()
-        self._lines.append(
-            {
-                "rank": self.rank,
-                "step": self._step,
-                "stage": "after" if self._stage == "over" else self._stage,
-                "unix_ns": time.time_ns(),
-                "ns": ns,
-                "device_ns": None,
-                "data_ns": self._fetch_ns,
-                "micro_steps": self._micro_steps or None,
-                "samples": work.samples,
-                "tokens": work.tokens,
-                "real_tokens": work.real_tokens,
-                **self._meter.read(now),
-                "profiled": self._window is not None or self._under_tool or profiler_is_active(),
-            }
-        )
-        # Lines of a free-running stage wait for the GPU's own times.
-        if self._free is None and now - self._flushed_ns > FLUSH_NS:
-            self._flush(now)
+    def _step_window(self, window: Window) -> None:
+        warming = not window.active
+        if window.step(self._step):
+            self._left = 0
+            self._close_window()
+            if self.options.get("stop") and not self._more_windows():
+                self._stop_training()
+        elif warming and window.active:
+            self._stage = window.name
+            self._journal.begin_stage(window.name, self._step + 1)
 
-    def _work(self) -> Work:
-        """What the step worked on: as the model was called, or as batches were fetched."""
-        return self._called or self._fetched or Work()
+    def _end_late_step(self) -> None:
+        """After the windows a step costs us next to nothing: a look at the clock, and now and then a line.
 
-    def _flush(self, now: int) -> None:
-        lines, self._lines, self._flushed_ns = self._lines, [], now
-        if lines:
-            append_lines(self.folder / STEPS, lines)
+        Once a line is due, the step that follows is timed: not the one in which the time ran out, which would be
+        a long one more often than not.
+        """
+        now = time.perf_counter_ns()
+        if self._step_begun_ns:
+            self._add_line("after", now)
+            self._step_begun_ns, self._line_due_ns = 0, now + THINNED_NS
+            self._fetch_ns = self._micro_steps = 0
+        elif now > self._line_due_ns:
+            self._step_begun_ns = now
+        if self._ranges.listening:
+            self._ranges.step(self._step + 1)
+
+    def _add_line(self, stage: str, now: int) -> None:
+        work = self._work.take()
+        line = {
+            "rank": self.rank,
+            "step": self._step,
+            "stage": stage,
+            "unix_ns": time.time_ns(),
+            "ns": now - self._step_begun_ns,
+            "device_ns": None,
+            "data_ns": self._fetch_ns,
+            "micro_steps": self._micro_steps or None,
+            "samples": work.samples,
+            "tokens": work.tokens,
+            "real_tokens": work.real_tokens,
+            **self._memory.read(now),
+            "profiled": self._window is not None or self._under_tool or profiler_is_active(),
+        }
+        self._journal.add_step(line, hold=self._free is not None and bool(self._devices))
 
     # -- stages
 
     def _next_stage(self) -> None:
         """Ends the stage at hand and begins the next one of the plan."""
         self._end_stage()
-        if self._stage == "settle" and not self._known:
+        if self._stage == "settle" and not self._training.known:
             self._know()
         if not self._queue:
-            self._stage = "over"
-            self._undo_patches()
-            self._flush(time.perf_counter_ns())
-            self._write_facts()
+            self._finish()
             return
-        stage, self._left = self._queue.pop(0)
-        if stage == "warmup":
-            stage, self._left = self._open_window(self._left)
-        if stage in ("baseline_free", "after"):
+        self._stage, self._left = self._queue.pop(0)
+        if self._stage == "warmup":
+            self._stage, self._left = self._open_window(self._left)
+        if self._stage in ("baseline_free", "after"):
             self._free = FreeRunning(self._devices)
-        elif stage == "baseline_sync":
+        elif self._stage == "baseline_sync":
             synchronise(self._devices)
-        self._begin_stage(stage)
-        if stage == "baseline_free" and self._leads():
-            say(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
-
-    def _begin_stage(self, stage: str) -> None:
-        self._count_stage()
-        self._stage = stage
-        if self._stage_rows and self._stage_rows[-1]["stage"] == stage:
-            return
-        self._stage_rows.append(
-            {"stage": stage, "first_step": self._step + 1, "steps": 0, "unix_ns": time.time_ns(), "ns": None}
-        )
-
-    def _count_stage(self) -> None:
-        if self._stage_rows:
-            self._stage_rows[-1]["steps"] = self._step + 1 - self._stage_rows[-1]["first_step"]
+        self._journal.begin_stage(self._stage, self._step + 1)
+        if self._stage == "baseline_free":
+            self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
 
     def _end_stage(self) -> None:
         """Settles the times of the stage at hand."""
-        if self._stage in ("", "over"):
+        if not self._stage or self._over:
             return
-        self._count_stage()
-        row = self._stage_rows[-1]
+        self._journal.count_stage(self._step)
         if self._free is not None:
             free, self._free = self._free, None
-            row["ns"], device_ns = free.finish()
-            for line, ns in zip(self._lines[-len(device_ns) :] if device_ns else [], device_ns or [], strict=False):
-                line["device_ns"] = ns
-        if self._stage in ("baseline_free", "baseline_sync", "after"):
-            self._flush(time.perf_counter_ns())
-        self._write_facts()
+            whole_ns, device_ns = free.finish()
+            self._journal.time_stage(whole_ns)
+            if device_ns:
+                self._journal.time_steps(device_ns)
+        self._journal.flush()
+        self._write()
+
+    def _finish(self) -> None:
+        """The plan is done: from now on steps are only counted."""
+        self._over = True
+        self._let_go()
+        if self._backward_patch is not None and not (self._follows_optimizers and self._finder.needs_backwards):
+            self._backward_patch.undo()
+            self._finder.without_backwards()
+        self._step_begun_ns, self._line_due_ns = 0, time.perf_counter_ns() + THINNED_NS
+        self._training.forget()
+        self._write()
 
     def _know(self) -> None:
         """Once the run has settled: what it trains, how long a step takes, and so what the plan is."""
-        self._known = True
         self._devices = devices_in_use()
-        self._describe()
-        while len(self._masked) > 1:  # all but what a loader has fetched ahead was used up while settling
-            self._masked.popleft()
-        left = None if self._total is None else self._total - self._step
+        self._training.describe(self._journal)
+        total = self._training.total
+        left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
         found = plan(**(self._wishes() | {"settle": 0}), step_s=step_s, total=left)
         if self._under_tool:
             found = replace(found, trace=0, stacks=0, memory=0)
-            self._note("an NVTX tool records this process: gpuprof marks its steps, and leaves the recording to it")
+            self._journal.note(
+                "an NVTX tool records this process: gpuprof marks its steps, and leaves the recording to it"
+            )
+        unsafe = why_no_stacks() if found.stacks else None
+        if unsafe:
+            found = replace(found, stacks=0)
+            self._journal.note(f"stacks are left out: {unsafe}")
         self._queue = found.stages()
-        if self._ranges.listening:  # NVTX ranges are wanted all along
-            self._hook_modules()
-        else:
-            self._watch_model()
+        self._work.begin_calls()
+        self._hook_model(ranges=self._ranges.listening)  # NVTX ranges are wanted all along
 
-    def _describe(self) -> None:
-        """Notes what is trained; a description is nice to have, and no more."""
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # looking at an attribute may call it deprecated
-                self._look_around()
-        except Exception as error:
-            log(self.folder, f"rank {self.rank}: the training is not described: {error!r}")
-
-    def _look_around(self) -> None:
-        self._facts |= {"steps_total": self._total, "gpu": describe_gpu()}
-        if self._batches is not None:
-            self._facts["loader"] = describe_loader(self._batches)
-            self._batches = None
-        if self._optimizer is not None:
-            self._facts["optimizer"] = describe_optimizer(self._optimizer)
-            if self._model is None:
-                self._model = find_model(optimizer_parameters(self._optimizer))
-        if self._model is not None:
-            self._facts["model"] = describe_model(self._model)
+    # -- windows
 
     def _open_window(self, warm_up: int) -> tuple[str, int]:
         """The stage to enter in place of a window's warm-up: that, or waiting, or going on without."""
         name, steps = self._queue[0]
         if profiler_is_active():
             self._waited += 1
-            if self._waited <= PATIENCE:
-                if self._waited == 1:
-                    self._note("the program's own profiler is active: gpuprof waits for it to end")
-                self._queue.insert(0, ("warmup", warm_up))
-                return "settle", 1
-            self._note("the program's own profiler did not end: gpuprof recorded nothing beside it")
-            return self._skip_windows()
+            if self._waited > PATIENCE:
+                return self._skip_windows("the program's own profiler did not end: gpuprof recorded nothing beside it")
+            if self._waited == 1:
+                self._journal.note("the program's own profiler is active: gpuprof waits for it to end")
+            self._queue.insert(0, ("warmup", warm_up))
+            return "settle", 1
         why = room_for_window(self.folder)
         if why:
-            self._note(f"nothing is recorded: {why}")
-            return self._skip_windows()
+            return self._skip_windows(f"nothing is recorded: {why}")
         shapes = name == "trace" and self.options.get("shapes", True)
         spare = gpu_bytes_to_spare()
         if shapes and spare is not None and spare < SHAPES_GPU_BYTES:
             shapes = False
-            self._note(f"shapes are left out: only {spare / 1e9:.1f} GB of GPU memory are free")
+            self._journal.note(f"shapes are left out: only {spare / 1e9:.1f} GB of GPU memory are free")
         self._queue.pop(0)
-        window = Window(self.folder, self.rank, name, self._step + 1, warm_up, steps, shapes=shapes)
-        self._window = window
+        self._window = Window(self.folder, self.rank, name, self._step + 1, warm_up, steps, shapes=shapes)
         self._ranges.record(True)
-        self._hook_modules()
-        window.start(self._metadata())
-        if self._leads():
-            kind = {"trace": "with shapes" if shapes else "without shapes", "stacks": "with Python stacks"}
-            say(
-                f"step {self._step + 1}: recording {steps} steps {kind.get(name, 'with memory')}{self._baseline_said()}"
-            )
+        self._hook_model(ranges=True)
+        names = {"gpuprof_run": self.folder.name, "gpuprof_rank": self.rank}
+        self._window.start({key: json.dumps(value) for key, value in names.items()})
+        kinds = {"trace": "shapes" if shapes else "no shapes", "stacks": "Python stacks", "memory": "memory"}
+        ns = self._journal.baseline_ns() if name == "trace" else None
+        known = "" if ns is None else f"; unprofiled {ns / 1e6:,.1f} ms a step"
+        self._journal.tell(f"step {self._step + 1}: recording {steps} steps with {kinds[name]}{known}")
         # Warm-up and window are one stage to count, and two in the lines.
         return "warmup", warm_up + steps
 
-    def _skip_windows(self) -> tuple[str, int]:
-        self._queue = [stage for stage in self._queue if stage[0] == "after"]
-        return self._queue.pop(0) if self._queue else ("after", 0)
+    def _skip_windows(self, why: str) -> tuple[str, int]:
+        self._journal.note(why)
+        if self.options.get("stop"):
+            self._stop_training()
+        self._queue.clear()
+        return "after", plan().stages()[-1][1]
+
+    def _more_windows(self) -> bool:
+        return any(stage == "warmup" for stage, _ in self._queue)
 
     def _close_window(self) -> None:
         window, self._window = self._window, None
@@ -459,99 +416,44 @@ class Session:
             return
         window.stop(self._step)
         self._ranges.record(False)
-        self._unhook_modules()
         if window.result is not None:
-            self._window_rows.append(window.result)
-            if self._leads():
-                size = window.result["bytes"] / 1e6
-                more = any(stage == "warmup" for stage, _ in self._queue)
-                after = "" if more else "; the training goes on unprofiled"
-                say(f"step {self._step}: {window.result['steps']} steps recorded ({size:,.0f} MB){after}")
+            self._journal.windows.append(window.result)
+            size = window.result["bytes"] / 1e6
+            after = "" if self._more_windows() else "; the training goes on unprofiled"
+            self._journal.tell(f"step {self._step}: {window.result['steps']} steps recorded ({size:,.0f} MB){after}")
         gc.collect()
-        if not any(stage == "warmup" for stage, _ in self._queue):
-            self._undo_patches()
-            if self.options.get("stop"):
-                self.stop_asked = True
-        self._write_facts()
+        if self._more_windows():
+            self._hook_model(ranges=self._ranges.listening)
+        else:
+            self._let_go()
+        self._write()
 
     def _stop_training(self) -> None:
         """`--stop`: ends the program as sys.exit(0) would, with its own clean-up."""
-        if self._leads():
-            say("the training ends here, as --stop says")
+        self._journal.tell("the training ends here, as --stop says")
         self.close()
         raise Stop(0)
 
-    # -- hooks in the model
+    # -- hooks
 
-    def _watch_model(self) -> None:
-        if self._model is None or getattr(self._model, "_compiled_call_impl", None) is not None:
+    def _hook_model(self, ranges: bool) -> None:
+        levels = self.options.get("modules", 1) if ranges else None
+        self._training.hook(self.on_call, self._ranges.open, levels)
+
+    def _let_go(self) -> None:
+        """Leaves torch as it was found, but for what counts the steps, and what an NVTX tool listens to."""
+        if self._ranges.listening:
             return
-        if self._modules is None:
-            self._modules = ModuleHooks(self._ranges.open, self.on_call)
-        self._modules.watch(self._model)
-
-    def _hook_modules(self) -> None:
-        """Ranges around the model and its blocks; not in compiled models, which would be compiled again."""
-        self._unhook_modules()
-        self._watch_model()
-        if self._modules is None or is_compiled(self._model):
-            return
-        self._modules.name(self._model, "forward")
-        levels = self.options.get("modules", 1)
-        for module, name in named_blocks(self._model, levels):
-            self._modules.name(module, name)
-
-    def _unhook_modules(self) -> None:
-        if self._modules is not None:
-            self._modules.remove()
-
-    def _undo_patches(self) -> None:
-        """Leaves torch as it was found, but for what counts the steps."""
-        self._unhook_modules()
+        self._training.unhook()
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
 
-    # -- what is written
-
-    def _leads(self) -> bool:
-        """Whether this process speaks for the run."""
-        wanted = self.options.get("ranks")
-        return self.rank == min(wanted) if isinstance(wanted, list) and wanted else self.local_rank == 0
-
-    def _note(self, text: str) -> None:
-        self._notes.append(text)
-        log(self.folder, f"rank {self.rank}: {text}")
-        if self._leads():
-            say(text)
-
-    def _baseline_said(self) -> str:
-        """`; unprofiled 81.2 ms a step`, from what was just timed."""
-        row = next((r for r in reversed(self._stage_rows) if r["stage"] == "baseline_free" and r["ns"]), None)
-        return f"; unprofiled {row['ns'] / row['steps'] / 1e6:,.1f} ms a step" if row and row["steps"] else ""
-
-    def _metadata(self) -> dict[str, str]:
-        return {"gpuprof_run": json.dumps(self.folder.name), "gpuprof_rank": json.dumps(self.rank)}
-
-    def _write_facts(self) -> None:
-        facts = {
-            "schema": SCHEMA,
-            "rank": self.rank,
-            "local_rank": self.local_rank,
-            "world_size": self.world_size,
-            **self._facts,
-            "step_source": self.source,
-            "steps_seen": self._step,
-            "stages": self._stage_rows,
-            "windows": self._window_rows,
-            "notes": self._notes,
-        }
-        try:
-            write_json(self.folder / rank_file(self.rank), facts)
-        except OSError as error:
-            log(self.folder, f"rank {self.rank}: {rank_file(self.rank)} is not written: {error}")
-
     # -- the end
+
+    def _write(self) -> None:
+        place = {"rank": self.rank, "local_rank": self.local_rank, "world_size": self.world_size}
+        self._journal.write(place | {"step_source": self.source, "steps_seen": self._step})
 
     def close(self) -> None:
         """Ends the recording, keeping what there is; the training may go on. Never raises."""
@@ -559,24 +461,25 @@ class Session:
             return
         try:
             self._close_window()
-            self._undo_patches()
-            self._backward_patch.undo()
+            self._ranges = Ranges()
+            self._let_go()
+            if self._backward_patch is not None:
+                self._backward_patch.undo()
             self._end_stage()
-            self._flush(time.perf_counter_ns())
-            self._write_facts()
+            self._journal.flush()
+            self._write()
         except Exception as error:
-            log(self.folder, f"rank {self.rank}: the recording ended with {error!r}")
+            self._journal.log(f"the recording ended with {error!r}")
         finally:
             self.ended = True
-            self._model = self._optimizer = None
+            self._training.forget()
 
     def fail(self, error: Exception) -> None:
         """An error of gpuprof's own: the recording ends, the training does not notice."""
         import traceback
 
-        log(self.folder, f"rank {self.rank}: {' | '.join(traceback.format_exception(error))}")
-        say(f"recording failed ({type(error).__name__}: {error}); the training goes on without it")
-        self._notes.append(f"recording failed: {error!r}")
+        self._journal.log(" | ".join(traceback.format_exception(error)))
+        self._journal.note(f"recording failed ({type(error).__name__}: {error}); the training goes on without it")
         self.close()
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 import shutil
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -149,6 +151,18 @@ def room_for_window(folder: Path) -> str | None:
     spare = gpu_bytes_to_spare()
     if spare is not None and spare < LEAST_GPU_BYTES:
         return f"only {spare / 1e6:.0f} MB of GPU memory are free"
+    return None
+
+
+def why_no_stacks() -> str | None:
+    """Why Python stacks cannot be recorded by this Python and torch, in words; None if they can."""
+    import torch
+
+    python, version = sys.version_info[:3], tuple(int(n) for n in re.findall(r"\d+", torch.__version__)[:2])
+    if (3, 12, 0) <= python <= (3, 12, 4):
+        return "Python 3.12.0 to 3.12.4 lose calls (pytorch#155446): use a later 3.12"
+    if python >= (3, 13) and version < (2, 8):
+        return "torch before 2.8 may crash under Python 3.13 (pytorch#144094): use a later torch"
     return None
 
 

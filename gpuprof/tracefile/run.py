@@ -224,7 +224,8 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
     manifest = _document(folder / runfile.MANIFEST, damaged)
     ranks = _ranks(folder, names, damaged)
     steps = _steps(_lines(folder / runfile.STEPS, damaged))
-    telemetry, reasons = _telemetry(_lines(folder / runfile.TELEMETRY, damaged))
+    used = {_bare_uuid(r.gpu.uuid) for r in ranks if r.gpu and r.gpu.uuid}
+    telemetry, reasons = _telemetry(_lines(folder / runfile.TELEMETRY, damaged), used)
     status = manifest.get("status")
     status = status if status in STATUSES else None
     traces = _traces(folder, names, finished=status != "running")
@@ -391,7 +392,10 @@ _SENSORS = {"power_w": 1e5, "limit_w": 1e5, "sm_mhz": 1e5, "temperature_c": 1e3,
 """What is read of a GPU, and the most that it can be."""
 
 
-def _telemetry(lines: list[dict[str, Any]]) -> tuple[TelemetryColumns, tuple[str, ...]]:
+def _telemetry(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryColumns, tuple[str, ...]]:
+    """Samples of the GPUs that the run used, by their UUIDs; of all where those are not known."""
+    seen = {_bare_uuid(_text(gpu.get("uuid")) or "") for line in lines for gpu in _dicts(line.get("gpus"))}
+    others = seen - used if seen & used else set()
     reasons: dict[str, int] = {}
     times, gpus, loads, throttle = [], [], [], []
     sensors: dict[str, list[float]] = {name: [] for name in _SENSORS}
@@ -399,7 +403,8 @@ def _telemetry(lines: list[dict[str, Any]]) -> tuple[TelemetryColumns, tuple[str
         moment = _whole(line.get("unix_ns"), most=_LATEST_NS)
         if moment is None:
             continue
-        for gpu in _dicts(line.get("gpus")) or [{}]:  # without a GPU a sample still tells the host's load
+        gpus_seen = [gpu for gpu in _dicts(line.get("gpus")) if _bare_uuid(_text(gpu.get("uuid")) or "") not in others]
+        for gpu in gpus_seen or [{}]:  # without a GPU a sample still tells the host's load
             times.append(moment)
             index = _whole(gpu.get("index"), most=2**31 - 1)
             gpus.append(-1 if index is None else index)
@@ -419,6 +424,11 @@ def _telemetry(lines: list[dict[str, Any]]) -> tuple[TelemetryColumns, tuple[str
         **{name: np.array(values, np.float64) for name, values in sensors.items()},
     )
     return columns, tuple(reasons)
+
+
+def _bare_uuid(uuid: str) -> str:
+    """A GPU's UUID without what NVML writes before it, and torch does not."""
+    return uuid.lower().removeprefix("gpu-")
 
 
 # -- values, none of which can be trusted

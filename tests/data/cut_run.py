@@ -1,0 +1,123 @@
+"""Makes a small run folder that can be published out of one that `gpuprof trace` recorded.
+
+    python tests/data/cut_run.py RUN runs/NAME [--whole]
+
+The trace is cut to the recorded step of middle duration. So that it is small, left out are the arrows from launch to
+kernel (correlation ids say the same), some args, and ops inside ops that launch nothing (the op around them
+covers their time); --whole leaves all that in. The rest of the folder is as it was recorded but for
+paths, the version of the kernel, and the GPU's UUID.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from cut import CALLS, choose, holds, read, write
+
+UUID = "GPU-00000000-0000-4000-8000-000000000001"
+HOME = "/home/user"
+ARGS = {"Ev Idx", "Record function id", "External id", "Input Strides", "Concrete Inputs"}
+"""Args that no part of a diagnosis comes from, where correlation ids tell what launched what."""
+LATER = ("gpu", "steps_total", "model", "optimizer", "loader")
+"""What a recorder of before 0.1 left out of rank<N>.json where it was not known; null since."""
+_ARGS = '"args":'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path)
+    parser.add_argument("target", type=Path)
+    parser.add_argument("--whole", action="store_true", help="leave nothing out of the step")
+    args = parser.parse_args()
+    args.target.mkdir(parents=True, exist_ok=True)
+    rank = json.loads((args.run / "rank0.json").read_text())
+    name = "trace.rank0.json.gz"
+    kept, size = cut_trace(args.run / name, args.target / name, args.whole)
+    window = next(window for window in rank["windows"] if window["window"] == "trace")
+    window |= {"first_step": window["first_step"] + kept, "steps": 1, "bytes": size}
+    for key in LATER:
+        rank.setdefault(key, None)
+    rank["gpu"]["uuid"] = UUID
+    write_json(args.target / "rank0.json", rank)
+    manifest = json.loads((args.run / "manifest.json").read_text())
+    python, *words = manifest["command"]
+    manifest["command"] = [neutral(python, ".venv/bin"), *(neutral(word) for word in words)]
+    manifest |= {"cwd": HOME, "python": neutral(manifest["python"], ".venv/bin")}
+    manifest["host"]["platform"] = re.sub(r"(Linux-\d+\.\d+).*-(\w+)", r"\1-\2", manifest["host"]["platform"])
+    write_json(args.target / "manifest.json", manifest)
+    (args.target / "steps.jsonl").write_bytes((args.run / "steps.jsonl").read_bytes())
+    lines = [json.loads(line) for line in (args.run / "telemetry.jsonl").read_text().splitlines()]
+    for line in lines:
+        (gpu,) = line["gpus"]
+        gpu["uuid"] = UUID
+    text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
+    (args.target / "telemetry.jsonl").write_text(text)
+
+
+def cut_trace(source: Path, target: Path, whole: bool) -> tuple[int, int]:
+    """Which of the recorded steps was kept, counted from 0, and the size of its trace before it was compressed."""
+    head, events, tail = read(source)
+    steps = sorted(
+        (e["ts"], e["dur"])
+        for _, e in events
+        if e.get("cat") == "user_annotation" and e["name"].startswith("ProfilerStep")
+    )
+    kept = sorted(range(len(steps)), key=lambda i: steps[i][1])[len(steps) // 2]
+    chosen = choose(events, kept, 1, set() if whole else {"ac2g"}, running=True)
+    texts = [text for text, _ in chosen] if whole else thin(chosen)
+    tail = re.sub(r'("traceName": ")[^"]*/', r"\1", tail)
+    text = head + ",".join(texts) + tail
+    write(target, text)
+    print(f"{target.parent.name}: step {kept + 1} of {len(steps)}, {len(texts):,} of {len(events):,} events", end=", ")
+    print(f"{target.stat().st_size:,} bytes")
+    return kept, len(text.encode())
+
+
+def thin(events: list[tuple[str, dict]]) -> list[str]:
+    """The text of the events without ops inside ops that launch nothing, and without some args."""
+    calls, hosts = defaultdict(list), defaultdict(list)
+    for i, (_, e) in enumerate(events):
+        category = e.get("cat")
+        if category in CALLS:
+            calls[e["pid"], e["tid"]].append(e["ts"])
+        elif category in ("cpu_op", "user_annotation"):
+            hosts[e["pid"], e["tid"]].append((e["ts"], -e["dur"], i))
+    gone = set()
+    for track, rows in hosts.items():
+        times, around = sorted(calls[track]), []
+        for begin, minus, i in sorted(rows):
+            while around and around[-1][0] <= begin:
+                around.pop()
+            event = events[i][1]
+            is_op = event["cat"] == "cpu_op"
+            if is_op and around and around[-1][1] and not holds(times, event):
+                gone.add(i)
+            else:
+                around.append((begin - minus, is_op))
+    return [without(text, event) for i, (text, event) in enumerate(events) if i not in gone]
+
+
+def without(text: str, event: dict) -> str:
+    """An event's text without some args."""
+    args = event.get("args", {})
+    if not args.keys() & ARGS:
+        return text
+    kept = json.dumps({key: value for key, value in args.items() if key not in ARGS})
+    return f"{text[: text.index(_ARGS)]}{_ARGS} {{\n      {kept[1:-1]}\n    }}\n  }}"
+
+
+def neutral(word: str, folder: str = "") -> str:
+    """A path without the machine it is on."""
+    return f"{HOME}/{folder}/{Path(word).name}".replace("//", "/") if word.startswith("/") else word
+
+
+def write_json(path: Path, value: dict) -> None:
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
