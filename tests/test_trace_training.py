@@ -99,6 +99,7 @@ def trace(
     arguments: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
     python: str = sys.executable,
+    settle: tuple[str, ...] = ("--settle", "5"),
 ) -> Run:
     """Traces a script of this code (with MODEL before it), or another command whose last word is the script."""
     script = tmp_path / "train.py"
@@ -107,7 +108,7 @@ def trace(
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GPUPROF")}
     variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
     done = subprocess.run(
-        [python, "-m", "gpuprof", "trace", "--out", str(tmp_path / "run"), *options, *target],
+        [python, "-m", "gpuprof", "trace", *settle, "--out", str(tmp_path / "run"), *options, *target],
         cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     return Run(done, tmp_path / "run")
@@ -149,6 +150,12 @@ def test_a_plain_loop(tmp_path: Path):
     assert last["profiled"] and not any(step["profiled"] for step in run.steps()[:25])
     assert run.manifest["status"] == "finished"
     assert run.manifest["exit"] == {"code": 0, "signal": None}
+
+
+def test_short_steps_settle_for_longer(tmp_path: Path):
+    run = trace(tmp_path, "train(50)", settle=())
+    assert run.stages()["settle"] == 10
+    assert run.stages()["trace"] == 3
 
 
 def test_accumulation_a_data_loader_and_its_workers(tmp_path: Path):
@@ -414,7 +421,7 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):
 def test_as_a_module(tmp_path: Path):
     (tmp_path / "job.py").write_text(textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + "train(45)\nprint(sys.argv[1:])")
     done = subprocess.run(
-        [sys.executable, "-m", "gpuprof", "trace", "--out", "run", "-m", "job", "--steps", "3"],
+        [sys.executable, "-m", "gpuprof", "trace", "--settle=5", "--out", "run", "-m", "job", "--steps", "3"],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.stdout == "['--steps', '3']\n"
@@ -518,7 +525,7 @@ def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuprof.cli import main; sys.exit(main())"
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "-c", start, "trace", "--out", "run", str(python), str(script)],
+        [sys.executable, "-c", start, "trace", "--settle", "5", "--out", "run", str(python), str(script)],
         cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240,
     )  # fmt: skip
     assert done.stdout == "no gpuprof here\nFalse False\n", done.stderr

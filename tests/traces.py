@@ -8,6 +8,8 @@ import pytest
 from conftest import ROOT, SHARED
 
 COMMITTED = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
+RUNS = [ROOT / "tests" / "data" / "runs" / name / "trace.rank0.json.gz" for name in ("tiny_lora", "dense8b_lora")]
+"""Of the recorded runs one with all its events, and one whose host runs ahead; the others are more of the same."""
 
 # fmt: off
 _SHARED = """
@@ -32,8 +34,10 @@ def shared_trace(name: str) -> Path:
     return path
 
 
-WHOLE = [pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED] + [
-    pytest.param(name, id=name) for name in _SHARED
+WHOLE = [
+    *(pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED),
+    *(pytest.param(path, id=f"run {path.parent.name}") for path in RUNS),
+    *(pytest.param(name, id=name) for name in _SHARED),
 ]
 """Parameters for every whole recording; turn one into a path with `resolve`."""
 

@@ -35,8 +35,9 @@ SKEWED = 0.10
 """The mean of the steps exceeds their median by more than this only if some steps did something else as well."""
 STILL_SLOW = 0.05
 """A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
-AFTERMATH = 5
-"""The first steps after a recording pay for its end: memory is given back, caches are cold, the trace is read."""
+AFTERMATH_NS = 5_000_000_000
+"""The first steps after a recording pay for its end: memory is given back, and beside them the trace is read; that took
+3 s for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
 FEWEST_AFTER = 5
 """Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10
@@ -77,13 +78,15 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     """
     steps = folder.steps
     free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
-    after = _timed(folder, "after", AFTERMATH)
+    after = _timed(folder, "after", AFTERMATH_NS)
     traced = _traced(folder)
     work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
     found = {
         name: step_time(timed.ns, None if work is None else work[timed.rows], target)
-        for name, timed in (("free", free), ("sync", sync), ("after", after))
+        for name, timed in (("free", free), ("sync", sync))
     }
+    # Nobody counts tokens any more once the recording is over.
+    found["after"] = step_time(after.ns, None, None)
     unprofiled = found["free"] or found["sync"]
     # A recorded step that ends in a synchronisation lets the host run ahead of nothing, and so should its like.
     if synchronised and found["free"] and found["sync"] and found["sync"].steps >= found["free"].steps:
@@ -181,13 +184,17 @@ def _ended(folder: RunFolder) -> str:
 # -- which steps, and how long they took
 
 
-def _timed(folder: RunFolder, stage: str, skip: int = 0) -> _Timed:
+def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
+    """The steps of a stage, but for those that began in its first `skip_ns`."""
     steps, own = folder.steps, folder.own
     rows = steps.rows(stage, folder.rank)
     whole = own.stage(stage)
     stage_ns, stage_steps = (whole.ns, whole.steps) if whole else (None, None)
     ns = durations(steps.ns[rows], steps.device_ns[rows], stage_ns, stage_steps, on_gpu=own.gpu is not None)
-    rows, ns = rows[skip:], ns[skip:]
+    if skip_ns and len(rows):
+        begin = steps.unix_ns[rows] - steps.ns[rows]
+        late = begin - begin.min() >= skip_ns
+        rows, ns = rows[late], ns[late]
     clean = ~steps.profiled[rows]
     complete = stage_ns is not None and stage_steps == len(rows) and len(rows) > 0 and bool(clean.all())
     mean = round(stage_ns / len(rows)) if complete and stage_ns else None

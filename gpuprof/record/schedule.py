@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 SETTLE = 5
 """Steps that allocate, compile and tune, and are like no later ones."""
+SETTLE_S, LONGEST_SETTLE = 2.0, 10
+"""Short steps settle for so long, or so many: clocks rise in seconds, not in steps."""
 WARM_UP = 2
 """Steps recorded and thrown away: the first under CUPTI pays for its start."""
 AFTER = 15

@@ -25,7 +25,7 @@ from .finder import StepFinder
 from .hooks import Patch, patch_backward, patch_loader, patch_profiler, profiler_is_active
 from .journal import Journal
 from .ranges import Ranges, find_nvtx, tool_is_listening
-from .schedule import plan
+from .schedule import LONGEST_SETTLE, SETTLE_S, plan
 from .timing import FreeRunning, MemoryMeter, devices_in_use, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, gpu_bytes_to_spare, room_for_window, why_no_stacks
@@ -243,6 +243,8 @@ class Session:
             self._settling.append(now - self._step_begun_ns)
         self._add_line(self._stage, now)
         self._left -= 1
+        if self._left <= 0 and self._stage == "settle" and not self._has_settled():
+            self._left = 1
         if self._window is not None:
             self._step_window(self._window)
         elif self._free is not None:
@@ -252,6 +254,15 @@ class Session:
         self._ranges.step(self._step + 1)
         self._fetch_ns = self._micro_steps = 0
         self._step_begun_ns = time.perf_counter_ns()
+
+    def _has_settled(self) -> bool:
+        """Whether enough steps have passed: of several ranks at the same step in each, whatever their clocks say."""
+        if self._training.known or self.options.get("settle") is not None or self._step >= LONGEST_SETTLE:
+            return True
+        total = self._training.total
+        if total is not None and total <= LONGEST_SETTLE + plan(**self._wishes()).needs():
+            return True
+        return self.world_size == 1 and sum(self._settling) > SETTLE_S * 1e9
 
     def _step_window(self, window: Window) -> None:
         warming = not window.active

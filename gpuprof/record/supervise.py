@@ -23,6 +23,9 @@ from .signals import OURS, RESTORED, Guard, Post, die_of
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 """Signals by which somebody says that all is to end."""
 TICK_S = 0.2
+TELEMETRY_AFTER_NS = 500_000_000
+"""A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
+starts beside those is in nobody's timing."""
 PATIENCE_S = 3.0
 """Seconds after the target's end without a word from us."""
 FRESH_S = 10.0
@@ -223,6 +226,10 @@ class _Run:
             return
         if self._closer is not None and _reap(self._closer)[0]:
             self._closer = None
+        if self._telemetry is None and time.time_ns() - self._began_ns > TELEMETRY_AFTER_NS:
+            from . import telemetry
+
+            self._telemetry = telemetry.start(self._folder)
         changed_ns = self._folder.stat().st_mtime_ns
         if changed_ns == self._changed_ns:
             return
@@ -231,9 +238,6 @@ class _Run:
         if ranks and not self._linked:
             self._linked = True
             point_latest(self._folder)
-            from . import telemetry
-
-            self._telemetry = telemetry.start(self._folder)
         if self._closer is None and not self._closed and self._window_closed(ranks):
             self._closer = self._close(running=True, diagnose=True)
 
@@ -359,12 +363,13 @@ class _Run:
 
     def _too_short(self, folder: Path, ranks: list[dict[str, Any]]) -> str:
         """Why no window was recorded, as far as that is known."""
-        from .schedule import plan
+        from .schedule import LONGEST_SETTLE, plan
 
         first = ranks[0].get("rank")
         taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
         names = ("settle", "baseline", "steps", "stacks", "memory")
-        needed = plan(**{name: self._options[name] for name in names if name in self._options}).needs()
+        wishes = {name: self._options[name] for name in names if self._options.get(name) is not None}
+        needed = plan(**({"settle": LONGEST_SETTLE} | wishes)).needs()
         steps = "1 step" if taken == 1 else f"{taken} steps"
         if taken >= needed:
             return f"nothing was traced in {steps} ({runfile.LOG} may say why)"
