@@ -100,10 +100,11 @@ def trace(
     env: dict[str, str] | None = None,
     python: str = sys.executable,
     settle: tuple[str, ...] = ("--settle", "5"),
+    first: str = "",
 ) -> Run:
     """Traces a script of this code (with MODEL before it), or another command whose last word is the script."""
     script = tmp_path / "train.py"
-    script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + textwrap.dedent(code))
+    script.write_text(first + textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + textwrap.dedent(code))
     target = [*(command or ()), str(script), *arguments]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GPUPROF")}
     variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}

@@ -46,8 +46,10 @@ class ImportWatch:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Afterwards(spec.loader, self._wanted.pop(name), self._run)
+                # Another library that watches imports may have asked us once more meanwhile.
+                callback = self._wanted.pop(name, None)
+                if callback is not None and hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Afterwards(spec.loader, callback, self._run)
                 return spec
         return None
 

@@ -46,7 +46,7 @@ def describe_gpu() -> dict[str, Any] | None:
     """The GPU that this process computes on; None without one."""
     import torch
 
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         return None
     index = torch.cuda.current_device()
     found = torch.cuda.get_device_properties(index)

@@ -7,6 +7,7 @@ an error in that never reaches the training.
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,7 +18,7 @@ class Listener(Protocol):
 
     def on_backward(self) -> Callable[[], None] | None: ...
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
-    def on_foreign_profiler(self) -> None: ...
+    def on_profiler_begin(self) -> None: ...
 
 
 class Patch:
@@ -87,25 +88,28 @@ def patch_loader(listener: Listener) -> Patch:
     return Patch(dataloader._BaseDataLoaderIter, "__next__", wrap)
 
 
-def patch_profiler(listener: Listener) -> Patch:
-    """Tells when the program starts a profiler of its own: two at a time would end its training with an error."""
-    from torch.autograd import profiler
+class Hook:
+    """What is put on a module. Copies and pickles of the module get a call that does nothing, and nothing of ours.
 
-    def wrap(prepare: Any) -> Any:
-        def wrapper(session: Any, *args: Any, **kwargs: Any) -> Any:
-            listener.on_foreign_profiler()
-            return prepare(session, *args, **kwargs)
+    While torch.compile or torch.jit.trace looks through it, it does nothing either: a graph must be the same with it
+    as without.
+    """
 
-        return wrapper
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
 
-    return Patch(profiler.profile, "_prepare_trace", wrap)
+    def __call__(self, *args: Any) -> None:
+        if not _is_looked_through():
+            self._call(*args)
+
+    def __reduce__(self) -> Any:
+        return functools.partial, (sys.audit, "gpuprof.copied")
 
 
-def profiler_is_active() -> bool:
-    """Whether any torch profiler records at this moment."""
-    from torch._C._autograd import _profiler_enabled
+def _is_looked_through() -> bool:
+    import torch
 
-    return bool(_profiler_enabled())
+    return torch.compiler.is_compiling() or torch._C._is_tracing()
 
 
 class ModuleHooks:
@@ -117,26 +121,32 @@ class ModuleHooks:
 
     def watch(self, model: Any) -> None:
         """Looks at the arguments of every call of the model."""
+        self._put(model.register_forward_pre_hook, self._look, with_kwargs=True, prepend=True)
 
-        def before(_: Any, args: Any, kwargs: Any) -> None:
-            self._on_call((kwargs, args))
-
-        self._handles.append(model.register_forward_pre_hook(before, with_kwargs=True, prepend=True))
+    def _look(self, _: Any, args: Any, kwargs: Any) -> None:
+        self._on_call((kwargs, args))
 
     def name(self, module: Any, name: str) -> None:
         """A range of this name around every call of the module."""
-        opened: list[Callable[[], None] | None] = []
+        opened = threading.local()  # a recomputation calls it on a thread of its own
 
         def before(*_: Any) -> None:
-            opened.append(self._open(name))
+            opened.__dict__.setdefault("ranges", []).append(self._open(name))
 
         def after(*_: Any) -> None:
-            close = opened.pop() if opened else None
+            ranges = opened.__dict__.get("ranges")
+            close = ranges.pop() if ranges else None
             if close is not None:
                 close()
 
-        self._handles.append(module.register_forward_pre_hook(before, prepend=True))
-        self._handles.append(module.register_forward_hook(after, always_call=True))
+        self._put(module.register_forward_pre_hook, before, prepend=True)
+        self._put(module.register_forward_hook, after, always_call=True)
+
+    def _put(self, register: Any, call: Callable[..., None], **options: Any) -> None:
+        try:
+            self._handles.append(register(Hook(call), **options))
+        except Exception:  # a module that takes no hooks, such as a scripted one, goes without
+            pass
 
     def remove(self) -> None:
         """Takes every hook away again."""

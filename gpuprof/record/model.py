@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
 _MOST_NAMES = 64
+_MOST_WRAPPERS = 8
 
 
 def find_model(parameters: Iterable[Any]) -> Any:
@@ -62,7 +64,9 @@ def describe_optimizer(optimizer: Any) -> dict[str, Any]:
     import torch
 
     inner = optimizer
-    while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+    for _ in range(_MOST_WRAPPERS):
+        if not isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
+            break
         inner = inner.optimizer
     state = sum(
         t.numel() * t.element_size() for s in inner.state.values() if isinstance(s, dict) for t in s.values()
@@ -93,7 +97,10 @@ def describe_loader(batches: Any) -> dict[str, Any]:
 
 
 def is_compiled(model: Any) -> bool:
-    """Whether torch.compile has been put on the model or a part of it."""
+    """Whether torch.compile has been put on the model, a part of it, or a function that may call it."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    if dynamo is not None and dynamo.counters["stats"].get("unique_graphs"):
+        return True
     return any(
         getattr(m, "_compiled_call_impl", None) is not None or type(m).__name__ == "OptimizedModule"
         for m in model.modules()
@@ -105,7 +112,7 @@ _WRAPPERS = ("OptimizedModule", "DistributedDataParallel", "DataParallel", "Full
 
 def _unwrapped(model: Any) -> Any:
     """The model inside DDP, FSDP, torch.compile, DeepSpeed and PEFT."""
-    for _ in range(8):
+    for _ in range(_MOST_WRAPPERS):
         if hasattr(model, "peft_config") and callable(getattr(model, "get_base_model", None)):
             return model.get_base_model()
         inner = getattr(model, "_orig_mod", None)

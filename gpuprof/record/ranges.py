@@ -32,20 +32,26 @@ class Ranges:
         """Begins a range on this thread and returns what ends it; None where nobody listens."""
         if not self.listening:
             return None
-        closers = []
-        if self._kineto:
-            import torch
+        closers: list[Callable[[], Any]] = []
+        try:
+            if self._kineto and not _ops_are_watched():
+                import torch
 
-            record = torch.profiler.record_function(name)
-            record.__enter__()
-            closers.append(lambda: record.__exit__(None, None, None))
-        if self._nvtx is not None:
-            self._nvtx.push(name)
-            closers.append(self._nvtx.pop)
+                record = torch.profiler.record_function(name)
+                record.__enter__()
+                closers.append(lambda: record.__exit__(None, None, None))
+            if self._nvtx is not None:
+                self._nvtx.push(name)
+                closers.append(self._nvtx.pop)
+        except Exception:  # ranges are nice to have
+            self.record(False)
 
         def close() -> None:
             for closer in reversed(closers):
-                closer()
+                try:
+                    closer()
+                except Exception:
+                    self.record(False)
 
         return close
 
@@ -55,6 +61,14 @@ class Ranges:
             if self._step is not None:
                 self._nvtx.end(self._step)
             self._step = self._nvtx.start(f"step_{number}")
+
+
+def _ops_are_watched() -> bool:
+    """Whether the program looks at every op (a TorchDispatchMode): a range is one, and none of its own."""
+    import torch
+
+    depth = getattr(torch._C, "_len_torch_dispatch_stack", None)
+    return depth is not None and depth() > 0
 
 
 def tool_is_listening() -> bool:

@@ -7,7 +7,6 @@ the recording ends, and the training goes on.
 from __future__ import annotations
 
 import atexit
-import functools
 import gc
 import json
 import os
@@ -19,14 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import MANIFEST, log, rank_file, read_json
+from . import forks
 from .batch import WorkMeter
 from .environment import describe_process, place_among_ranks
 from .finder import StepFinder
-from .hooks import Patch, patch_backward, patch_loader, patch_profiler, profiler_is_active
+from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
+from .guard import guarded
+from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import LONGEST_SETTLE, SETTLE_S, plan
-from .timing import FreeRunning, MemoryMeter, devices_in_use, synchronise
+from .timing import FreeRunning, MemoryMeter, devices_in_use, is_capturing, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, gpu_bytes_to_spare, room_for_window, why_no_stacks
 
@@ -34,26 +36,8 @@ THINNED_NS = 1_000_000_000
 """After the windows, one step in so long gets a line in steps.jsonl."""
 PATIENCE = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
-
-Callback = Callable[..., Any]
-
-
-def guarded(method: Callback) -> Callback:
-    """A method that the training calls: whatever goes wrong in it stays in it."""
-
-    @functools.wraps(method)
-    def wrapper(self: Session, *args: Any) -> Any:
-        if self.ended:
-            return None
-        try:
-            return method(self, *args)
-        except Exception as error:
-            self.fail(error)
-            return None
-
-    # Where torch.compile meets it, it runs as it is, outside the graph.
-    wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
-    return wrapper
+HANDOVER_S = 30.0
+"""How long a profiler of another thread waits for ours to end, which takes until the end of a step."""
 
 
 class Session:
@@ -83,8 +67,12 @@ class Session:
         self._free: FreeRunning | None = None
         self._window: Window | None = None
         self._waited = 0
+        self._planned_end: int | None = None
+        self._asked_to_close: threading.Event | None = None
         self._settling: list[int] = []
         self._over = False
+        self._recorded = False
+        """Whether a profiler of ours has run in this process."""
         self._line_due_ns = 0
         # The step at hand.
         self._step = 0
@@ -128,7 +116,7 @@ class Session:
         if self._under_tool or self.options.get("nvtx"):
             self._ranges = Ranges(find_nvtx())
         self._backward_patch = patch_backward(self)
-        self._patches = [patch_loader(self), patch_profiler(self)]
+        self._patches = [patch_loader(self), *patch_profilers(self)]
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forked)
         self._next_stage()
@@ -138,13 +126,21 @@ class Session:
     def _forked(self) -> None:
         """We are in a child now: the recording is its parent's."""
         self.ended = True
+        self._ranges = Ranges()
+        if self._recorded:
+            forks.in_child(recording=self._window is not None)
+
+    def _is_here(self) -> bool:
+        """Whether this is the thread that trains, and not inside the capture of a CUDA graph, where nothing may be
+        done that the graph would replay, or that would spoil it."""
+        return threading.get_ident() == self.thread and (self._over or not is_capturing())
 
     # -- what happens in the training
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
         """An optimizer has done its step."""
-        if threading.get_ident() != self.thread:
+        if not self._is_here():
             return
         if not self._training.known:
             self._training.meet(optimizer=optimizer)
@@ -154,6 +150,8 @@ class Session:
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
         """Somebody who knows begins to count steps. left: how many there will be."""
+        if not self._is_here():
+            return
         self.source, self._follows_optimizers = source, False
         self._training.total = None if left is None else self._step + left
         self._training.meet(model, optimizer)
@@ -164,6 +162,8 @@ class Session:
     @guarded
     def on_training_end(self) -> None:
         """Who counted the steps is done; what follows (an evaluation, another training) is none of its steps."""
+        if not self._is_here():
+            return
         self._follows_optimizers, self._finder, self._training.total = True, StepFinder(), None
         if self._window is not None:
             self._close_window()
@@ -175,13 +175,15 @@ class Session:
     @guarded
     def step_ended(self) -> None:
         """Who counts the steps says that one has ended."""
-        self._end_step()
+        if self._is_here():
+            self._end_step()
 
     @guarded
     def on_backward(self) -> Callable[[], None] | None:
         """A backward pass begins; what is returned is called at its end."""
-        if threading.get_ident() != self.thread:
+        if not self._is_here():
             return None
+        self._close_if_asked()
         self._finder.backward()
         self._micro_steps += 1
         return self._ranges.open("backward")
@@ -189,8 +191,9 @@ class Session:
     @guarded
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
         """A batch is asked for; what is returned is called with it. batches: the DataLoader's iterator."""
-        if threading.get_ident() != self.thread:
+        if not self._is_here():
             return None
+        self._close_if_asked()
         self._training.meet(batches=batches)
         begun = time.perf_counter_ns()
         close = self._ranges.open("data")
@@ -211,23 +214,41 @@ class Session:
     @guarded
     def on_call(self, arguments: Any) -> None:
         """The model is called."""
-        if self._training.is_in_training_mode:
+        if self._is_here() and self._training.is_in_training_mode:
             self._work.called(arguments)
 
     @guarded
-    def on_foreign_profiler(self) -> None:
-        """A profiler is about to start; if it is not ours, ours makes room for it."""
-        if self._window is None or self._window.starting or self._window.result is not None:
+    def on_profiler_begin(self) -> None:
+        """A profiler is about to begin; if it is not ours, ours makes room for it."""
+        window = self._window
+        here = threading.get_ident() == self.thread
+        if window is None or (window.busy and here):
             return
-        self._left = 0
+        if here:
+            self._make_room()
+        else:  # a profiler can only be ended by the thread that began it
+            self._asked_to_close = asked = self._asked_to_close or threading.Event()
+            asked.wait(HANDOVER_S)
+
+    def _make_room(self) -> None:
         self._journal.note(
             "the program started a profiler of its own while gpuprof recorded: gpuprof's window was closed"
         )
+        self._left = 0
         self._close_window()
+
+    def _close_if_asked(self) -> None:
+        if self._asked_to_close is not None:
+            asked, self._asked_to_close = self._asked_to_close, None
+            if self._window is not None:
+                self._make_room()
+            asked.set()
 
     def optimizer_range(self) -> Callable[[], None] | None:
         """The range of an optimizer's step, where somebody listens."""
-        return None if self.ended else self._ranges.open("optimizer")
+        if self.ended or not self._ranges.listening or not self._is_here():
+            return None
+        return self._ranges.open("optimizer")
 
     # -- the end of a step
 
@@ -245,12 +266,15 @@ class Session:
         self._left -= 1
         if self._left <= 0 and self._stage == "settle" and not self._has_settled():
             self._left = 1
+        self._close_if_asked()
         if self._window is not None:
-            self._step_window(self._window)
+            self._step_window()
         elif self._free is not None:
             self._free.mark()
         if self._left <= 0:
             self._next_stage()
+        if self.options.get("stop") and self._may_stop():
+            self._stop_training()
         self._ranges.step(self._step + 1)
         self._fetch_ns = self._micro_steps = 0
         self._step_begun_ns = time.perf_counter_ns()
@@ -264,16 +288,24 @@ class Session:
             return True
         return self.world_size == 1 and sum(self._settling) > SETTLE_S * 1e9
 
-    def _step_window(self, window: Window) -> None:
-        warming = not window.active
-        if window.step(self._step):
+    def _step_window(self) -> None:
+        assert self._window is not None
+        warming = not self._window.active
+        if self._window.step(self._step):
             self._left = 0
             self._close_window()
-            if self.options.get("stop") and not self._more_windows():
-                self._stop_training()
-        elif warming and window.active:
-            self._stage = window.name
-            self._journal.begin_stage(window.name, self._step + 1)
+        elif warming and self._window.active:
+            self._stage = self._window.name
+            self._journal.begin_stage(self._stage, self._step + 1)
+
+    def _may_stop(self) -> bool:
+        """Whether all is recorded. Several ranks end at the step that was planned, whatever became of their windows:
+        one that left earlier would leave the others waiting for it."""
+        if self._planned_end is None:
+            return False
+        if self.world_size > 1:
+            return self._step >= self._planned_end
+        return self._window is None and not self._more_windows()
 
     def _end_late_step(self) -> None:
         """After the windows a step costs us next to nothing: a look at the clock, and now and then a line.
@@ -374,6 +406,11 @@ class Session:
             found = replace(found, stacks=0)
             self._journal.note(f"stacks are left out: {unsafe}")
         self._queue = found.stages()
+        if self.options.get("stop"):
+            if self.world_size > 1 and self.options.get("ranks") is not None:
+                self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
+            else:
+                self._planned_end = self._step + sum(steps for stage, steps in self._queue if stage != "after")
         self._work.begin_calls()
         self._hook_model(ranges=self._ranges.listening)  # NVTX ranges are wanted all along
 
@@ -382,7 +419,7 @@ class Session:
     def _open_window(self, warm_up: int) -> tuple[str, int]:
         """The stage to enter in place of a window's warm-up: that, or waiting, or going on without."""
         name, steps = self._queue[0]
-        if profiler_is_active():
+        if profiler_is_alive():
             self._waited += 1
             if self._waited > PATIENCE:
                 return self._skip_windows("the program's own profiler did not end: gpuprof recorded nothing beside it")
@@ -400,6 +437,8 @@ class Session:
             self._journal.note(f"shapes are left out: only {spare / 1e9:.1f} GB of GPU memory are free")
         self._queue.pop(0)
         self._window = Window(self.folder, self.rank, name, self._step + 1, warm_up, steps, shapes=shapes)
+        forks.prepare()
+        self._recorded = True
         self._ranges.record(True)
         self._hook_model(ranges=True)
         names = {"gpuprof_run": self.folder.name, "gpuprof_rank": self.rank}
@@ -413,8 +452,6 @@ class Session:
 
     def _skip_windows(self, why: str) -> tuple[str, int]:
         self._journal.note(why)
-        if self.options.get("stop"):
-            self._stop_training()
         self._queue.clear()
         return "after", plan().stages()[-1][1]
 
@@ -422,16 +459,19 @@ class Session:
         return any(stage == "warmup" for stage, _ in self._queue)
 
     def _close_window(self) -> None:
-        window, self._window = self._window, None
-        if window is None:
+        if self._window is None or threading.get_ident() != self.thread:
             return
-        window.stop(self._step)
-        self._ranges.record(False)
-        if window.result is not None:
-            self._journal.windows.append(window.result)
-            size = window.result["bytes"] / 1e6
+        try:
+            self._window.stop(self._step)
+            result = self._window.result
+        finally:
+            self._window = None
+            self._ranges.record(False)
+        if result is not None:
+            self._journal.windows.append(result)
             after = "" if self._more_windows() else "; the training goes on unprofiled"
-            self._journal.tell(f"step {self._step}: {window.result['steps']} steps recorded ({size:,.0f} MB){after}")
+            size = result["bytes"] / 1e6
+            self._journal.tell(f"step {self._step}: {result['steps']} steps recorded ({size:,.0f} MB){after}")
         gc.collect()
         if self._more_windows():
             self._hook_model(ranges=self._ranges.listening)
@@ -470,20 +510,23 @@ class Session:
         """Ends the recording, keeping what there is; the training may go on. Never raises."""
         if self.ended or os.getpid() != self.pid:
             return
-        try:
-            self._close_window()
-            self._ranges = Ranges()
-            self._let_go()
-            if self._backward_patch is not None:
-                self._backward_patch.undo()
-            self._end_stage()
-            self._journal.flush()
-            self._write()
-        except Exception as error:
-            self._journal.log(f"the recording ended with {error!r}")
-        finally:
-            self.ended = True
-            self._training.forget()
+        self.ended = True
+        self._queue.clear()
+        # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
+        for part in (self._withdraw, self._close_window, self._end_stage, self._journal.flush, self._write):
+            try:
+                part()
+            except Exception as error:
+                self._journal.log(f"the recording ended with {error!r}")
+        self._training.forget()
+
+    def _withdraw(self) -> None:
+        self._ranges = Ranges()
+        self._let_go()
+        if self._backward_patch is not None:
+            self._backward_patch.undo()
+        if self._asked_to_close is not None:
+            self._asked_to_close.set()
 
     def fail(self, error: Exception) -> None:
         """An error of gpuprof's own: the recording ends, the training does not notice."""

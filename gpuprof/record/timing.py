@@ -10,9 +10,16 @@ def devices_in_use() -> list[int]:
     """GPUs on which this process has memory; empty without CUDA."""
     import torch
 
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         return []
     return [d for d in range(torch.cuda.device_count()) if torch.cuda.memory_reserved(d)]
+
+
+def is_capturing() -> bool:
+    """Whether the work of this moment goes into a CUDA graph instead of to the GPU."""
+    import torch
+
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
 def synchronise(devices: list[int]) -> None:
@@ -70,7 +77,7 @@ class MemoryMeter:
         import torch
 
         nothing: dict[str, int | None] = {"allocated_bytes": None, "reserved_bytes": None, "peak_bytes": None}
-        if now_ns < self._next_ns or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+        if now_ns < self._next_ns or not torch.cuda.is_initialized():
             return nothing
         begun = time.perf_counter_ns()
         stats = torch.cuda.memory_stats()

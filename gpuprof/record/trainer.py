@@ -14,6 +14,9 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
     class GpuprofCallback(base):
         """Reports the steps of a Trainer to gpuprof."""
 
+        def __reduce__(self) -> Any:
+            return base, ()  # in a copy of the trainer, the library's own callback, which does nothing
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")
             if session is not None:

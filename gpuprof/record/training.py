@@ -1,8 +1,8 @@
-"""What is being trained, as far as it has shown itself, and the hooks in it. Held on to no longer than needed."""
+"""What is being trained, as far as it has shown itself, and the hooks in it. Nothing of it is kept alive by us."""
 
 from __future__ import annotations
 
-import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -20,58 +20,59 @@ class Training:
         """Steps that it will take, if somebody said so."""
         self.known = False
         """Whether it has been described; what comes later is another training."""
-        self._model: Any = None
-        self._optimizer: Any = None
-        self._batches: Any = None
+        self._model: Any = _nothing
+        self._optimizer: Any = _nothing
+        self._batches: Any = _nothing
         self._modules: ModuleHooks | None = None
 
     def meet(self, model: Any = None, optimizer: Any = None, batches: Any = None) -> None:
         """Something of the training has shown itself. batches: the iterator of a DataLoader."""
         if not self.known:
-            self._model = self._model if model is None else model
-            self._optimizer = self._optimizer if optimizer is None else optimizer
-            self._batches = self._batches if batches is None else batches
+            self._model = self._model if model is None else _loosely(model)
+            self._optimizer = self._optimizer if optimizer is None else _loosely(optimizer)
+            self._batches = self._batches if batches is None else _loosely(batches)
 
     @property
     def is_in_training_mode(self) -> bool:
         """Whether a call of the model is a step of the training, not of an evaluation."""
-        return self._model is not None and self._model.training
+        model = self._model()
+        return model is not None and model.training
 
     def describe(self, journal: Journal) -> None:
         """Notes what is trained; a description is nice to have, and no more."""
         self.known = True
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # looking at an attribute may call it deprecated
-                self._describe(journal.facts)
+            self._describe(journal.facts)
         except Exception as error:
             journal.log(f"the training is not described: {error!r}")
 
     def _describe(self, facts: dict[str, Any]) -> None:
         facts |= {"steps_total": self.total, "gpu": describe_gpu()}
-        if self._batches is not None:
-            facts["loader"] = describe_loader(self._batches)
-            self._batches = None
-        if self._optimizer is not None:
-            facts["optimizer"] = describe_optimizer(self._optimizer)
-            if self._model is None:
-                self._model = find_model(optimizer_parameters(self._optimizer))
-        if self._model is not None:
-            facts["model"] = describe_model(self._model)
+        batches, optimizer, model = self._batches(), self._optimizer(), self._model()
+        if batches is not None:
+            facts["loader"] = describe_loader(batches)
+        if optimizer is not None:
+            facts["optimizer"] = describe_optimizer(optimizer)
+            if model is None:
+                model = find_model(optimizer_parameters(optimizer))
+        if model is not None:
+            self._model = _loosely(model)
+            facts["model"] = describe_model(model)
 
     def hook(self, on_call: Callable[[Any], None], open_range: Any, levels: int | None) -> None:
         """Looks at the model's calls; and with ranges around it and so many levels of its blocks, unless None.
 
-        Not so in a compiled model: it would be compiled once more for hooks in it.
+        Not where torch.compile is at work: what it has compiled would be compiled once more for hooks in it.
         """
         self.unhook()
-        if self._model is None or getattr(self._model, "_compiled_call_impl", None) is not None:
+        model = self._model()
+        if model is None or is_compiled(model):
             return
         self._modules = ModuleHooks(open_range, on_call)
-        self._modules.watch(self._model)
-        if levels is not None and not is_compiled(self._model):
-            self._modules.name(self._model, "forward")
-            for module, name in named_blocks(self._model, levels):
+        self._modules.watch(model)
+        if levels is not None:
+            self._modules.name(model, "forward")
+            for module, name in named_blocks(model, levels):
                 self._modules.name(module, name)
 
     def unhook(self) -> None:
@@ -81,5 +82,17 @@ class Training:
             self._modules = None
 
     def forget(self) -> None:
-        """Lets go of everything: its memory is the program's to free."""
-        self._model = self._optimizer = self._batches = None
+        """This training is over, or its recording is."""
+        self._model = self._optimizer = self._batches = _nothing
+
+
+def _nothing() -> None:
+    return None
+
+
+def _loosely(found: Any) -> Any:
+    """A way to an object that does not keep it alive: its memory is the program's to free."""
+    try:
+        return weakref.ref(found)
+    except TypeError:
+        return _nothing

@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 import time
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,8 @@ class Window:
         """What rank<N>.json says of the window once it is closed."""
         self.active = False
         """Whether steps are being kept (not warming up)."""
-        self.starting = False
+        self.busy = False
+        """Whether what a profiler of torch does at this moment is our own doing."""
         self._profiler: Any = None
 
     def start(self, metadata: dict[str, str]) -> None:
@@ -48,7 +48,7 @@ class Window:
         import torch
 
         activities = [torch.profiler.ProfilerActivity.CPU]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
         options: dict[str, Any] = {}
         if "acc_events" in inspect.signature(torch.profiler.profile).parameters:
@@ -68,11 +68,7 @@ class Window:
         profiler.current_action = self._action(self._first)
         self._profiler = profiler
         _keep_cuda_graphs_safe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self.starting = True
-            profiler.start()
-            self.starting = False
+        self._doing(profiler.start)
         for key, value in metadata.items():
             profiler.add_metadata_json(key, value)
         self.active = self._warm_up == 0
@@ -96,24 +92,33 @@ class Window:
         if not self.active and ended + 1 >= self.first_step:
             self.active = True
             self._note_start()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._profiler.step()
-        if ended >= self.first_step + self.steps - 1:
-            self._profiler.stop()
-            self.active = False
-            return True
-        return False
+        self._doing(self._profiler.step)
+        if ended < self.first_step + self.steps - 1:
+            return False
+        self._end()
+        return True
 
     def stop(self, ended: int) -> None:
         """Closes the window before its time, keeping the whole steps that it has."""
         if self._profiler is None or self.result is not None:
             return
         self.steps = max(0, ended - self.first_step + 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            self._profiler.stop()
+        self._end()
+
+    def _end(self) -> None:
+        self._doing(self._profiler.stop)
         self.active = False
+        # A profiler that knows us, whom we know, would keep all its events until the garbage collector comes by.
+        self._profiler.schedule = self._profiler.on_trace_ready = None
+        self._profiler = None
+
+    def _doing(self, what: Any) -> None:
+        """Something that begins or ends our own profiler: see `busy`."""
+        self.busy = True
+        try:
+            what()
+        finally:
+            self.busy = False
 
     def _note_start(self) -> None:
         self._begun_s, self._memory_before = time.monotonic(), _resident_bytes()
@@ -127,9 +132,13 @@ class Window:
     def _export(self, profiler: Any) -> None:
         begun = time.perf_counter_ns()
         partial = Path(f"{self._path}{PARTIAL}")
-        profiler.export_chrome_trace(str(partial))
-        partial.chmod(0o600)
-        partial.replace(self._path)
+        try:
+            profiler.export_chrome_trace(str(partial))
+            partial.chmod(0o600)
+            partial.replace(self._path)
+        except BaseException:  # on a full disk it would be in the way of the next checkpoint
+            partial.unlink(missing_ok=True)
+            raise
         self.result = {
             "window": self.name,
             "file": self._path.name,
@@ -170,7 +179,7 @@ def gpu_bytes_to_spare() -> int | None:
     """Free memory of the current GPU, what the allocator holds unused included; None without a GPU."""
     import torch
 
-    if not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+    if not torch.cuda.is_initialized():
         return None
     free, _ = torch.cuda.mem_get_info()
     return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()

@@ -1,0 +1,61 @@
+"""The program's own profilers: one process has room for one, and theirs comes first."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+from typing import Any
+
+from .hooks import Listener, Patch
+
+_ENTRIES = (
+    ("torch.autograd.profiler", "_prepare_profiler"),
+    ("torch.autograd.profiler", "_enable_profiler"),
+    ("torch.autograd.profiler_legacy", "_enable_profiler_legacy"),
+)
+"""What every profiler of torch calls to begin: torch.profiler, emit_nvtx, emit_itt and the old one."""
+
+
+def patch_profilers(listener: Listener) -> list[Patch]:
+    """Tells when a profiler is about to begin: a second one would end the training with an error, or worse."""
+
+    def wrap(begin: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            listener.on_profiler_begin()
+            return begin(*args, **kwargs)
+
+        return wrapper
+
+    patches = []
+    for module, name in _ENTRIES:
+        try:
+            patches.append(Patch(importlib.import_module(module), name, wrap))
+        except (ImportError, AttributeError):  # another version of torch has none of that name
+            continue
+    return patches
+
+
+def profiler_is_active() -> bool:
+    """Whether any torch profiler records on this thread at this moment."""
+    from torch._C._autograd import _profiler_enabled
+
+    return bool(_profiler_enabled())
+
+
+def profiler_is_alive() -> bool:
+    """Whether the program has a profiler that records, or that has been prepared and will.
+
+    One that warms up cannot be asked for; so all objects are looked through, which takes as long as one pass of the
+    garbage collector.
+    """
+    if profiler_is_active():
+        return True
+    from torch.autograd import profiler
+
+    for found in gc.get_objects():
+        if not issubclass(type(found), profiler.profile):
+            continue
+        state = vars(found)
+        if state.get("entered") and state.get("kineto_results") is None:
+            return True
+    return False

@@ -1,0 +1,49 @@
+"""What a forked child must do that was born beside a recording, so that it lives and ends as if there were none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_libc: Any = None
+
+
+def prepare() -> None:
+    """In the parent, before a profiler runs for the first time: a child must not import anything."""
+    global _libc
+    try:
+        import ctypes
+
+        _libc = ctypes.CDLL(None)
+    except Exception:
+        _libc = None
+
+
+def in_child(recording: bool) -> None:
+    """In the child. recording: a profiler was recording when it was born."""
+    if recording:
+        _stop_recording()
+    _leave_quickly()
+
+
+def _stop_recording() -> None:
+    """The child has the profiler's callbacks, and nobody who would ever fetch what they gather."""
+    try:
+        from torch._C import _autograd
+
+        _autograd._enable_record_function(False)  # type: ignore[attr-defined]
+    except Exception:
+        pass
+
+
+def _leave_quickly() -> None:
+    """Once a profiler has run, C++ destructors wait for a thread of it that a child does not have, for ever.
+
+    Exit handlers run last in, first out: C's buffers are written, and the process ends with its code before those.
+    """
+    if _libc is None:
+        return
+    try:
+        _libc.on_exit(_libc._exit, None)
+        _libc.__cxa_atexit(_libc.fcloseall, None, None)
+    except Exception:  # another C library than GNU's
+        pass

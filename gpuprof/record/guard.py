@@ -1,0 +1,49 @@
+"""Keeps what goes wrong in gpuprof away from the training, and what goes wrong in the training away from gpuprof."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections.abc import Callable
+from typing import Any
+
+Callback = Callable[..., Any]
+
+
+def guarded(method: Callback) -> Callback:
+    """A method of a session that the training calls: whatever goes wrong in it stays in it.
+
+    But not what a signal handler of the program raised while it ran: that is the program's own to catch.
+    """
+
+    @functools.wraps(method)
+    def wrapper(self: Any, *args: Any) -> Any:
+        if self.ended:
+            return None
+        try:
+            return method(self, *args)
+        except Exception as error:
+            if came_from_signal_handler(error):
+                self.close()
+                raise
+            self.fail(error)
+            return None
+
+    # Where torch.compile meets it, it runs as it is, outside the graph.
+    wrapper._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return wrapper
+
+
+def came_from_signal_handler(error: BaseException) -> bool:
+    """Whether a handler that the program has installed for a signal raised this."""
+    codes = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        codes.add(getattr(getattr(handler, "__func__", handler), "__code__", None))
+    codes.discard(None)
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code in codes:
+            return True
+        traceback = traceback.tb_next
+    return False
