@@ -58,6 +58,9 @@ def _stay_out_of_the_way() -> None:
     """At the lowest priority; that there is one thread only is said by the environment."""
     with contextlib.suppress(OSError):
         os.nice(LOWEST_PRIORITY)
+    # Where memory runs out, this goes first, not the training.
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 # -- the verdict

@@ -19,7 +19,6 @@ from typing import Any
 
 from ..runfile import MANIFEST, log, rank_file, read_json
 from . import forks
-from .batch import WorkMeter
 from .environment import describe_process, place_among_ranks
 from .finder import StepFinder
 from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
@@ -28,7 +27,8 @@ from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import LONGEST_SETTLE, SETTLE_S, plan
-from .timing import FreeRunning, MemoryMeter, devices_in_use, is_capturing, synchronise
+from .stepmeter import StepMeter
+from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, gpu_bytes_to_spare, room_for_window, why_no_stacks
 
@@ -76,11 +76,7 @@ class Session:
         self._line_due_ns = 0
         # The step at hand.
         self._step = 0
-        self._step_begun_ns = 0
-        self._fetch_ns = 0
-        self._micro_steps = 0
-        self._work = WorkMeter()
-        self._memory = MemoryMeter()
+        self._meter = StepMeter()
 
     # -- beginning
 
@@ -120,7 +116,7 @@ class Session:
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forked)
         self._next_stage()
-        self._step_begun_ns = time.perf_counter_ns()
+        self._meter.begin(time.perf_counter_ns())
         self._write()
 
     def _forked(self) -> None:
@@ -157,7 +153,7 @@ class Session:
         self._training.meet(model, optimizer)
         if not self._step:
             self._left = plan(**self._wishes(), total=left).settle
-        self._step_begun_ns = time.perf_counter_ns()
+        self._meter.begin(time.perf_counter_ns())
 
     @guarded
     def on_training_end(self) -> None:
@@ -185,7 +181,7 @@ class Session:
             return None
         self._close_if_asked()
         self._finder.backward()
-        self._micro_steps += 1
+        self._meter.micro_steps += 1
         return self._ranges.open("backward")
 
     @guarded
@@ -201,7 +197,7 @@ class Session:
         def fetched(batch: Any) -> None:
             if close is not None:
                 close()
-            self._fetch_ns += time.perf_counter_ns() - begun
+            self._meter.fetch_ns += time.perf_counter_ns() - begun
             self._count(batch)
 
         return fetched
@@ -209,13 +205,13 @@ class Session:
     @guarded
     def _count(self, batch: Any) -> None:
         if batch is not None:
-            self._work.fetched(batch)
+            self._meter.work.fetched(batch)
 
     @guarded
     def on_call(self, arguments: Any) -> None:
         """The model is called."""
         if self._is_here() and self._training.is_in_training_mode:
-            self._work.called(arguments)
+            self._meter.work.called(arguments)
 
     @guarded
     def on_profiler_begin(self) -> None:
@@ -261,7 +257,7 @@ class Session:
             synchronise(self._devices)
         now = time.perf_counter_ns()
         if self._stage == "settle":
-            self._settling.append(now - self._step_begun_ns)
+            self._settling.append(now - self._meter.begun_ns)
         self._add_line(self._stage, now)
         self._left -= 1
         if self._left <= 0 and self._stage == "settle" and not self._has_settled():
@@ -276,8 +272,7 @@ class Session:
         if self.options.get("stop") and self._may_stop():
             self._stop_training()
         self._ranges.step(self._step + 1)
-        self._fetch_ns = self._micro_steps = 0
-        self._step_begun_ns = time.perf_counter_ns()
+        self._meter.begin(0 if self._over else time.perf_counter_ns())
 
     def _has_settled(self) -> bool:
         """Whether enough steps have passed: of several ranks at the same step in each, whatever their clocks say."""
@@ -314,32 +309,18 @@ class Session:
         a long one more often than not.
         """
         now = time.perf_counter_ns()
-        if self._step_begun_ns:
+        if self._meter.begun_ns:
             self._add_line("after", now)
-            self._step_begun_ns, self._line_due_ns = 0, now + THINNED_NS
-            self._fetch_ns = self._micro_steps = 0
+            self._meter.begin(0)
+            self._line_due_ns = now + THINNED_NS
         elif now > self._line_due_ns:
-            self._step_begun_ns = now
+            self._meter.begin(now)
         if self._ranges.listening:
             self._ranges.step(self._step + 1)
 
     def _add_line(self, stage: str, now: int) -> None:
-        work = self._work.take()
-        line = {
-            "rank": self.rank,
-            "step": self._step,
-            "stage": stage,
-            "unix_ns": time.time_ns(),
-            "ns": now - self._step_begun_ns,
-            "device_ns": None,
-            "data_ns": self._fetch_ns,
-            "micro_steps": self._micro_steps or None,
-            "samples": work.samples,
-            "tokens": work.tokens,
-            "real_tokens": work.real_tokens,
-            **self._memory.read(now),
-            "profiled": self._window is not None or self._under_tool or profiler_is_active(),
-        }
+        profiled = self._window is not None or self._under_tool or profiler_is_active()
+        line = self._meter.line(self.rank, self._step, stage, now, profiled)
         self._journal.add_step(line, hold=self._free is not None and bool(self._devices))
 
     # -- stages
@@ -384,7 +365,7 @@ class Session:
         if self._backward_patch is not None and not (self._follows_optimizers and self._finder.needs_backwards):
             self._backward_patch.undo()
             self._finder.without_backwards()
-        self._step_begun_ns, self._line_due_ns = 0, time.perf_counter_ns() + THINNED_NS
+        self._line_due_ns = time.perf_counter_ns() + THINNED_NS
         self._training.forget()
         self._write()
 
@@ -411,7 +392,7 @@ class Session:
                 self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
             else:
                 self._planned_end = self._step + sum(steps for stage, steps in self._queue if stage != "after")
-        self._work.begin_calls()
+        self._meter.work.begin_calls()
         self._hook_model(ranges=self._ranges.listening)  # NVTX ranges are wanted all along
 
     # -- windows
