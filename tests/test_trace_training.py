@@ -531,3 +531,54 @@ def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     )  # fmt: skip
     assert done.stdout == "no gpuprof here\nFalse False\n", done.stderr
     assert_whole(Run(done, tmp_path / "run"))
+
+
+NVTX = """
+import atexit
+
+class Domain:
+    def __init__(self):
+        self.seen = []
+        atexit.register(lambda: open("nvtx.log", "w").write("\\n".join(self.seen)))
+    def get_event_attributes(self, message, color=None):
+        return message
+    def push_range(self, name):
+        self.seen.append(f"push {name}")
+    def pop_range(self):
+        self.seen.append("pop")
+    def start_range(self, name):
+        self.seen.append(f"start {name}")
+        return name
+    def end_range(self, name):
+        self.seen.append(f"end {name}")
+
+class DummyDomain(Domain):
+    pass
+
+def get_domain(name):
+    return DOMAIN()
+"""
+
+
+def test_nvtx_ranges_have_the_names_of_the_trace(tmp_path: Path):
+    """There is no tool here to listen, so a stand-in of the nvtx package notes what it is told."""
+    (tmp_path / "nvtx.py").write_text(NVTX.replace("DOMAIN", "Domain"))
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    run = trace(tmp_path, "train(40)", "--nvtx", env=env)
+    assert_whole(run)
+    seen = (tmp_path / "nvtx.log").read_text().splitlines()
+    pushed = [line.removeprefix("push ") for line in seen if line.startswith("push ")]
+    assert len(pushed) == seen.count("pop")
+    kineto = {name for name in run.ranges() if not name.startswith(("ProfilerStep", "Optimizer."))}
+    assert set(pushed) == kineto
+    started = [line for line in seen if line.startswith("start ")]
+    assert started[:2] == ["start step_2", "start step_3"]
+    assert seen.index("end step_2") + 1 == seen.index("start step_3")
+
+
+def test_an_nvtx_package_that_turned_itself_off_is_not_believed(tmp_path: Path):
+    (tmp_path / "nvtx.py").write_text(NVTX.replace("DOMAIN", "DummyDomain"))
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NVTX_INJECTION64_PATH": "/nonexistent"}
+    run = trace(tmp_path, "train(40)", env=env)
+    assert run.code == 0
+    assert not (tmp_path / "nvtx.log").read_text()

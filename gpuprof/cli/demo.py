@@ -16,7 +16,7 @@ UNPROFILED_MS = 81.0
 
 AFTERWARDS = (
     "this was one step of a small LoRA fine-tune on an H200, timed with the profiler and without;"
-    " now yours: gpuprof diagnose your-trace.json.gz"
+    " now yours: gpuprof trace train.py, or gpuprof diagnose your-trace.json.gz"
 )
 
 
