@@ -30,6 +30,7 @@ from gpuprof.diagnosis.run import RunFacts, run_facts
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.terminal import plain
+from gpuprof.report.words import label
 from gpuprof.tracefile.model import ABSENT
 from gpuprof.tracefile.read import read_recording
 from gpuprof.tracefile.run import RunFolder, read_run
@@ -564,6 +565,7 @@ def test_a_training_on_the_cpu_is_not_told_how_to_record_a_gpu(tmp_path):
     diagnosis = is_valid(gpuprof.diagnose(run.write(tmp_path / "run", recording)))
     assert diagnosis.steps and diagnosis.steps.unprofiled_ns == 9 * MS
     assert "ran on the CPU" in diagnosis.verdict.summary
+    assert label(diagnosis) == "NO GPU"
 
 
 def test_steps_beyond_the_last_line_count(tmp_path):

@@ -20,12 +20,20 @@ def label(diagnosis: Diagnosis) -> str:
     verdict = diagnosis.verdict
     if _lacks_trace(diagnosis):
         return "NO TRACE"
+    if _ran_on_cpu(diagnosis):
+        return "NO GPU"
     if diagnosis.quality.status == "unusable":
         return "UNUSABLE RECORDING"
     if verdict.bound is None:
         return "NO VERDICT"
     text = "BALANCED" if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
+
+
+def _ran_on_cpu(diagnosis: Diagnosis) -> bool:
+    """A run that was recorded as it should be, and that used no GPU."""
+    issues = {issue.id for issue in diagnosis.quality.issues}
+    return diagnosis.run is not None and not diagnosis.environment.gpus and "no_gpu_events" in issues
 
 
 def _lacks_trace(diagnosis: Diagnosis) -> bool:
