@@ -302,6 +302,29 @@ def test_stop_ends_the_training_once_recorded(tmp_path: Path):
     assert run.rank()["windows"][0]["steps"] == 3
 
 
+def test_stop_waits_for_the_baseline_where_a_tool_records(tmp_path: Path):
+    run = trace(tmp_path, "train(10_000_000)", "--stop", env={"NVTX_INJECTION64_PATH": "/nonexistent"})
+    assert run.code == 0
+    assert run.stages() == {"settle": 5, "baseline_free": 10, "baseline_sync": 10}
+
+
+def test_ranks_stop_at_the_same_step(tmp_path: Path):
+    code = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        loss_of(model, next(batches(1))).backward()
+        opt.step()
+        opt.zero_grad()
+    """
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    run = trace(tmp_path, code, "--stop", command=torchrun)
+    assert run.code == 0, run.stderr
+    assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 30
+
+
 def test_two_trainings_in_one_process(tmp_path: Path):
     run = trace(tmp_path, "train(3); train(50)")
     assert run.code == 0

@@ -269,7 +269,7 @@ class Session:
             self._free.mark()
         if self._left <= 0:
             self._next_stage()
-        if self.options.get("stop") and self._may_stop():
+        if self._may_stop():
             self._stop_training()
         self._ranges.step(self._step + 1)
         self._meter.begin(0 if self._over else time.perf_counter_ns())
@@ -300,7 +300,7 @@ class Session:
             return False
         if self.world_size > 1:
             return self._step >= self._planned_end
-        return self._window is None and not self._more_windows()
+        return self._stage == "after"
 
     def _end_late_step(self) -> None:
         """After the windows a step costs us next to nothing: a look at the clock, and now and then a line.
@@ -317,6 +317,8 @@ class Session:
             self._meter.begin(now)
         if self._ranges.listening:
             self._ranges.step(self._step + 1)
+        if self._may_stop():
+            self._stop_training()
 
     def _add_line(self, stage: str, now: int) -> None:
         profiled = self._window is not None or self._under_tool or profiler_is_active()

@@ -25,6 +25,7 @@ class StepMeter:
         """A step begins; 0 for one that is not timed."""
         self.begun_ns = now
         self.fetch_ns = self.micro_steps = 0
+        self.work.take()
 
     def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:
         """The step that has just ended, as steps.jsonl has it."""
