@@ -95,7 +95,11 @@ class Session:
         except FileExistsError:
             log(folder, f"rank {session.rank} is recorded by another process; this one ({os.getpid()}) is not")
             return None
-        session._open()
+        try:
+            session._open()
+        except BaseException:
+            session.close()
+            raise
         return session
 
     def _wishes(self) -> dict[str, Any]:
