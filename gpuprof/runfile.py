@@ -71,6 +71,10 @@ STAGES = ("settle", "baseline_free", "baseline_sync", "warmup", *WINDOWS, "after
 """What a step was used for, in the order in which a run goes through them."""
 
 
+WINDOW_FILE = r"(" + "|".join(WINDOWS) + r")\.rank\d+\.json"
+"""Pattern of the name of a window's trace that is whole, and not compressed yet."""
+
+
 def rank_file(rank: int) -> str:
     """Name of what one rank says of itself."""
     return f"rank{rank}.json"

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 LOWEST_PRIORITY = 19
 CLEAR_LINE = "\r\x1b[K"
 """Takes the line of a progress bar away, which its owner draws again."""
-_WHOLE = re.compile(r"(" + "|".join(runfile.WINDOWS) + r")\.rank\d+\.json")
 _COPIED_BYTES = 1 << 20
 
 
@@ -112,7 +111,7 @@ def _write_whole(path: Path, text: str) -> None:
 def compress(folder: Path) -> None:
     """Every window that is whole, from .json to .json.gz; one that there is no room for stays as it is."""
     for path in sorted(folder.iterdir()):
-        if _WHOLE.fullmatch(path.name):
+        if re.fullmatch(runfile.WINDOW_FILE, path.name):
             _compress(path)
 
 

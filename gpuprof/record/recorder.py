@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
+from .host import describe_host, own_version
 from .session import Session
 
 
@@ -125,7 +126,7 @@ class Recorder:
         assert self.folder is not None
         before = read_json(self.folder / MANIFEST) or {
             "schema": SCHEMA,
-            "gpuprof": _version(),
+            "gpuprof": own_version(),
             "started": time.time_ns(),
             "command": None,
             "cwd": str(Path.cwd()),
@@ -133,7 +134,7 @@ class Recorder:
             "options": self._options,
             "variables": {},
             "exit": None,
-            "host": {"cpus": os.cpu_count(), "platform": sys.platform},
+            "host": describe_host(),
         }
         write_json(self.folder / MANIFEST, before | {"status": status, "ended": ended})
 
@@ -183,15 +184,6 @@ def _recording_around() -> Any:
     """What holds the session of a `gpuprof trace` around this program; None without one."""
     attach = sys.modules.get("_gpuprof.record.attach")
     return attach.holder if attach is not None and os.environ.get(RUN_VARIABLE) else None
-
-
-def _version() -> str | None:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("gpuprof-toolkit")
-    except PackageNotFoundError:
-        return None
 
 
 def _tell(message: str) -> None:

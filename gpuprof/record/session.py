@@ -26,7 +26,7 @@ from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
 from .ranges import Ranges, find_nvtx, tool_is_listening
-from .schedule import LONGEST_SETTLE, SETTLE_S, plan
+from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .stepmeter import StepMeter
 from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
@@ -440,7 +440,7 @@ class Session:
     def _skip_windows(self, why: str) -> tuple[str, int]:
         self._journal.note(why)
         self._queue.clear()
-        return "after", plan().stages()[-1][1]
+        return "after", AFTER
 
     def _more_windows(self) -> bool:
         return any(stage == "warmup" for stage, _ in self._queue)

@@ -45,7 +45,6 @@ VARIABLES = (
 
 # Compiled when first needed: at the start every millisecond counts.
 _RANK = r"rank(\d+)\.json"
-_LEFTOVER = r"(" + "|".join(runfile.WINDOWS) + r")\.rank\d+\.json"
 
 Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
 """(run folder, whether the training still runs, whether to diagnose) → the command and environment that do it."""
@@ -243,13 +242,14 @@ class _Run:
 
     def _describe(self) -> None:
         """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
+        from .host import describe_host, own_version
         from .redact import redact
 
         if self._folder is None:
             return
-        self._manifest["gpuprof"] = _version()
+        self._manifest["gpuprof"] = own_version()
         self._manifest["command"] = redact(self._target.argv)
-        self._manifest["host"] = _host()
+        self._manifest["host"] = describe_host()
         self._write_manifest(self._folder)
 
     def _ranks(self) -> list[dict[str, Any]]:
@@ -314,7 +314,7 @@ class _Run:
             self._closer = self._close(running=False, diagnose=True)
         if not self._await_closing():
             return
-        if any(re.fullmatch(_LEFTOVER, name) for name in os.listdir(self._folder)):
+        if any(re.fullmatch(runfile.WINDOW_FILE, name) for name in os.listdir(self._folder)):
             self._closer = self._close(running=False, diagnose=False)
             self._await_closing()
 
@@ -438,31 +438,6 @@ def _working_directory() -> str | None:
         return os.getcwd()
     except OSError:
         return None
-
-
-def _version() -> str | None:
-    """Our own version, found without importlib.metadata, which takes longer than some targets."""
-    for folder in (Path(__file__).parents[2], *map(Path, sys.path)):
-        for info in folder.glob("gpuprof_toolkit-*.dist-info"):
-            return info.name.removeprefix("gpuprof_toolkit-").removesuffix(".dist-info")
-    return None
-
-
-def _host() -> dict[str, Any]:
-    system = os.uname()
-    try:
-        cpus = len(os.sched_getaffinity(0))
-    except (AttributeError, OSError):
-        cpus = os.cpu_count() or 1
-    try:
-        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (OSError, ValueError):
-        memory_bytes = None
-    return {
-        "cpus": cpus,
-        "memory_bytes": memory_bytes,
-        "platform": f"{system.sysname}-{system.release}-{system.machine}",
-    }
 
 
 def _as_argument(folder: Path) -> str:

@@ -131,6 +131,8 @@ def next_step(diagnosis: Diagnosis) -> str:
     steps, cost = diagnosis.steps, diagnosis.profiler
     if _lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"
+    if _ran_on_cpu(diagnosis):
+        return "gpuprof trace on a machine with a GPU"
     if diagnosis.quality.status == "unusable":
         return "record again as said above"
     if steps is None or steps.source == "none":

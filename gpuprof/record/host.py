@@ -1,0 +1,34 @@
+"""What a manifest says of gpuprof itself and of the machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def own_version() -> str | None:
+    """Our own version, found without importlib.metadata, which takes longer than some targets."""
+    for folder in (Path(__file__).parents[2], *map(Path, sys.path)):
+        for info in folder.glob("gpuprof_toolkit-*.dist-info"):
+            return info.name.removeprefix("gpuprof_toolkit-").removesuffix(".dist-info")
+    return None
+
+
+def describe_host() -> dict[str, Any]:
+    """Processors that are ours, bytes of memory, and the system."""
+    system = os.uname()
+    try:
+        cpus = len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        cpus = os.cpu_count() or 1
+    try:
+        memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (OSError, ValueError):
+        memory_bytes = None
+    return {
+        "cpus": cpus,
+        "memory_bytes": memory_bytes,
+        "platform": f"{system.sysname}-{system.release}-{system.machine}",
+    }
