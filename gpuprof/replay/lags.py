@@ -1,0 +1,39 @@
+"""The smallest times between one thing and the next on this machine, told from what was recorded.
+
+GPU work starts when three things allow it: its launch (plus a latency), the work before it on its stream (plus a gap),
+and events that it waits for. Only the last of them to come shows its lag. For the others the usual lag is taken,
+which is told from starts that can have had only one reason.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.replay.graph import F64, Mask
+
+CLEAR_NS = 20_000
+"""One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
+FEWEST = 4
+"""Starts that a usual lag is told from."""
+LATENCY_NS, GAP_NS, RETURN_NS = 2_200.0, 1_000.0, 3_000.0
+"""Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
+and from the end of awaited work to the return of the waiting call (medians of H200 recordings)."""
+
+
+def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
+    """The median of the lags that are `clear`, with as many as FEWEST of them."""
+    return float(np.median(lag_ns[clear])) if np.count_nonzero(clear) >= FEWEST else fallback_ns
+
+
+def bind(observed: F64, usual_ns: F64) -> F64:
+    """Lags of the reasons of each start: [starts, reasons] observed lags (NaN: no such reason) and usual ones.
+
+    The reason whose lag is nearest to the usual one (by excess) bound the start and keeps what was observed; the others get
+    the usual lag, or less where less was observed.
+    """
+    excess = np.where(np.isnan(observed), np.inf, observed - usual_ns)
+    lags = np.fmin(observed, usual_ns)
+    rows = np.flatnonzero(np.isfinite(excess).any(axis=1))
+    bound = excess[rows].argmin(axis=1)
+    lags[rows, bound] = observed[rows, bound]
+    return lags

@@ -1,0 +1,198 @@
+"""What waits for what: calls that synchronise, and streams that wait for events of other streams."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.calls import CallKinds, recorded_waits
+from gpuprof.replay.graph import F64
+from gpuprof.replay.lags import CLEAR_NS, RETURN_NS, usual
+from gpuprof.replay.lanes import Pieces
+from gpuprof.replay.work import Work
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, I64
+
+SLACK_NS = 1_000
+"""Host and device clocks agree to about this."""
+LOOK_BACK = 16
+"""Records of events that are tried, from the last backwards, to find the one that a stream waits for."""
+NEAR_NS = 5_000
+"""Work that starts this soon after the end of other work, and late for every reason of its own, waited for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncEdges:
+    """Waits of host calls. Per edge: the piece that ends the call, the work waited for, and the lag of the return."""
+
+    piece: I64
+    source: I64
+    """Index of the work; where it is not yet launched in this round, that of the round before."""
+    wrapped: np.ndarray
+    lag_ns: F64
+    own_of_piece: dict[int, float]
+    """What the call itself takes, for pieces whose call waited."""
+
+
+def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds) -> SyncEdges:
+    """Every wait of a synchronising call for the last work that was launched before it on what it waits for."""
+    trace, (low, high) = timeline.trace, timeline.window
+    calls = trace.calls
+    waits = kinds.waits_device | kinds.waits_stream | kinds.waits_event
+    rows = np.flatnonzero(waits & (calls.start_ns >= low) & (calls.end_ns <= high))
+    piece = pieces.before(calls.thread[rows], calls.end_ns[rows])
+    own = (piece >= 0) & (pieces.call[piece] == rows)
+    rows, piece = rows[own], piece[own]
+    rows, piece = rows[np.argsort(calls.start_ns[rows], kind="stable")], piece[np.argsort(calls.start_ns[rows], kind="stable")]
+    begun = (calls.start_ns[rows] - low).astype(np.float64)
+    returned = (calls.end_ns[rows] - low).astype(np.float64)
+    stream, moment = _what_for(timeline, work, kinds, rows, begun)
+    parts = []
+    device = np.array([d for d, _ in work.streams] or [0])
+    own_device = device[work.stream[_by_thread(timeline, work, calls.thread[rows], begun)]] if len(work) else None
+    for s in range(len(work.streams)):
+        mine = np.flatnonzero((stream == s) | ((stream == -1) & (own_device == device[s])))
+        on_stream = work.stream == s
+        target = work.last_launched(on_stream, moment[mine])
+        wrapped = target < 0
+        last = np.flatnonzero(on_stream)[-1]
+        ended = np.where(wrapped, work.carried_ns[s], work.end_ns[target])
+        seen = ended <= returned[mine] + SLACK_NS  # else it was not what the call waited for
+        parts.append((mine[seen], np.where(wrapped, last, target)[seen], wrapped[seen], ended[seen]))
+    if not parts:
+        none = np.empty(0, np.int64)
+        return SyncEdges(none, none, none.astype(bool), none.astype(np.float64), {})
+    at, source, wrapped, ended = (np.concatenate(column) for column in zip(*parts, strict=True))
+    # Of several streams the last to end is what the call waited for.
+    latest = np.full(len(rows), -np.inf)
+    np.maximum.at(latest, at, ended)
+    waited = latest > begun
+    clear = latest > begun + CLEAR_NS
+    usual_return = usual(returned - latest, clear, RETURN_NS)
+    own_ns = _own(calls.name[rows], returned - begun, waited)
+    # Which of the two made the call as long as it was: its own work, or the wait.
+    by_wait = waited & (returned - latest - usual_return <= returned - begun - own_ns)
+    lag = np.where(by_wait, returned - latest, np.minimum(returned - latest, usual_return))
+    lag = np.where(ended < latest[at], np.minimum(returned[at] - ended, usual_return), lag[at])
+    own_ns = np.where(by_wait, np.minimum(own_ns, returned - begun), returned - begun)
+    return SyncEdges(piece[at], source, wrapped, np.maximum(lag, 0), dict(zip(piece.tolist(), own_ns.tolist(), strict=True)))
+
+
+def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
+    """What calls of each name take when they find nothing to wait for; without such calls the shortest of them."""
+    own = np.empty(len(names))
+    for name in np.unique(names).tolist():
+        mine = names == name
+        free = mine & ~waited
+        own[mine] = np.median(took[free]) if free.any() else min(took[mine].min(), RETURN_NS)
+    return own
+
+
+def _by_thread(timeline: Timeline, work: Work, thread: np.ndarray, t: F64) -> I64:
+    """The last work that each thread launched before t; where it launched none, the last of any thread."""
+    calls = timeline.trace.calls
+    launcher = np.where(work.piece >= 0, calls.thread[work.call] if len(calls) else -1, -1)
+    found = work.last_launched(np.ones(len(work), bool), t)
+    for one in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == one)
+        own = work.last_launched(launcher == one, t[mine])
+        found[mine[own >= 0]] = own[own >= 0]
+    return found
+
+
+def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun: F64) -> tuple[I64, F64]:
+    """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work counts."""
+    calls, low = timeline.trace.calls, timeline.window[0]
+    stream, moment = np.full(len(rows), -1, np.int64), begun.copy()
+    if not len(work):
+        return stream, moment
+    one = np.flatnonzero(~kinds.waits_device[rows])
+    current = _by_thread(timeline, work, calls.thread[rows[one]], begun[one])
+    stream[one] = np.where(current >= 0, work.stream[current], -1)
+    records = np.flatnonzero(kinds.records)
+    records = records[np.argsort(calls.start_ns[records], kind="stable")]
+    for k in np.flatnonzero(kinds.waits_event[rows]).tolist():
+        same = records[calls.thread[records] == calls.thread[rows[k]]]
+        before = np.searchsorted(calls.start_ns[same], calls.start_ns[rows[k]]) - 1
+        if before >= 0:
+            moment[k] = float(calls.start_ns[same[before]] - low)
+            stream[k] = work.stream[_by_thread(timeline, work, calls.thread[rows[k : k + 1]], moment[k : k + 1])[0]]
+    known = recorded_waits(timeline.trace)
+    if known:
+        by_id = {pair: i for i, pair in enumerate(work.streams)}
+        row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
+        device = {d for d, _ in work.streams}
+        for k, correlation in enumerate(calls.correlation[rows].tolist()):
+            if correlation not in known or kinds.waits_device[rows[k]]:
+                continue
+            _, waited, record = known[correlation]
+            found = [by_id[d, waited] for d in device if (d, waited) in by_id]
+            if len(found) == 1:
+                stream[k] = found[0]
+            if kinds.waits_event[rows[k]] and record in row_of:
+                moment[k] = float(calls.start_ns[row_of[record]] - low)
+    return stream, moment
+
+
+def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, I64]:
+    """(work that waits, work it waits for) of streams that wait for an event of another stream.
+
+    Without CUPTI's records of it the waiting stream is that of the thread's next launch, and the event the last that
+    was recorded where another stream had been launched on. An edge that the recording contradicts is dropped.
+    """
+    calls, (low, high) = timeline.trace.calls, timeline.window
+    waits = np.flatnonzero(kinds.stream_waits & (calls.start_ns >= low) & (calls.end_ns <= high))
+    if not len(waits) or len(work.streams) < 2:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    launcher = np.where(work.piece >= 0, calls.thread[work.call], -1)
+    records = np.flatnonzero(kinds.records & (calls.start_ns >= low) & (calls.end_ns <= high))
+    records = records[np.argsort(calls.start_ns[records], kind="stable")]
+    recorded = (calls.start_ns[records] - low).astype(np.float64)
+    guess = _by_thread(timeline, work, calls.thread[records], recorded)
+    known, row_of = recorded_waits(timeline.trace), {}
+    if known:
+        row_of = dict(zip(calls.correlation.tolist(), range(len(calls)), strict=True))
+    numbers = {s: i for i, (_, s) in enumerate(work.streams)}
+    pairs = []
+    for row in waits.tolist():
+        t = float(calls.end_ns[row] - low)
+        waiter = source = -1
+        if int(calls.correlation[row]) in known:
+            own, other, record = known[int(calls.correlation[row])]
+            waiter = numbers.get(own, -1)
+            if record in row_of and other in numbers:
+                at = np.array([calls.start_ns[row_of[record]] - low], np.float64)
+                source = int(work.last_launched(work.stream == numbers[other], at)[0])
+        else:
+            following = np.flatnonzero((launcher == calls.thread[row]) & (work.launched_ns > t))
+            if len(following):
+                waiter = int(work.stream[following[0]])
+                k = int(np.searchsorted(recorded, t)) - 1
+                for candidate in guess[max(k - LOOK_BACK, -1) + 1 : k + 1][::-1].tolist():
+                    if candidate >= 0 and work.stream[candidate] != waiter:
+                        source = candidate
+                        break
+        if waiter < 0 or source < 0:
+            continue
+        target = np.flatnonzero((work.stream == waiter) & (work.launched_ns > t))
+        if len(target) and source < target[0] and work.end_ns[source] <= work.start_ns[target[0]]:
+            pairs.append((int(target[0]), source))
+    unique = sorted(set(pairs))
+    return np.array([a for a, _ in unique], np.int64), np.array([b for _, b in unique], np.int64)
+
+
+def near_edges(work: Work, late: np.ndarray, late_ns: F64) -> tuple[I64, I64]:
+    """(work, work on another stream of its device) for starts that nothing recorded explains, and that end just before.
+
+    `late`: indices of work that started `late_ns` after everything it is known to wait for.
+    """
+    if not len(late) or len(work.streams) < 2:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    device = np.array([d for d, _ in work.streams])[work.stream]
+    order = np.argsort(work.end_ns, kind="stable")
+    k = np.searchsorted(work.end_ns[order], work.start_ns[late], side="right") - 1
+    source = order[np.maximum(k, 0)]
+    good = (k >= 0) & (work.start_ns[late] - work.end_ns[source] < np.minimum(NEAR_NS, late_ns))
+    good &= (work.stream[source] != work.stream[late]) & (device[source] == device[late]) & (source < late)
+    return late[good], source[good]

@@ -1,0 +1,137 @@
+"""The window's GPU work in the order in which it was launched, with the piece of host work that launched it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.calls import CallKinds
+from gpuprof.replay.graph import F64, NEVER, Mask
+from gpuprof.replay.lags import CLEAR_NS, LATENCY_NS, usual
+from gpuprof.replay.lanes import Pieces
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import I64, U8
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """GPU events as columns, in order of launch; times are ns from the window's start."""
+
+    row: I64
+    start_ns: F64
+    end_ns: F64
+    stream: I64
+    """Index into `streams`."""
+    streams: tuple[tuple[int, int], ...]
+    """(device, stream) of each."""
+    call: I64
+    piece: I64
+    """Piece of host work that ends the launching call; -1 where the launch was not recorded."""
+    kind: U8
+    head: Mask
+    """First work of its launch; the others are further nodes of a CUDA graph."""
+    launched_ns: F64
+    """When the launch was done: the end of the call; NaN where not recorded."""
+    previous: I64
+    """The work before on the same stream, or -1."""
+    carried_ns: F64
+    """Per stream, when the work ends that was launched before the window; NEVER where there was none."""
+    blocks: Mask
+    """Copies that their caller waited for."""
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def last_launched(self, where: Mask, t: F64) -> I64:
+        """Of the work in the mask the last that was launched before each t, or -1."""
+        rows = np.flatnonzero(where & (self.piece >= 0))
+        k = np.searchsorted(self.launched_ns[rows], t, side="right") - 1
+        found = np.full(len(t), -1, np.int64)
+        found[k >= 0] = rows[k[k >= 0]]
+        return found
+
+
+def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
+    """All work that belongs to the window."""
+    trace, links, (low, _) = timeline.trace, timeline.links, timeline.window
+    gpu, calls = trace.gpu, trace.calls
+    rows = timeline.members
+    call = links.call[rows]
+    piece = np.full(len(rows), -1, np.int64)
+    linked = np.flatnonzero(call >= 0)
+    at = pieces.before(calls.thread[call[linked]], calls.end_ns[call[linked]])
+    same = (at >= 0) & ((pieces.call[at] == call[linked]) | (pieces.end_ns[at] == calls.end_ns[call[linked]]))
+    piece[linked[same]] = at[same]
+    moment = np.where(piece >= 0, pieces.start_ns[piece] if len(pieces) else 0, gpu.start_ns[rows])
+    order = np.lexsort((gpu.start_ns[rows], moment))
+    rows, call, piece = rows[order], call[order], piece[order]
+    start = (gpu.start_ns[rows] - low).astype(np.float64)
+    end = np.maximum((gpu.end_ns[rows] - low).astype(np.float64), start)
+    pairs, stream = np.unique(np.stack([gpu.device[rows], gpu.stream[rows]], axis=1), axis=0, return_inverse=True)
+    stream = stream.reshape(-1)
+    head = np.ones(len(rows), bool)
+    _, first = np.unique(call[piece >= 0], return_index=True)
+    head[piece >= 0] = False
+    head[np.flatnonzero(piece >= 0)[first]] = True
+    launched = np.where(piece >= 0, calls.end_ns[call] - low if len(calls) else np.nan, np.nan)
+    blocks = (piece >= 0) & head
+    if len(calls):
+        blocks &= kinds.blocking_copy[call] & (calls.end_ns[call] >= gpu.end_ns[rows])
+    return Work(
+        row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
+        call=call, piece=piece, kind=gpu.kind[rows], head=head, launched_ns=launched, previous=previous_of(stream),
+        carried_ns=_carried(timeline, pairs, low), blocks=blocks,
+    )  # fmt: skip
+
+
+def previous_of(key: I64) -> I64:
+    """Index of the row before with the same key, or -1."""
+    order = np.argsort(key, kind="stable")
+    same = np.flatnonzero(np.diff(key[order]) == 0)
+    previous = np.full(len(key), -1, np.int64)
+    previous[order[same + 1]] = order[same]
+    return previous
+
+
+def _carried(timeline: Timeline, pairs: np.ndarray, low: int) -> F64:
+    gpu, links = timeline.trace.gpu, timeline.links
+    before = np.ones(len(gpu), bool)
+    before[timeline.members] = False
+    before &= np.minimum(gpu.start_ns, np.where(links.call >= 0, links.begun_ns, gpu.start_ns)) < low
+    result = np.full(len(pairs), NEVER)
+    for i, (device, stream) in enumerate(pairs.tolist()):
+        rows = before & (gpu.device == device) & (gpu.stream == stream)
+        if rows.any():
+            result[i] = float(gpu.end_ns[rows].max() - low)
+    return result
+
+
+def copy_own_ns(timeline: Timeline, work: Work) -> F64:
+    """What a blocking copy's call does before its copy can start; NaN on other work.
+
+    Told by copies that started on an idle stream: there the launch is all that they waited for.
+    """
+    own = np.full(len(work), np.nan)
+    rows = np.flatnonzero(work.blocks)
+    if not len(rows):
+        return own
+    calls, low = timeline.trace.calls, timeline.window[0]
+    begun = (calls.start_ns[work.call[rows]] - low).astype(np.float64)
+    free = np.where(work.previous[rows] >= 0, work.end_ns[work.previous[rows]], work.carried_ns[work.stream[rows]])
+    latency = usual(
+        work.start_ns - work.launched_ns,
+        (work.piece >= 0) & ~work.blocks & work.head & (work.start_ns - _free_ns(work) > CLEAR_NS),
+        LATENCY_NS,
+    )
+    until = work.start_ns[rows] - begun - latency
+    idle = work.start_ns[rows] - free > CLEAR_NS
+    typical = float(np.median(until[idle])) if idle.any() else LATENCY_NS
+    # A copy that queued behind other work shows only that it did not take longer than that.
+    own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, work.end_ns[rows] - begun)
+    return own
+
+
+def _free_ns(work: Work) -> F64:
+    """When the stream of each work was free for it."""
+    return np.where(work.previous >= 0, work.end_ns[work.previous], work.carried_ns[work.stream])
