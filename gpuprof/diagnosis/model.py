@@ -342,6 +342,107 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class RooflineSummary:
+    """The window's kernel time by what limits it; the five sum to `kernels.total_ns`."""
+
+    ceilings: dict[str, Any]
+    """What they are of (`gpu`, `source`), `flops` per dtype (FLOP/s) and `memory_bytes_per_s`."""
+    mfu: float | None
+    hfu: float | None
+    compute_ns: int
+    memory_ns: int
+    latency_ns: int
+    inefficient_ns: int
+    unmodelled_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How well the untouched graph replays what was recorded."""
+
+    error: float | None
+    """Of the window's length, as a share."""
+    shown: bool
+    """Whether it is good enough for predictions."""
+    reason: str = ""
+    """Why there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivity:
+    """What twice as fast a resource gains: 2 · (T − T') / T, 1 where it halves the step. None: not known."""
+
+    host: float
+    input: float
+    transfer: float
+    communication: float
+    device: float
+    compute: float | None
+    memory: float | None
+    latency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Something in the recording that a person can go and look at."""
+
+    text: str
+    start_ns: int | None = None
+    ns: int | None = None
+    where: str | None = None
+    """The track: `GPU 0` or a host thread, and the op, module or frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An expected value and its 80 % interval."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The rest of the run: as it is, and with a fix."""
+
+    now: int
+    low: int
+    expected: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem with its evidence and the fix, replayed."""
+
+    id: str
+    title: str
+    severity: Literal["high", "medium", "low"]
+    evidence: tuple[Evidence, ...]
+    fix: str
+    step_ns: Range
+    """The unprofiled step with the fix."""
+    speedup: Range
+    """Of the training: more work in a step counts."""
+    work: float = 1.0
+    """How many times the work of a step is done in it."""
+    remaining_ns: Remaining | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Several fixes at once."""
+
+    ids: tuple[str, ...]
+    titles: tuple[str, ...]
+    step_ns: Range
+    speedup: Range
+    work: float = 1.0
+    remaining_ns: Remaining | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     bound: Bound | None
     family: Family | None
@@ -368,6 +469,11 @@ class Diagnosis:
     verdict: Verdict
     run: Run | None = None
     """Where the recording is of a run that `gpuprof trace` made."""
+    roofline: RooflineSummary | None = None
+    replay: Replay = Replay(None, False)
+    sensitivities: Sensitivity | None = None
+    findings: tuple[Finding, ...] = ()
+    combined: Combined | None = None
     _tables: Tables | None = field(default=None, repr=False, compare=False)
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
 

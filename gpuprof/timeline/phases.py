@@ -97,17 +97,18 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     mark[autograd_op] = BACKWARD
     # Under checkpointing the forward runs again inside the backward: with gradients on, so its ops have a sequence
     # number, and no forward thread, which backward ops have.
+    within = _inside_any(nesting, autograd_op)
     again = (
         (ops.kind == OP)
         & ~autograd_op
         & (ops.sequence != ABSENT)
         & (ops.sequence >= 0)
         & (ops.forward_thread == 0)
-        & _inside_any(nesting, autograd_op)
+        & within
     )
     mark[again] = RECOMPUTE
     phase = inherit(mark, nesting.parent, _UNSET)
-    main = _main_thread(trace, autograd_op)
+    main = _main_thread(trace, autograd_op | within)
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main}
     backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), steps)
     optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
@@ -154,7 +155,7 @@ def _marks(trace: Trace) -> U8:
 
 
 def _main_thread(trace: Trace, autograd_op: np.ndarray) -> int:
-    """The thread with most ops that are not autograd's."""
+    """The thread with most ops that are not autograd's, nor inside one of those (recomputation)."""
     threads, counts = np.unique(trace.ops.thread[~autograd_op & (trace.ops.forward_thread == 0)], return_counts=True)
     if not len(threads):
         threads, counts = np.unique(trace.ops.thread[~autograd_op], return_counts=True)

@@ -1,0 +1,76 @@
+"""The replayed part of a diagnosis: the graph of the steps, the profiler's cost taken out, what binds, and the fixes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.model import Replay
+from gpuprof.replay.build import build
+from gpuprof.replay.graph import DEVICE, F64, Graph
+from gpuprof.replay.overhead import Removal, remove_profiler
+from gpuprof.replay.sensitivity import Sensitivities, sensitivities
+from gpuprof.replay.simulate import simulate
+from gpuprof.timeline.timeline import Timeline
+
+WORST_ERROR = 0.05
+"""A graph that misses the recorded steps by more than this predicts nothing."""
+UNLAUNCHED = 0.25
+"""With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be replayed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """One recording replayed."""
+
+    replay: Replay
+    removal: Removal
+    sensitivities: Sensitivities
+
+
+def analyse(
+    timeline: Timeline, roofline: Roofline | None, measured_ns: float | None, spread: tuple[float, float] | None
+) -> tuple[Replay, Analysis | None]:
+    """Replays the window; no analysis where that fails, and why it did.
+
+    `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed.
+    """
+    graph = build(timeline)
+    if not len(graph) or not graph.on_gpu.any():
+        return Replay(None, False, "no GPU work to replay"), None
+    error = replay_error(graph)
+    if not error <= WORST_ERROR:
+        text = f"the replay misses the recorded steps by {100 * error:.0f} %"
+        return Replay(error, False, text), None
+    lost = _unlaunched_share(timeline)
+    if lost > UNLAUNCHED:
+        text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
+        return Replay(error, False, text), None
+    removal = remove_profiler(graph, measured_ns, spread)
+    found = sensitivities(removal.graph, bound_parts(roofline) if roofline else None)
+    replay = Replay(error, True)
+    return replay, Analysis(replay, removal, found)
+
+
+def replay_error(graph: Graph) -> float:
+    """How far the untouched graph's steps end from where they ended, at most, as a share of the window."""
+    low, _ = graph.timeline.window
+    recorded = (graph.timeline.steps.end_ns - low).astype(np.float64)
+    found = simulate(graph).step_end_ns
+    return float(np.abs(found - recorded).max() / recorded[-1])
+
+
+def _unlaunched_share(timeline: Timeline) -> float:
+    gpu, rows = timeline.trace.gpu, timeline.members
+    ns = (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+    total = float(ns.sum())
+    return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0
+
+
+def bound_parts(roofline: Roofline) -> dict[str, F64]:
+    """Per GPU event its whole time under what limits it."""
+    split = roofline.split
+    whole = sum(split.parts).astype(np.float64)
+    return {name: np.where(split.bound == code, whole, 0.0) for code, name in enumerate(("compute", "memory", "latency"))}

@@ -1,0 +1,116 @@
+"""What a finding looks at: the timeline, the step's graph without the profiler's cost, and what is known of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.gaps import GapColumns
+from gpuprof.diagnosis.model import Device, Kernels, Run
+from gpuprof.diagnosis.stack import Stack
+from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.overhead import ROUNDS, Removal
+from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.replay.simulate import Schedule, simulate
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.nesting import climb, inherit
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import I64, Trace
+
+Change = Callable[[Graph], Graph]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One recording with everything that is known about it."""
+
+    timeline: Timeline
+    gaps: GapColumns
+    devices: tuple[Device, ...]
+    kernels: Kernels
+    removal: Removal
+    sensitivities: Sensitivities
+    roofline: Roofline | None
+    run: Run | None
+    stack: Stack
+    _cache: dict = field(default_factory=dict, repr=False)
+
+    @property
+    def trace(self) -> Trace:
+        return self.timeline.trace
+
+    @property
+    def graph(self) -> Graph:
+        """The recorded steps without the profiler's cost."""
+        return self.removal.graph
+
+    @property
+    def step_ns(self) -> float:
+        """The step that everything is compared with."""
+        return self.removal.step_ns
+
+    @property
+    def steps(self) -> int:
+        return self.graph.steps
+
+    def step_of(self, graph: Graph) -> float:
+        """What a step takes of a changed graph, ns."""
+        return simulate(graph, ROUNDS).step_ns
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The unchanged graph in its loop."""
+        return simulate(self.graph, ROUNDS)
+
+    # -- where things are, as masks
+
+    def ops_named(self, test: Callable[[str], object]) -> Mask:
+        """Rows of ops (annotations too) whose name passes."""
+        return self.trace.rows_named(self.trace.ops.name, test)
+
+    def ops_within(self, ops: Mask) -> Mask:
+        """Rows of ops that are, or lie in, one of the ops of a mask."""
+        found = climb(np.arange(len(ops)), self.timeline.nesting.parent, lambda rows, _: ~ops[rows])
+        return found >= 0
+
+    def outermost(self, ops: Mask) -> I64:
+        """Rows of the mask that lie in no other of its rows."""
+        rows = np.flatnonzero(ops)
+        above = climb(self.timeline.nesting.parent[rows], self.timeline.nesting.parent, lambda r, _: ~ops[r])
+        return rows[above < 0]
+
+    def nodes_within(self, ops: Mask) -> Mask:
+        """Nodes of the graph, host work and what it launched, that lie in the ops of a mask or in what those hold."""
+        inside = np.append(self.ops_within(ops), False)
+        return inside[self.graph.scope]
+
+    def nodes_of_gpu(self, rows: Mask) -> Mask:
+        """Nodes of the GPU events of a mask over the trace's."""
+        return np.append(rows, False)[self.graph.gpu_row]
+
+    def nodes_in_calls(self, calls: Mask) -> Mask:
+        """Host nodes (own work and waits) of the calls of a mask over the trace's."""
+        return np.append(calls, False)[self.graph.call] & ~self.graph.on_gpu
+
+    def category(self, *names: str) -> Mask:
+        """GPU events of the trace of some categories."""
+        return np.isin(self.timeline.category, [CATEGORIES.index(name) for name in names])
+
+    def gpu_within(self, ops: Mask) -> Mask:
+        """GPU events of the window that were launched within the ops of a mask."""
+        inside = np.append(self.ops_within(ops), False)[self.timeline.links.scope]
+        member = np.zeros(len(self.trace.gpu), bool)
+        member[self.timeline.members] = True
+        return inside & member
+
+    def per_step(self, ns_or_count: float) -> float:
+        return ns_or_count / self.steps
+
+    def gpu_ns(self, rows: Mask) -> float:
+        """Summed duration of GPU events."""
+        gpu = self.trace.gpu
+        return float((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())

@@ -1,0 +1,88 @@
+"""The training process prepares its own batches, and the GPU waits for them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import INPUT, Graph
+from gpuprof.replay.transform import scaled
+
+FETCH_NS = (200_000.0, 600_000.0, 2_000_000.0)
+"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory, hand it
+to the pinning thread): at best, usually, at worst."""
+COUNTS = (2, 4, 8, 16)
+SLOWER_BESIDE_OTHERS = 1.3
+"""A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and cores."""
+MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
+
+PAGE = Page(
+    id="input_workers",
+    title="The GPU waits for the next batch",
+    means="""
+The next batch is read, tokenised and collated by the training process itself, between two steps. While it does so nothing is
+launched, and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer contains the input.
+""",
+    detected="""
+Time in the data phase: inside a DataLoader's `__next__`, or a range whose name says that it loads data. It counts if replaying
+the step without it makes the step shorter; time that the GPU spends on work it was given before is no loss.
+""",
+    gain="""
+Host work in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms), and the step
+is replayed. It cannot become shorter than the input's time divided by the number of workers, each 1.3 times slower than the
+training process, since they share its machine. Where workers are already used, the input's own cost is told by what they deliver: one
+batch per worker and step.
+""",
+    wrong="""
+If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is saturated. An
+`IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the training, removes the work
+instead of moving it.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """More workers, where the step gets shorter without the input."""
+    graph = case.graph
+    nodes = graph.resource == INPUT
+    input_ns = float(graph.duration_ns[nodes].sum()) / graph.steps
+    if input_ns < FETCH_NS[1]:
+        return
+    rest = case.step_of(scaled(graph, nodes, 0.0))
+    workers = int((case.run.loader or {}).get("num_workers") or 0) if case.run else 0
+    has_workers = workers > 0 or bool(case.ops_named(MULTIPLE.search).any())
+    if has_workers:
+        # Starved workers deliver one batch each in the time that all of them need: a step.
+        workers = max(workers, 1)
+        batch_ns, wanted = workers * case.step_ns, workers * 2
+    else:
+        batch_ns = input_ns * SLOWER_BESIDE_OTHERS
+        wanted = next((n for n in COUNTS if n * max(rest, 1.0) >= 1.5 * batch_ns), COUNTS[-1])
+
+    def to(fetch_ns: float) -> Change:
+        def change(graph: Graph) -> Graph:
+            left = min(fetch_ns * graph.steps / max(float(graph.duration_ns[nodes].sum()), 1.0), 1.0)
+            return scaled(graph, nodes, left)
+
+        return change
+
+    yield Proposal(
+        title=f"{wanted} input workers" if not has_workers else f"{workers} → {wanted} input workers",
+        evidence=spans(
+            case, f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in the training's own process", nodes
+        ),
+        fix=case.stack.fix(
+            f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
+            transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
+        ),
+        change=to(FETCH_NS[1]),
+        best=to(FETCH_NS[0]),
+        worst=to(FETCH_NS[2]),
+        least_ns=batch_ns / wanted,
+    )

@@ -1,0 +1,56 @@
+"""What a finding proposes: a change of the graph, said in words that a person can act on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.model import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What `gpuprof explain` and docs/findings say about a kind of finding; Markdown."""
+
+    id: str
+    title: str
+    """Names the problem."""
+    means: str
+    """What it is and why it costs time."""
+    detected: str
+    """What in a recording shows it, with the thresholds and their reasons."""
+    gain: str
+    """How the predicted step comes about."""
+    wrong: str
+    """When the prediction, or the advice, does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """One fix for one recording."""
+
+    title: str
+    """The fix in a few words: what a list of fixes shows."""
+    evidence: tuple[Evidence, ...]
+    fix: str
+    """What to write, for the stack of the recording."""
+    change: Change
+    """What the fix does to the graph, as expected."""
+    best: Change | None = None
+    """The same where the fix works as well as it can, and below as badly: eight of ten lie between. None: as expected."""
+    worst: Change | None = None
+    work: float = 1.0
+    """How many times the work of a step is done in it: 8 for eight times the batch."""
+    least_ns: float = 0.0
+    """The step cannot be shorter, for a reason outside the graph (workers that prepare batches)."""
+    spread: float = 1.0
+    """Further factor of uncertainty of the predicted step, both ways: 1.1 means 10 %."""
+    excludes: tuple[str, ...] = ()
+    """Findings that do the same in another way, or are without object after this one."""
+    key: str = ""
+    """Tells several proposals of one finding apart."""
+
+
+Finder = Callable[[Case], Iterable[Proposal]]
+"""`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""

@@ -1,0 +1,216 @@
+"""What recording cost the host, taken out of the graph again.
+
+Every recorded op, call and frame cost the thread that it was recorded on some time, partly inside the interval that was
+written down and partly around it. That cost is taken out of the pieces of host work on either side of each event's begin and end;
+what the step then takes comes from simulating it, since time that the host spends while the GPU is at work is no loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from gpuprof.replay.graph import COMMUNICATION, DEVICE, HOST, INPUT, PEER, F64, Graph
+from gpuprof.replay.simulate import simulate
+from gpuprof.tracefile.model import I64
+
+EVENT_NS = 2_300.0
+"""What a recorded op or call costs, with shapes recorded: the median over fourteen H200 recordings whose step was also timed
+without a profiler (middle half 2.1 to 2.5 µs), by simulating each with this cost removed until it took the measured time."""
+FRAME_NS = 700.0
+"""A recorded Python frame, from the same program recorded with and without stacks: 18,700 frames a step took 14 ms more."""
+KERNEL_RANGE_NS = 15_000.0
+"""What an op takes more that is named as its own kernel: Inductor's launcher formats the kernel's arguments for the profiler."""
+TYPICAL_SHORTEST_NS = 420.0
+"""`aten::as_strided` does next to nothing, so its recorded time tells how fast the host records; this is the median of the
+recordings that EVENT_NS is from."""
+SPREAD = 1.25
+"""Eight of ten of those recordings lie within EVENT_NS ÷ SPREAD and EVENT_NS × SPREAD."""
+NOISE = 0.04
+"""The same program's GPU-bound step differs by this much from one process to the next (clocks, memory placement), in eight of
+ten; so no interval is narrower."""
+LEAST = 0.1
+"""Share of a piece's recorded time that is left at least."""
+MOST = 4.0
+"""A baseline can ask for this many times the usual cost before something else must explain it."""
+ROUNDS = 3
+"""Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
+CLOSE = 1e-3
+"""A fit is good when the step is this near to the measured one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The graph without the profiler's cost, and what is known of that cost."""
+
+    graph: Graph
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    """Eight of ten steps lie between the two."""
+    fitted: bool
+    """Whether a measured step says what the cost was."""
+    cost_ns: float
+    """Removed from the host's work per step."""
+    scale: float
+    """The cost of an event, of the usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """How many recorded events touch each node: numbers of ops, calls, frames and kernel ranges, in fractions.
+
+    A quarter of an op or call belongs to each piece on either side of its begin and of its end; half of a frame to each
+    piece that it begins or ends in.
+    """
+
+    ops: F64
+    calls: F64
+    frames: F64
+    kernel_ranges: F64
+
+    def cost_ns(self, scale: float) -> F64:
+        """What recording added to each node."""
+        events = (self.ops + self.calls) * EVENT_NS + self.frames * FRAME_NS + self.kernel_ranges * KERNEL_RANGE_NS
+        return scale * events
+
+
+def recorded_events(graph: Graph) -> Recorded:
+    """The recorded events around every host node; GPU nodes have none."""
+    timeline = graph.timeline
+    trace, low = timeline.trace, timeline.window[0]
+    begin = np.round(graph.recorded_start_ns).astype(np.int64) + low
+    end = np.round(graph.recorded_end_ns).astype(np.int64) + low
+    host = (graph.lane >= 0) & ~graph.waits
+    own = np.zeros(len(trace.ops), bool)
+    launched = np.flatnonzero(timeline.links.op >= 0)
+    op = timeline.links.op[launched]
+    own[op[trace.ops.name[op] == trace.gpu.name[launched]]] = True
+    tables = (
+        (trace.ops.thread, trace.ops.start_ns, trace.ops.end_ns, False),
+        (trace.calls.thread, trace.calls.start_ns, trace.calls.end_ns, False),
+        (trace.frames.thread, trace.frames.start_ns, trace.frames.end_ns, True),
+        (trace.ops.thread[own], trace.ops.start_ns[own], trace.ops.end_ns[own], False),
+    )
+    counts = []
+    for thread, starts, ends, inside in tables:
+        count = np.zeros(len(graph))
+        for lane in np.unique(graph.lane[host]).tolist():
+            rows = thread == lane
+            times = np.sort(np.concatenate([starts[rows], ends[rows]]))
+            mine = np.flatnonzero(host & (graph.lane == lane))
+            if inside:
+                count[mine] = _between(times, begin[mine], end[mine]) / 2
+            else:
+                count[mine] = (_at(times, begin[mine]) + _at(times, end[mine])) / 4
+        counts.append(count)
+    return Recorded(*counts)
+
+
+def _at(times: I64, t: I64) -> I64:
+    return np.searchsorted(times, t, side="right") - np.searchsorted(times, t, side="left")
+
+
+def _between(times: I64, low: I64, high: I64) -> I64:
+    return np.searchsorted(times, high, side="left") - np.searchsorted(times, low, side="left")
+
+
+def without(graph: Graph, cost_ns: F64) -> Graph:
+    """The graph with `cost_ns` taken out of each host node; what a node cannot give, the next of its lane does.
+
+    Other ranks were recorded too: the time until they come to a collective shrinks in the proportion of this rank's.
+    """
+    lanes = int(graph.lane.max(initial=0)) + 1
+    return graph.with_durations(_reduce(graph.duration_ns, cost_ns, graph.lane, lanes, LEAST))
+
+
+@numba.njit(cache=True)
+def _reduce(duration, cost, lane, lanes, least):  # pragma: no cover - compiled
+    left = duration.copy()
+    debt = np.zeros(lanes)
+    for node in range(len(duration)):
+        if lane[node] < 0:
+            continue
+        wanted = cost[node] + debt[lane[node]]
+        taken = min(wanted, (1 - least) * duration[node])
+        left[node] -= taken
+        debt[lane[node]] = wanted - taken
+    return left
+
+
+def host_pace(graph: Graph) -> float:
+    """How slow the host records, 1 for the host that EVENT_NS is from: the root of its shortest op's time over the usual.
+
+    The root, because half of an event's cost is time in memory and in the clock, which differ less between hosts than the
+    op's own instructions.
+    """
+    trace = graph.timeline.trace
+    name = trace.string_ids.get("aten::as_strided")
+    rows = np.flatnonzero(trace.ops.name == name) if name is not None else np.empty(0, np.int64)
+    if len(rows) < 30:
+        return 1.0
+    shortest = float(np.median((trace.ops.end_ns - trace.ops.start_ns)[rows]))
+    return float(np.clip((shortest / TYPICAL_SHORTEST_NS) ** 0.5, 0.5, 2.0))
+
+
+def remove_profiler(graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None) -> Removal:
+    """The graph as it would have run unprofiled.
+
+    `measured_ns`: a step timed without a profiler, which the cost is then fitted to, and `spread` its 80 % interval.
+    Without it the usual cost per event is removed, and the interval is that of the cost.
+    """
+    events = recorded_events(graph)
+    pace = host_pace(graph)
+    per_step = float(events.cost_ns(1.0).sum()) / graph.steps
+
+    def at(scale: float) -> tuple[Graph, float]:
+        reduced = without(graph, events.cost_ns(scale))
+        return reduced, simulate(reduced, ROUNDS).step_ns
+
+    if measured_ns is None:
+        reduced, step = at(pace)
+        slow, fast = at(pace / SPREAD)[1], at(pace * SPREAD)[1]
+        low, high = _wider(step, fast), _wider(step, slow)
+        return Removal(reduced, step, low, high, False, pace * per_step, pace)
+    scale = _bisect(lambda s: at(s)[1], 0.0, MOST, measured_ns)
+    reduced, step = at(scale)
+    if abs(step - measured_ns) > CLOSE * measured_ns:
+        reduced = _stretched(reduced, measured_ns)
+        step = simulate(reduced, ROUNDS).step_ns
+    low, high = spread or (measured_ns, measured_ns)
+    return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale)
+
+
+def _wider(step: float, bound: float) -> float:
+    """The bound of an interval, moved away from the middle by the noise between processes."""
+    away = np.hypot(np.log(bound / step), np.log1p(NOISE))
+    return float(step * np.exp(away if bound > step else -away))
+
+
+def _bisect(step_of, low: float, high: float, target: float) -> float:
+    """Where a falling function of the scale meets the target, or the end of the range nearest to it."""
+    if step_of(low) <= target:
+        return low
+    if step_of(high) >= target:
+        # Taking out more does not help: take the least that takes out as much.
+        target = step_of(high) * (1 + CLOSE)
+    for _ in range(14):
+        middle = (low + high) / 2
+        low, high = (middle, high) if step_of(middle) > target else (low, middle)
+    return high
+
+
+def _stretched(graph: Graph, target: float) -> Graph:
+    """Host, device and waits all faster or slower by one factor: another clock, a busier machine."""
+    lanes = np.isin(graph.resource, (HOST, INPUT, DEVICE, COMMUNICATION)) | (graph.duration_ns > 0)
+
+    def by(factor: float) -> Graph:
+        return graph.with_durations(np.where(lanes, graph.duration_ns * factor, graph.duration_ns))
+
+    low, high = 0.2, 5.0
+    for _ in range(24):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if simulate(by(middle), ROUNDS).step_ns > target else (middle, high)
+    return by((low * high) ** 0.5)

@@ -1,0 +1,57 @@
+"""What would shorten the step: it is simulated with each resource twice as fast."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.graph import DEVICE, F64, Graph
+from gpuprof.replay.overhead import ROUNDS
+from gpuprof.replay.simulate import simulate
+from gpuprof.replay.transform import scale
+
+
+@dataclass(frozen=True, slots=True)
+class Sensitivities:
+    """2 · (T − T(twice as fast)) / T per resource: 1 where doubling it halves the step, 0 where it changes nothing.
+
+    `compute`, `memory` and `latency` are parts of `device`: only that part of each kernel is twice as fast. None where the
+    kernels' FLOPs and bytes are not known.
+    """
+
+    host: float
+    input: float
+    transfer: float
+    communication: float
+    device: float
+    compute: float | None = None
+    memory: float | None = None
+    latency: float | None = None
+
+
+def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None) -> Sensitivities:
+    """Simulates the graph with each resource twice as fast.
+
+    `parts_ns`: per GPU event of the trace the compute-, memory- and latency-limited part of its time.
+    """
+    step = simulate(graph, ROUNDS).step_ns
+
+    def gain(faster: Graph) -> float:
+        return max(2 * (step - simulate(faster, ROUNDS).step_ns) / step, 0.0) if step > 0 else 0.0
+
+    whole = {name: gain(scale(graph, **{name: 0.5})) for name in ("host", "input", "transfer", "communication", "device")}
+    parts: dict[str, float | None] = {}
+    for name, ns in (parts_ns or {}).items():
+        parts[name] = gain(graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns))
+    return Sensitivities(**whole, **parts)
+
+
+def _share(graph: Graph, part_ns: F64) -> F64:
+    """Per node: which share of its time the part is; 0 for all but compute kernels."""
+    kernels = np.flatnonzero(graph.resource == DEVICE)
+    share = np.zeros(len(graph))
+    rows = graph.gpu_row[kernels]
+    recorded = (graph.recorded_end_ns - graph.recorded_start_ns)[kernels]
+    share[kernels] = np.divide(part_ns[rows], recorded, out=np.zeros(len(rows)), where=recorded > 0)
+    return share
