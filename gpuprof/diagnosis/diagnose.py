@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 
+from gpuprof.costs.roofline import Roofline, roofline
+from gpuprof.diagnosis.analyse import Analysis, analyse, bound_parts
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
@@ -14,15 +19,23 @@ from gpuprof.diagnosis.model import (
     Environment,
     GpuName,
     Issue,
+    Kernels,
     PhaseTime,
+    Profiler,
     Quality,
+    Replay,
+    Sensitivity,
     Source,
     Steps,
     Verdict,
     Window,
 )
+from gpuprof.diagnosis.predict import findings_and_best
+from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
-from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, with_step
+from gpuprof.diagnosis.share_verdict import judge_shares, summary
+from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, shares_of, with_step
+from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
@@ -96,23 +109,83 @@ def diagnose(
     }
     if not found:
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
-    kernels = kernel_summary(timeline, top)
+    roof = roofline(timeline)
+    kernels = kernel_summary(timeline, top, roof)
     recorded = [average_step(device, steps.count) for device in found]
     quality = _with(quality, _mismatch(steps, recorded, of_run=step_ms is None))
-    common["quality"] = quality
+    replay, analysis = (Replay(None, False), None)
+    if quality.status != "unusable":
+        replay, analysis = analyse(timeline, roof, steps.unprofiled_ns, _spread(facts, step_ms))
+    common |= {
+        "quality": quality,
+        "kernels": kernels,
+        "gaps": gap_summary(timeline, columns, top),
+        "replay": replay,
+    }
+    if analysis is None:
+        return _by_shares(common, steps, recorded, kernels, roof, profiler, whole=not trace.reading.truncated)
+    case = Case(
+        timeline, columns, found, kernels, analysis.removal, analysis.sensitivities, roof,
+        facts and facts.run, stack_of(trace, facts and facts.run, _packages(run)),
+    )  # fmt: skip
+    estimated = estimate_devices(case.schedule, case.step_ns)
+    busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
+    verdict = judge(analysis.removal, analysis.sensitivities, roof and bound_parts(roof), summary(busiest, kernels))
+    fixes, combined = findings_and_best(case)
+    steps = replace(
+        steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)
+    )
+    return Diagnosis(
+        **{**common, "steps": steps, "profiler": _profiler(profiler, steps, analysis)},
+        devices_estimated=estimated,
+        verdict=verdict,
+        roofline=roof and summarize(roof, case.step_ns),
+        sensitivities=Sensitivity(*(getattr(analysis.sensitivities, f.name) for f in fields(Sensitivity))),
+        findings=fixes,
+        combined=combined,
+    )
+
+
+def _by_shares(
+    common: dict[str, Any], steps: Steps, recorded: list[Shares], kernels: Kernels, roof: Roofline | None,
+    profiler: Profiler | None, whole: bool,
+) -> Diagnosis:  # fmt: skip
+    """The diagnosis of a recording that cannot be replayed: what its time was spent on."""
     measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in recorded]
-    if quality.status == "unusable":
-        verdict = _no_verdict(quality)
+    if common["quality"].status == "unusable":
+        verdict = _no_verdict(common["quality"])
     else:
         busiest = max(measured or recorded, key=lambda s: s.busy_ns)
-        verdict = judge(busiest, kernels, None if measured else profiler, whole=not trace.reading.truncated)
+        verdict = judge_shares(busiest, kernels, None if measured else profiler, whole=whole)
+    step = steps.unprofiled_ns or steps.recorded_ns
     return Diagnosis(
         **common,
         devices_estimated=None if measured is None else tuple(map(estimate, measured)),
-        gaps=gap_summary(timeline, columns, top),
-        kernels=kernels,
         verdict=verdict,
+        roofline=roof and summarize(roof, step),
     )
+
+
+def _spread(facts: RunFacts | None, step_ms: float | None) -> tuple[float, float] | None:
+    """The 80 % interval of the measured step, where the run timed it."""
+    if step_ms is not None or facts is None or facts.unprofiled is None:
+        return None
+    return float(facts.unprofiled.low_ns), float(facts.unprofiled.high_ns)
+
+
+def _packages(run: RunFolder | None) -> frozenset[str]:
+    return frozenset() if run is None else frozenset(run.own.versions)
+
+
+def _profiler(counted: Profiler | None, steps: Steps, analysis: Analysis) -> Profiler | None:
+    """What recording added to a step: the recorded step less the unprofiled one."""
+    if counted is None:
+        return None
+    removal = analysis.removal
+    low, typical, high = (
+        max(round(steps.recorded_ns - ns), 0) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
+    )
+    return Profiler(counted.events_per_step, low, typical, high)
 
 
 def _without_trace(run: RunFolder, failure: str) -> Diagnosis:

@@ -148,7 +148,7 @@ class HostLevels:
         self._timeline = timeline
         self._known: dict[int, tuple[Intervals, ...]] = {}
         trace = timeline.trace
-        self._transfer, self._sync, self._allocator = _call_kinds(timeline)
+        self._transfer, self._sync, self._allocator = call_kinds(timeline)
         self._profiler = profiler_overhead(trace)
 
     def of(self, thread: int) -> tuple[Intervals, ...]:
@@ -180,7 +180,7 @@ class HostLevels:
         )
 
 
-def _call_kinds(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def call_kinds(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Masks over the calls: blocking copies, synchronisations, allocator calls."""
     trace, links = timeline.trace, timeline.links
     calls, gpu, ops = trace.calls, trace.gpu, trace.ops

@@ -40,13 +40,13 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "kernels": _plain(d.kernels),
         "phases": _plain(d.phases),
         "profiler": _plain(d.profiler),
-        # What the replay and the roofline will tell; until they do, it is not known.
-        "roofline": None,
-        "replay": {"error": None, "shown": False},
-        "sensitivities": None,
-        "ranks": None,
+        "roofline": _plain(d.roofline),
+        "replay": _plain(d.replay),
+        "sensitivities": _plain(d.sensitivities),
+        "ranks": _plain(d.ranks),
         "verdict": _plain(d.verdict),
-        "findings": [],
+        "findings": _plain(d.findings),
+        "combined": _plain(d.combined),
     }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.costs.roofline import Roofline, category_bounds
 from gpuprof.diagnosis.model import CategoryTime, Kernels, KernelTime, NamedTime
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import PHASES
@@ -13,8 +14,11 @@ from gpuprof.tracefile.model import I64, KERNEL, Trace
 _MOVES = ("communication", "memcpy", "memset", "other")
 
 
-def category_bound(category: str) -> str | None:
-    """What usually limits a category, where no FLOPs and bytes are known: tensor cores, or else memory."""
+def category_bound(category: str, roof: Roofline | None = None) -> str | None:
+    """What limits a category: most of its time by the roofline; where that is not known what usually does."""
+    found = category_bounds(roof).get(category) if roof else None
+    if found is not None:
+        return found
     if category in TENSOR_CATEGORIES:
         return "compute"
     return None if category in _MOVES else "memory"
@@ -26,8 +30,8 @@ def durations(timeline: Timeline) -> I64:
     return (gpu.end_ns - gpu.start_ns)[timeline.members].clip(0)
 
 
-def kernel_summary(timeline: Timeline, top: int) -> Kernels:
-    """The window's GPU work, with the `top` kernels by time."""
+def kernel_summary(timeline: Timeline, top: int, roof: Roofline | None = None) -> Kernels:
+    """The window's GPU work, with the `top` kernels by time; `roof`: its FLOPs and bytes, where the GPU is known."""
     trace, links, rows = timeline.trace, timeline.links, timeline.members
     ns = durations(timeline)
     op_name = np.where(links.op[rows] >= 0, trace.ops.name[links.op[rows]] if len(trace.ops) else -1, -1)
@@ -41,7 +45,7 @@ def kernel_summary(timeline: Timeline, top: int) -> Kernels:
         unattributed_ns=int(ns[links.op[rows] < 0].sum()),
         median_ns=int(np.median(ns[kernels])) if kernels.any() else None,
         by_category=tuple(
-            CategoryTime(CATEGORIES[code], time, count, category_bound(CATEGORIES[code]))
+            CategoryTime(CATEGORIES[code], time, count, category_bound(CATEGORIES[code], roof))
             for code, time, count in _grouped(timeline.category[rows], ns)
         ),
         by_op=tuple(
@@ -51,7 +55,7 @@ def kernel_summary(timeline: Timeline, top: int) -> Kernels:
         by_phase=tuple(
             NamedTime(PHASES[code], time, count) for code, time, count in _grouped(timeline.phase[rows], ns)
         ),
-        top=_top(timeline, ns, op_name, top),
+        top=_top(timeline, ns, op_name, top, roof),
     )
 
 
@@ -69,16 +73,19 @@ def _grouped(keys: np.ndarray, ns: I64, names: Trace | None = None) -> list[tupl
     return sorted(found, key=lambda row: (-row[1], names.text(row[0]) or ""))
 
 
-def _top(timeline: Timeline, ns: I64, op_name: I64, top: int) -> tuple[KernelTime, ...]:
+def _top(timeline: Timeline, ns: I64, op_name: I64, top: int, roof: Roofline | None) -> tuple[KernelTime, ...]:
     """The kernels that take most time, each with the op that launches most of it."""
     trace, rows = timeline.trace, timeline.members
     names = trace.gpu.name[rows]
+    roofs = {group.key: group for group in roof.by_name} if roof else {}
     result = []
     for name, time, count in _grouped(names, ns, trace)[:top]:
         mine = names == name
         op = _grouped(op_name[mine], ns[mine], trace)[0][0]
         category = CATEGORIES[_grouped(timeline.category[rows][mine], ns[mine])[0][0]]
         moved = trace.gpu.bytes[rows][mine]
+        copied = sum(moved.tolist()) if (moved >= 0).all() else None
+        group = roofs.get(name)
         result.append(
             KernelTime(
                 name=trace.strings[name],
@@ -86,10 +93,10 @@ def _top(timeline: Timeline, ns: I64, op_name: I64, top: int) -> tuple[KernelTim
                 ns=time,
                 count=count,
                 op=trace.text(op),
-                flops=None,
-                bytes=sum(moved.tolist()) if (moved >= 0).all() else None,
-                bound=category_bound(category),
-                efficiency=None,
+                flops=None if group is None or group.flops is None else round(group.flops),
+                bytes=copied if group is None or group.bytes is None else round(group.bytes),
+                bound=(group and group.bound) or category_bound(category),
+                efficiency=group and group.efficiency,
             )
         )
     return tuple(result)

@@ -474,6 +474,8 @@ class Diagnosis:
     sensitivities: Sensitivity | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    ranks: tuple[Any, ...] | None = None
+    """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
 

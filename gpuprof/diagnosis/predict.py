@@ -10,6 +10,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.model import Combined, Finding, Range, Remaining
 from gpuprof.diagnosis.proposal import Proposal
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.overhead import ROUNDS
 from gpuprof.replay.simulate import simulate
 
@@ -61,22 +62,19 @@ def predict(case: Case, proposal: Proposal) -> Range:
     the profiler cost, and the noise between processes.
     """
 
-    def step(change: Change) -> float:
-        return max(simulate(change(case.graph), ROUNDS).step_ns, proposal.least_ns, 1.0)
+    def step(change: Change, graph: Graph) -> float:
+        return max(simulate(change(graph), ROUNDS).step_ns, proposal.least_ns, 1.0)
 
-    expected = step(proposal.change)
-    best = min(step(proposal.best), expected) if proposal.best else expected
-    worst = max(step(proposal.worst), expected) if proposal.worst else expected
-    low = _away(math.log(expected / best), math.log(proposal.spread), math.log1p(NOISE), _profiler(case, -1))
-    high = _away(math.log(worst / expected), math.log(proposal.spread), math.log1p(NOISE), _profiler(case, 1))
+    graph, removal = case.graph, case.removal
+    expected = step(proposal.change, graph)
+    best = min(step(proposal.best, graph), expected) if proposal.best else expected
+    worst = max(step(proposal.worst, graph), expected) if proposal.worst else expected
+    quicker = min(step(proposal.change, removal.quicker), expected)
+    slower = max(step(proposal.change, removal.slower), expected)
+    always = (math.log(proposal.spread), math.log1p(NOISE))
+    low = _away(math.log(expected / best), math.log(expected / quicker), *always)
+    high = _away(math.log(worst / expected), math.log(slower / expected), *always)
     return Range(round(expected * math.exp(-low)), round(expected), round(expected * math.exp(high)))
-
-
-def _profiler(case: Case, side: int) -> float:
-    removal = case.removal
-    if removal.fitted:
-        return 0.0
-    return abs(math.log((removal.high_ns if side > 0 else removal.low_ns) / removal.step_ns))
 
 
 def _away(*parts: float) -> float:

@@ -113,6 +113,18 @@ def with_step(shares: Shares, step_ns: int) -> Shares:
     )
 
 
+def shares_of(estimate: DeviceEstimate) -> Shares:
+    """An estimated step as shares."""
+    return Shares(
+        device=estimate.device,
+        step_ns=estimate.step_ns,
+        compute_ns=estimate.compute_ns,
+        communication_ns=estimate.communication_ns,
+        copy_ns=estimate.copy_ns,
+        idle_ns={cause.cause: cause.ns for cause in estimate.idle_by_cause},
+    )
+
+
 def estimate(shares: Shares) -> DeviceEstimate:
     """The step in whole ns; its parts sum exactly."""
     step = round(shares.step_ns)

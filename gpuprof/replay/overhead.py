@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuprof.replay.graph import COMMUNICATION, DEVICE, HOST, INPUT, PEER, F64, Graph
 from gpuprof.replay.simulate import simulate
+from gpuprof.replay.transform import scale as by_resource
 from gpuprof.tracefile.model import I64
 
 EVENT_NS = 2_300.0
@@ -26,11 +27,16 @@ KERNEL_RANGE_NS = 15_000.0
 TYPICAL_SHORTEST_NS = 420.0
 """`aten::as_strided` does next to nothing, so its recorded time tells how fast the host records; this is the median of the
 recordings that EVENT_NS is from."""
+FEWEST_OPS = 30
+PACES = (0.6, 3.0)
+"""Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
 SPREAD = 1.25
 """Eight of ten of those recordings lie within EVENT_NS ÷ SPREAD and EVENT_NS × SPREAD."""
 NOISE = 0.04
 """The same program's GPU-bound step differs by this much from one process to the next (clocks, memory placement), in eight of
 ten; so no interval is narrower."""
+HOST_NOISE = 0.05
+"""The same for the host's time, where a measured step says what it is."""
 LEAST = 0.1
 """Share of a piece's recorded time that is left at least."""
 MOST = 4.0
@@ -56,6 +62,9 @@ class Removal:
     """Removed from the host's work per step."""
     scale: float
     """The cost of an event, of the usual one."""
+    quicker: Graph
+    slower: Graph
+    """The graph at the ends of what the host's own time may be: eight of ten lie between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,18 +150,14 @@ def _reduce(duration, cost, lane, lanes, least):  # pragma: no cover - compiled
 
 
 def host_pace(graph: Graph) -> float:
-    """How slow the host records, 1 for the host that EVENT_NS is from: the root of its shortest op's time over the usual.
-
-    The root, because half of an event's cost is time in memory and in the clock, which differ less between hosts than the
-    op's own instructions.
-    """
+    """How slowly the host records, 1 for the median host that EVENT_NS is from: the time of its shortest op over the usual."""
     trace = graph.timeline.trace
     name = trace.string_ids.get("aten::as_strided")
     rows = np.flatnonzero(trace.ops.name == name) if name is not None else np.empty(0, np.int64)
-    if len(rows) < 30:
+    if len(rows) < FEWEST_OPS:
         return 1.0
     shortest = float(np.median((trace.ops.end_ns - trace.ops.start_ns)[rows]))
-    return float(np.clip((shortest / TYPICAL_SHORTEST_NS) ** 0.5, 0.5, 2.0))
+    return float(np.clip(shortest / TYPICAL_SHORTEST_NS, *PACES))
 
 
 def remove_profiler(graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None) -> Removal:
@@ -171,16 +176,19 @@ def remove_profiler(graph: Graph, measured_ns: float | None = None, spread: tupl
 
     if measured_ns is None:
         reduced, step = at(pace)
-        slow, fast = at(pace / SPREAD)[1], at(pace * SPREAD)[1]
+        (slower, slow), (quicker, fast) = at(pace / SPREAD), at(pace * SPREAD)
         low, high = _wider(step, fast), _wider(step, slow)
-        return Removal(reduced, step, low, high, False, pace * per_step, pace)
+        return Removal(reduced, step, low, high, False, pace * per_step, pace, quicker, slower)
     scale = _bisect(lambda s: at(s)[1], 0.0, MOST, measured_ns)
     reduced, step = at(scale)
     if abs(step - measured_ns) > CLOSE * measured_ns:
         reduced = _stretched(reduced, measured_ns)
         step = simulate(reduced, ROUNDS).step_ns
     low, high = spread or (measured_ns, measured_ns)
-    return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale)
+    quicker, slower = (by_resource(reduced, host=factor) for factor in (1 / (1 + HOST_NOISE), 1 + HOST_NOISE))
+    return Removal(
+        reduced, step, min(low, step), max(high, step), True, scale * per_step, scale, quicker, slower
+    )  # fmt: skip
 
 
 def _wider(step: float, bound: float) -> float:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.model import Diagnosis, Issue
-from gpuprof.report import run_words, stepbar, words
+from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -25,6 +25,7 @@ WIDEST = 160
 """Longer lines are not read, only searched."""
 ROWS = 5
 """Kernels shown where nobody asked for more."""
+FIXES = 5
 GAPS = 3
 NOTES = 5
 """Notes of the run that are shown."""
@@ -65,13 +66,15 @@ def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: s
         [*_headline(diagnosis, width), *_summary(diagnosis)],
         _section("quality", _issues(bad)),
         _section("run", [Text(line) for line in run_words.lines(diagnosis)]),
-        _section("step", _step(diagnosis, inner)),
+        _section("step", _step(diagnosis, inner)) + _section("2× as fast", fixes.sensitivities(diagnosis, inner)),
+        _section("fixes", fixes.fixes(diagnosis, inner, max(rows, FIXES))),
         _section("GPU waits", _causes(diagnosis, inner))
         + _section("before", _waits(diagnosis, inner))
         + _section("longest", _longest(diagnosis, inner)),
         _section("kernels", _kernels(diagnosis, inner, rows)) + _section("phases", _phases(diagnosis, inner)),
         _section("profiler", _paragraph(words.profiler(diagnosis)))
         + _section("notes" if len(notes) > 1 else "note", _issues(notes))
+        + _section("replay", _paragraph(fixes.footer(diagnosis), "dim"))
         + _section("source", [Text(words.source(diagnosis, inner), "dim")])
         + _section("next", _paragraph(advice, "bold")),
     ]
@@ -170,8 +173,9 @@ def _step(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def _differs_from_recording(diagnosis: Diagnosis) -> bool:
-    """Whether the headline's step time is another one than the bar's."""
-    return diagnosis.steps is not None and diagnosis.steps.unprofiled_ns is not None
+    """Whether the headline's step time is another one than that of the recording."""
+    steps = diagnosis.steps
+    return steps is not None and (steps.unprofiled_ns is not None or steps.estimated_ns is not None)
 
 
 def _bar(bar: Bar, width: int) -> Text:

@@ -115,6 +115,15 @@ def profiler(diagnosis: Diagnosis) -> str | None:
         return f"The step takes {times:.1f}× as long under the profiler; the waits above are from under it."
     if cost is None:
         return None
+    if steps.estimated_ns is not None:
+        if cost.typical_ns < WORTH_MENTIONING * steps.recorded_ns:
+            return "Recording did not slow the step down noticeably."
+        times = duration_range(cost.low_ns, cost.high_ns)
+        events = amount(cost.events_per_step, "recorded event")
+        return (
+            f"Recording cost {times} of a step, likely {duration(cost.typical_ns)} ({events} a step). The step, the"
+            " verdict and the fixes are without it, the waits as recorded."
+        )
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
         if diagnosis.quality.status != "ok":
             return None
@@ -137,6 +146,8 @@ def next_step(diagnosis: Diagnosis) -> str:
         return "record again as said above"
     if steps is None or steps.source == "none":
         return "add --step REGEX, the name of the range or op that is a step"
+    if diagnosis.findings:
+        return f"gpuprof explain {diagnosis.findings[0].id}"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns
     if steps.unprofiled_ns is None and slowed:
         return "time a step without the profiler, then add --step-ms MS"

@@ -1,0 +1,192 @@
+"""How each device spends a step of the replayed loop, and what its idle time waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.gaps import CAUSES, call_kinds
+from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
+from gpuprof.replay.graph import INPUT, LAUNCH, F64, Graph, Mask
+from gpuprof.replay.simulate import Schedule
+from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
+from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
+from gpuprof.timeline.nesting import inherit
+from gpuprof.tracefile.model import I64
+
+_DEVICE, _PYTHON, _COMMUNICATION = (CAUSES.index(name) for name in ("device", "python", "communication"))
+
+
+def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate, ...]:
+    """The median step of every device in the last round of the loop, in whole ns; its parts sum exactly.
+
+    The round is a circle: work that runs past its end is that of the round before running into its beginning.
+    """
+    graph = schedule.graph
+    timeline = graph.timeline
+    marks = np.concatenate([schedule.finished_ns[-2, -1:], schedule.finished_ns[-1]])
+    middle = int(np.abs(np.diff(marks) - np.median(np.diff(marks))).argmin())
+    low, high = round(float(marks[middle])), max(round(float(marks[middle + 1])), round(float(marks[middle])) + 1)
+    circle = round(float(marks[-1] - marks[0]))
+    causes = _HostCauses(schedule)
+    result = []
+    for device in timeline.devices:
+        nodes = np.flatnonzero(graph.on_gpu)
+        nodes = nodes[timeline.trace.gpu.device[graph.gpu_row[nodes]] == device.device]
+        kind = timeline.kind[graph.gpu_row[nodes]]
+        reached, times = EMPTY, []
+        for k in (COMPUTE, COMMUNICATE, COPY):
+            mine = nodes[kind == k]
+            before = reached.total
+            reached = join(reached, _on_circle(schedule.start_ns[mine], schedule.end_ns[mine], low, high, circle))
+            times.append(reached.total - before)
+        gaps = complement(reached, low, high)
+        by_cause = causes.of(gaps, nodes)
+        result.append(_estimate(device.device, step_ns, high - low, times, by_cause))
+    return tuple(result)
+
+
+def _on_circle(start: F64, end: F64, low: int, high: int, circle: int) -> Intervals:
+    first, last = np.round(start).astype(np.int64), np.round(end).astype(np.int64)
+    turns = [clip(union(first + shift, last + shift), low, high) for shift in (-circle, 0, circle)]
+    return join(*turns)
+
+
+def _estimate(device: int, step_ns: float, span: int, times: list[int], by_cause: dict[int, float]) -> DeviceEstimate:
+    step = round(step_ns)
+    share = step / span
+    work = [int(ns * share) for ns in times]
+    idle = step - sum(work)
+    total = sum(by_cause.values())
+    causes = {CAUSES[c]: int(ns * idle / total) for c, ns in by_cause.items()} if total else {}
+    if causes:
+        causes[max(causes, key=lambda c: causes[c])] += idle - sum(causes.values())
+    elif idle:
+        causes = {"device": idle}
+    waiting = idle - causes.get("device", 0) - causes.get("unknown", 0)
+    return DeviceEstimate(
+        device=device,
+        step_ns=step,
+        compute_ns=work[0],
+        communication_ns=work[1],
+        copy_ns=work[2],
+        idle_ns=idle,
+        cpu_bound_fraction=waiting / step if step else None,
+        idle_by_cause=tuple(CauseTime(c, ns, 0) for c, ns in sorted(causes.items(), key=lambda item: -item[1]) if ns),
+    )
+
+
+class _HostCauses:
+    """What the host was doing while a device of the replayed loop waited for a launch."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        graph = schedule.graph
+        self._cause = host_causes(graph)
+        self._launch = _launching_nodes(graph)
+        self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
+
+    def _lane(self, lane: int) -> tuple[F64, F64, np.ndarray]:
+        """(starts, ends, causes) of a lane's nodes, those that stand still left out."""
+        graph, schedule = self._schedule.graph, self._schedule
+        own = np.flatnonzero((graph.lane == lane) & ~(graph.waits & (graph.call < 0)))
+        # The waiting part of a call lasts from the end of its own work, which stands before it.
+        start = np.where(graph.waits[own], schedule.end_ns[np.maximum(own_before(graph, own), 0)], schedule.start_ns[own])
+        return start, schedule.end_ns[own], self._cause[own]
+
+    def of(self, gaps: Intervals, nodes: I64) -> dict[int, float]:
+        """Cause → ns, summed over the gaps of a device whose work the nodes are."""
+        graph, schedule = self._schedule.graph, self._schedule
+        result: dict[int, float] = {}
+        if not len(gaps):
+            return result
+        order = nodes[np.argsort(schedule.start_ns[nodes], kind="stable")]
+        starts = np.round(schedule.start_ns[order])
+        k = np.searchsorted(starts, gaps.end, side="left")
+        known = k < len(order)
+        awaited = order[np.minimum(k, len(order) - 1)]
+        launch = self._launch[awaited]
+        launched = np.where(known & (launch >= 0), schedule.end_ns[np.maximum(launch, 0)], gaps.start.astype(np.float64))
+        launched = np.where(known, launched, gaps.end)  # at the end of the loop the host is still on its way
+        launched = np.clip(launched, gaps.start, gaps.end)
+        result[_DEVICE] = float((gaps.end - launched).sum())
+        main = graph.timeline.main_thread
+        lane = np.where(known & (launch >= 0), graph.lane[np.maximum(launch, 0)], main)
+        for one in np.unique(lane).tolist():
+            mine = np.flatnonzero(lane == one)
+            a, b = gaps.start[mine].astype(np.float64), launched[mine]
+            left = float((b - a).sum())
+            covered = np.zeros(len(mine))
+            for thread in dict.fromkeys((one, main)):
+                if thread not in self._lanes:
+                    continue
+                start, end, cause = self._lanes[thread]
+                if thread != one:
+                    # Where the launching thread stood still the main one answers, for what is left of each gap.
+                    room = np.maximum((b - a) - covered, 0)
+                    total = _overlap(start, end, a, b)
+                    factor = np.divide(room, total, out=np.zeros(len(mine)), where=total > 0).clip(0, 1)
+                else:
+                    factor = np.ones(len(mine))
+                for code in np.unique(cause).tolist():
+                    part = cause == code
+                    ns = _overlap(start[part], end[part], a, b) * factor
+                    covered += ns
+                    result[code] = result.get(code, 0.0) + float(ns.sum())
+            result[_PYTHON] = result.get(_PYTHON, 0.0) + max(left - float(covered.sum()), 0.0)
+        return result
+
+
+def own_before(graph: Graph, waits: I64) -> I64:
+    """The node of a call's own work, for the nodes of its wait: the source of its edge of host order."""
+    edges = graph.edges
+    first = edges.first[waits]
+    return np.where(graph.waits[waits], edges.source[np.minimum(first, len(edges.source) - 1)], waits)
+
+
+def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
+    """How much of each [low, high) the intervals cover; they follow one another."""
+    if not len(start):
+        return np.zeros(len(low))
+    before = np.concatenate([[0.0], np.cumsum(end - start)])
+
+    def until(t: F64) -> F64:
+        k = np.searchsorted(start, t, side="right")
+        over = np.where(k > 0, np.maximum(end[np.maximum(k - 1, 0)] - t, 0.0), 0.0)
+        return before[k] - over
+
+    return np.maximum(until(high) - until(low), 0.0)
+
+
+def _launching_nodes(graph: Graph) -> I64:
+    """Per node the host node that launched it, or -1."""
+    launch = np.full(len(graph), -1, np.int64)
+    edges = graph.edges
+    rows = np.flatnonzero(edges.kind == LAUNCH)
+    launch[edges.targets()[rows]] = edges.source[rows]
+    return launch
+
+
+def host_causes(graph: Graph) -> np.ndarray:
+    """Per host node the cause that a device waits for while it runs; as for gaps, in their order of precedence."""
+    timeline = graph.timeline
+    calls = timeline.trace.calls
+    cause = np.full(len(graph), _PYTHON, np.uint8)
+    in_op = np.zeros(len(graph), bool)
+    if len(timeline.trace.ops):
+        ops = np.append(timeline.trace.ops.kind == 0, False)
+        in_op = _within_op(graph, ops)
+    cause[in_op | (graph.call >= 0)] = CAUSES.index("launch")
+    if len(calls):
+        copy, sync, allocator = call_kinds(timeline)
+        for name, mask in (("sync", sync), ("allocator", allocator), ("transfer", copy)):
+            cause[np.append(mask, False)[graph.call]] = CAUSES.index(name)
+    cause[graph.resource == INPUT] = CAUSES.index("input")
+    return cause
+
+
+def _within_op(graph: Graph, ops: Mask) -> Mask:
+    """Nodes in an operator, whatever range stands innermost."""
+    timeline = graph.timeline
+    kind = np.where(ops[:-1], 1, -1)
+    inside = np.append(inherit(kind, timeline.nesting.parent, -1) == 1, False)
+    return inside[graph.scope]

@@ -1,0 +1,222 @@
+"""Launches and small kernels that torch.compile would fuse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import COPY, F64, LAUNCH, SYNC, Graph, Mask
+from gpuprof.replay.transform import removed
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.model import I64
+
+COMPILED = re.compile(r"^(Torch-Compiled Region|CompiledFxGraph|## Call CompiledFxGraph|CompiledFunction)|^triton_(poi|red|per)_")
+ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
+"""Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
+MOST_BREAKS = 4
+"""Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its mask are
+one or two, a loop over experts or a hook per layer is many."""
+HOST = (0.7, 1.0, 1.5)
+"""What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at worst. A
+generated wrapper calls the same cuBLAS entry without module, autograd and dispatcher around it."""
+PASS_NS = (300_000.0, 600_000.0, 1_500_000.0)
+"""Guards, flattening and saving of tensors, once for each forward and each backward pass."""
+FUSED = (0.7, 1.0, 1.5)
+"""What fused kernels take, of the longest of them: its traffic is about that of the fused one, which reads what comes from
+outside and writes what goes out, each once."""
+
+PAGE = Page(
+    id="compile",
+    title="Many small kernels, launched one by one from Python",
+    means="""
+In eager mode every operation goes through Python, the module's hooks, autograd and the dispatcher, and launches a kernel of its own.
+`torch.compile` traces the model once, writes one kernel for each chain of elementwise operations and reductions, and calls
+all kernels from a short generated program. So the host does less for each launch, there are fewer launches, and
+what goes from one elementwise operation to the next no longer goes through memory.
+""",
+    detected="""
+Eager forward and backward passes whose replay gets shorter when they are changed as below. Not where compiled regions were
+recorded, nor where the passes wait for values of the device more than four times (a loop over experts, `.item()` in a
+hook): those part the graph into pieces that are too small to gain.
+""",
+    gain="""
+In forward, backward and recomputation, kernels of elementwise operations, casts, norms, softmax and reductions that follow each other become one,
+as long as the longest of them (0.7 to 1.5 times). The host keeps, for each kernel that is left, what the op itself took (0.7 to
+1.5 times), the accumulation of gradients, and 0.3 to 1.5 ms for each pass; all else there is no longer done.
+""",
+    wrong="""
+Batches of changing shapes compile again, up to eight times, before shapes become dynamic: pad to a multiple, or pass
+`dynamic=True`. Compiling takes one to several minutes, which a short run does not earn back. Code that Dynamo cannot trace stays eager.
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and backward work of a graph, as it would be compiled; masks are over its nodes."""
+
+    host: Mask
+    """Host work of the passes."""
+    kept: Mask
+    """Part of it that launches what is not fused, and accumulates gradients."""
+    group: I64
+    """Per GPU node the chain that it is fused in, else -1."""
+    speaker: I64
+    """Per chain the GPU node that stands for it."""
+    launcher: I64
+    """Per chain the host node that launches it."""
+    first: I64
+    """First host node of each pass."""
+    launch_ns: float
+    """What the host does for one launch: the median of the matrix products'."""
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """torch.compile, where nothing is compiled and the passes do not wait for values."""
+    found = passes(case)
+    if found is None:
+        return
+    graph = case.graph
+    launches = int((found.group >= 0).sum())
+    before = float(np.isin(graph.phase[graph.on_gpu], _PHASES).sum()) / graph.steps
+    after = before - (launches - len(found.speaker)) / graph.steps
+    host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
+    arguments = case.stack.arguments
+    yield Proposal(
+        title="torch.compile",
+        evidence=spans(
+            case,
+            f"forward and backward launch {before:,.0f} kernels a step one by one, which takes the host {host_ms:,.0f} ms; "
+            f"fused they are about {after:,.0f}",
+            found.host,
+        ),
+        fix=case.stack.fix(
+            "model.compile()  # before the first step; keep shapes fixed, or model.compile(dynamic=True)",
+            transformers=f"{arguments}(torch_compile=True)",
+            lightning="model = torch.compile(model)  # before Trainer.fit",
+        ),
+        change=compiled(found, 1),
+        best=compiled(found, 0),
+        worst=compiled(found, 2),
+        excludes=("cuda_graphs",),
+    )
+
+
+_PHASES = (FORWARD, BACKWARD, RECOMPUTE)
+
+
+def passes(case: Case) -> Passes | None:
+    """The work that would be compiled; None where it is already, or cannot be as a whole."""
+    graph, trace, links = case.graph, case.trace, case.timeline.links
+    if case.ops_named(COMPILED.search).any() or trace.rows_named(trace.gpu.name, COMPILED.search).any():
+        return None
+    within = np.isin(graph.phase, _PHASES)
+    starts = _starts(case)
+    if not len(starts):
+        return None
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    if (waiting & within).sum() > MOST_BREAKS * len(starts) / 2:
+        return None
+    accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
+    fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
+    memcpy = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoD" in text), False)[graph.gpu_row]
+    fusable |= memcpy & graph.on_gpu & within & ~accumulate
+    group, speaker, launcher = _chains(graph, fusable)
+    if not len(speaker):
+        return None
+    host = within & (graph.lane >= 0) & ~graph.waits
+    left = graph.gpu_row[graph.on_gpu & within & (group < 0)]
+    launching = np.zeros(len(trace.ops) + 1, bool)
+    launching[links.op[left]] = True
+    launching[-1] = False
+    products = np.zeros(len(trace.ops) + 1, bool)
+    rows = left[case.category("gemm")[left]]
+    products[links.op[rows]] = True
+    products[-1] = False
+    mine = host & products[graph.scope]
+    if not mine.any():
+        return None
+    ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))
+    return Passes(
+        host=host,
+        kept=host & (launching[graph.scope] | accumulate),
+        group=group,
+        speaker=speaker,
+        launcher=launcher,
+        first=starts,
+        launch_ns=float(np.median(ns[ns > 0])),
+    )
+
+
+def compiled(found: Passes, way: int) -> Change:
+    """The graph with its passes compiled; `way` 0: as good as it gets, 1: as expected, 2: as bad."""
+
+    def change(graph: Graph) -> Graph:
+        longest = _longest(found, graph.duration_ns)
+        gone = found.host & ~found.kept
+        gone[found.launcher] = False
+        fused = found.group >= 0
+        fused[found.speaker] = False
+        graph = removed(graph, gone | fused)
+        duration = graph.duration_ns.copy()
+        duration[found.kept] *= HOST[way]
+        duration[found.speaker] = longest * FUSED[way]
+        duration[found.launcher] = found.launch_ns * HOST[way]
+        duration[found.first] += PASS_NS[way]
+        return graph.with_durations(duration)
+
+    return change
+
+
+def _longest(found: Passes, duration_ns: F64) -> F64:
+    """Per chain its longest kernel; chains of which another change has left nothing take nothing."""
+    longest = np.zeros(len(found.speaker))
+    rows = np.flatnonzero(found.group >= 0)
+    np.maximum.at(longest, found.group[rows], duration_ns[rows])
+    return longest
+
+
+def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
+    """Chains of neighbouring kernels that fuse: per node its chain, and per chain its last node and what launches that."""
+    group = np.full(len(graph), -1, np.int64)
+    rows = np.flatnonzero(graph.on_gpu)
+    if not len(rows):
+        return group, rows, rows
+    may, phase = fusable[rows], graph.phase[rows]
+    begins = may & ~np.append(False, may[:-1] & (phase[1:] == phase[:-1]))
+    number = np.cumsum(begins) - 1
+    group[rows[may]] = number[may]
+    speaker = np.zeros(int(begins.sum()), np.int64)
+    speaker[number[may]] = rows[may]
+    source = np.full(len(graph), -1, np.int64)
+    launches = graph.edges.kind == LAUNCH
+    source[graph.edges.targets()[launches]] = graph.edges.source[launches]
+    launched = source[speaker] >= 0
+    if not launched.all():
+        # A chain whose launch was not recorded stays as it is.
+        renumber = np.where(launched, np.cumsum(launched) - 1, -1)
+        group = np.where(group >= 0, renumber[group], -1)
+        speaker = speaker[launched]
+    return group, speaker, source[speaker]
+
+
+def _starts(case: Case) -> I64:
+    """First host node of each forward and of each backward pass."""
+    graph, low = case.graph, case.timeline.window[0]
+    begin, end = (x.astype(np.float64) - low for x in (case.timeline.host.backward.start, case.timeline.host.backward.end))
+    host = (graph.lane >= 0) & ~graph.waits
+    found = []
+    for phase, since in ((FORWARD, np.concatenate([[-np.inf], end[:-1]])), (BACKWARD, begin)):
+        rows = np.flatnonzero(host & (graph.phase == phase))
+        rows = rows[np.argsort(graph.recorded_start_ns[rows], kind="stable")]
+        k = np.searchsorted(graph.recorded_start_ns[rows], since[: len(begin)], side="left")
+        found.append(rows[k[k < len(rows)]])
+    return np.unique(np.concatenate(found))

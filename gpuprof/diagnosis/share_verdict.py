@@ -1,0 +1,147 @@
+"""The verdict of the partition, for recordings that cannot be replayed: what the window was spent on.
+
+A share of idle time with a cause is time that the device lost to that cause; what is left is the device's own work.
+This says what a step *is made of*, not what would shorten it, and it knows the profiler's cost only roughly.
+"""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.model import Bound, Family, Kernels, Profiler, Verdict
+from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
+from gpuprof.timeline.categories import TENSOR_CATEGORIES
+
+WAITING_SHARE = 0.25
+"""The device must lose this share of the step to something before that something binds it: removing less than a
+quarter of the step gains less than 1.33×, and a device that works three quarters of the time profits more from
+faster work."""
+
+BALANCED = 0.05
+"""Two shares closer than this are told apart by noise as well as by cause (DESIGN §2)."""
+
+PAUSE_NS = 50_000
+"""From one kernel to the next a device takes some µs; ten times as long is no latency, it waits for something."""
+
+LATENCY_NS = 4_000
+"""Kernels shorter than this are bound by their launch and ramp-up, not by what they compute or move."""
+
+_FAMILY: dict[str, Family] = {
+    "compute": "compute",
+    "memory": "memory",
+    "host": "host",
+    "input": "host",
+    "transfer": "host",
+}
+
+
+def judge_shares(shares: Shares, kernels: Kernels, profiler: Profiler | None, whole: bool) -> Verdict:
+    """What binds the step.
+
+    `profiler`: the cost that is still in the shares, None if they are of a step timed without it. `whole`: no event
+    is missing. Missing GPU events look like idle time, so then only a busy device can be believed.
+    """
+    bound, cause = _bound(shares, kernels)
+    text = summary(shares, kernels)
+    if profiler is not None:
+        after, after_cause = _bound(without_profiler(shares, min(profiler.typical_ns, shares.host_ns)), kernels)
+        if bound is not None and after is not None and after != bound:
+            text += (
+                f" As recorded it looks {_named(bound)}, but the profiler's own cost ({profiler.events_per_step:,}"
+                f" recorded events a step) likely explains that: without it the step is {_named(after)}."
+            )
+            bound, cause = after, after_cause
+    if not whole and shares.busy_ns < (1 - WAITING_SHARE) * shares.step_ns:
+        text += " Events are missing from this file, and a missing kernel looks like a wait: no verdict."
+        bound = cause = None
+    family = None if bound is None else _FAMILY.get(bound, "other")
+    return Verdict(bound=bound, family=family, cause=cause, confidence=None, summary=text)
+
+
+def _bound(shares: Shares, kernels: Kernels) -> tuple[Bound | None, str | None]:
+    lost = _lost(shares)
+    first = max(lost, key=lambda b: lost[b])
+    device = shares.compute_ns / shares.step_ns
+    queued, unknown = (shares.idle_ns.get(cause, 0) / shares.step_ns for cause in ("device", "unknown"))
+    if unknown >= max(WAITING_SHARE, device, lost[first], queued):
+        return None, None
+    if sum(lost.values()) >= WAITING_SHARE and (lost[first] >= WAITING_SHARE / 2 or lost[first] > device):
+        return first, _cause(shares) if first == "host" else None
+    if queued >= max(WAITING_SHARE, device):
+        # All work was launched in time and the device still idles: between short kernels that is latency, a longer
+        # wait is for a stream, a rank or a device that this recording does not explain.
+        return ("latency" if shares.pause_ns < PAUSE_NS else None), None
+    return _device_bound(kernels), None
+
+
+def _lost(shares: Shares) -> dict[Bound, float]:
+    """Share of the step lost to each thing that is not the device's own work."""
+    idle = shares.idle_ns
+    times: dict[Bound, float] = {
+        "host": shares.host_ns,
+        "input": idle.get("input", 0),
+        "transfer": idle.get("transfer", 0) + shares.copy_ns,
+        "communication": idle.get("communication", 0) + shares.communication_ns,
+    }
+    return {bound: ns / shares.step_ns for bound, ns in times.items()}
+
+
+def _cause(shares: Shares) -> str:
+    """The host's part that costs most; the profiler's own time is nobody's cause."""
+    return max((c for c in HOST_CAUSES if c != "profiler"), key=lambda c: shares.idle_ns.get(c, 0))
+
+
+def _device_bound(kernels: Kernels) -> Bound:
+    """Compute, memory or latency, by the categories of the kernels: FLOPs and bytes are not yet weighed."""
+    tensor = sum(c.ns for c in kernels.by_category if c.category in TENSOR_CATEGORIES)
+    rest = sum(c.ns for c in kernels.by_category if c.bound == "memory")
+    total = tensor + rest
+    if not total:
+        return "memory"
+    if kernels.median_ns is not None and kernels.count and total / kernels.count < LATENCY_NS:
+        return "latency"
+    if abs(tensor - rest) < BALANCED * total:
+        return "balanced"
+    return "compute" if tensor > rest else "memory"
+
+
+def summary(shares: Shares, kernels: Kernels) -> str:
+    """One or two sentences: how much of the step the device works, and what it waits for."""
+    step = shares.step_ns
+    text = f"The GPU works {_ms(shares.busy_ns)} of {_ms(step)} a step"
+    if shares.communication_ns > 0.05 * step:
+        text += f", {_ms(shares.communication_ns)} of it in communication that nothing overlaps"
+    text += "."
+    idle = sum(shares.idle_ns.values())
+    if idle < 0.05 * step:
+        alone = shares.communication_ns < WAITING_SHARE * step
+        return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
+    first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
+    pieces = round(kernels.launches_per_step)
+    launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
+    median = kernels.median_ns or 0
+    why = {
+        "launch": f"the host, which launches {launches} a step, half of them under {_us(median)} long",
+        "python": f"the host, which is in Python and launches {launches} a step",
+        "sync": "the host, which had itself waited for the GPU before it launched more",
+        "input": "the next batch",
+        "transfer": "copies that block the host",
+        "allocator": "the host, which is allocating or freeing GPU memory",
+        "profiler": "the profiler's own buffers",
+        "device": "work that is already launched: the streams, ranks or devices that it depends on, or the pauses"
+        " between kernels",
+        "communication": "other ranks",
+        "unknown": "something that the recording does not show",
+    }[first]
+    return f"{text} Most of the rest it waits for {why}."
+
+
+def _named(bound: Bound) -> str:
+    return "balanced" if bound == "balanced" else f"{bound}-bound"
+
+
+def _ms(ns: float) -> str:
+    ms = ns / 1e6
+    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
+
+
+def _us(ns: float) -> str:
+    return f"{max(ns, 100) / 1e3:.2g} µs" if ns < 1e5 else _ms(ns)

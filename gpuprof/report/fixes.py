@@ -1,0 +1,88 @@
+"""What would make the step faster, as lines of text: each resource twice as fast, and the fixes with what they gain."""
+
+from __future__ import annotations
+
+from rich.text import Text
+
+from gpuprof.diagnosis.model import Diagnosis, Finding, Range, Remaining
+from gpuprof.report.lines import flow
+from gpuprof.report.names import escape
+from gpuprof.report.numbers import duration, duration_range, long_duration
+
+RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
+PARTS = ("compute", "memory", "latency")
+SAME = 0.02
+"""A step that changes by less than this is the same step."""
+EXPLAIN = "gpuprof explain"
+
+
+def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """`host −45 %  compute −1 %`: by how much the step shrinks with each resource twice as fast."""
+    found, replay = diagnosis.sensitivities, diagnosis.replay
+    if found is None:
+        reason = replay.reason
+        return [Text(f"not predicted: {escape(reason)}", "dim")] if reason else []
+    names = [name for name in RESOURCES if getattr(found, name) is not None]
+    if all(getattr(found, name) is not None for name in PARTS):
+        names.remove("device")
+    items = []
+    for name in names:
+        less = round(100 * getattr(found, name) / 2)
+        items.append(Text.assemble(f"{name} ", (f"−{less} %", "bold") if less else ("–", "dim")))
+    return flow(items, width)
+
+
+def fixes(diagnosis: Diagnosis, width: int, shown: int) -> list[Text]:
+    """Numbered fixes, most gain first: what it is, the step before and after, and what to write."""
+    steps = diagnosis.steps
+    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    if not now:
+        return []
+    lines = []
+    for number, finding in enumerate(diagnosis.findings[:shown], 1):
+        head = Text.assemble((f"{number}  ", "bold"), (escape(finding.title), "bold"), "   ", gain(finding, now))
+        lines += [head, *(Text(f"   {escape(line)}", "cyan") for line in finding.fix.splitlines())]
+    more = diagnosis.findings[shown:]
+    if more:
+        lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
+    both = diagnosis.combined
+    if both:
+        titles = [f.title for f in diagnosis.findings]
+        numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
+        times = _times(both.speedup)
+        lines.append(Text.assemble((numbers, "bold"), f" together   {_steps(now, both.step_ns)}   {times}"))
+    return lines
+
+
+def gain(finding: Finding, now_ns: float) -> Text:
+    """`74 → 13–30 ms   2.5–5.7×`, or for more work in a step `same step, 8× the work`."""
+    if finding.work != 1.0:
+        change = finding.step_ns.expected / now_ns
+        step = "same step" if abs(change - 1) < SAME else f"step {_steps(now_ns, finding.step_ns)}"
+        return Text(f"{step}, {finding.work:g}× the work   {_times(finding.speedup)}")
+    return Text(f"{_steps(now_ns, finding.step_ns)}   {_times(finding.speedup)}")
+
+
+def _steps(now_ns: float, then: Range) -> str:
+    return f"{duration(now_ns)} → {duration_range(then.low, then.high)}"
+
+
+def _times(speedup: Range) -> str:
+    low, high = (f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in (speedup.low, speedup.high))
+    return f"{low}×" if low == high else f"{low}–{high}×"
+
+
+def footer(diagnosis: Diagnosis) -> str:
+    """`replay error 0.1 % · confidence 0.97 · remaining run 3 h 10 → 0 h 45 with fix 1`."""
+    parts = []
+    if diagnosis.replay.error is not None:
+        parts.append(f"replay error {100 * diagnosis.replay.error:.1f} %")
+    if diagnosis.verdict.confidence is not None:
+        parts.append(f"confidence {diagnosis.verdict.confidence:.2f}")
+    if diagnosis.findings and diagnosis.findings[0].remaining_ns:
+        parts.append(_remaining(diagnosis.findings[0].remaining_ns))
+    return " · ".join(parts)
+
+
+def _remaining(left: Remaining) -> str:
+    return f"remaining run {long_duration(left.now)} → {long_duration(left.expected)} with fix 1"
