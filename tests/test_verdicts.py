@@ -21,7 +21,7 @@ COMMITTED = [
     (ROOT / "gpuprof" / "data" / "demo.json.gz", "host", "launch"),
     (ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz", "input", None),
     (ROOT / "tests" / "data" / "unsloth_llama1b.json.gz", "host", "launch"),
-    (ROOT / "tests" / "data" / "roofline_pair.json.gz", "compute", None),
+    (ROOT / "tests" / "data" / "roofline_pair.json.gz", "memory", None),
 ]
 
 

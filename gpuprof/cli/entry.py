@@ -21,6 +21,8 @@ from gpuprof.errors import GpuprofError
 COMMANDS = {
     "trace": "gpuprof.cli.trace",
     "diagnose": "gpuprof.cli.diagnose",
+    "explain": "gpuprof.cli.explain",
+    "gpus": "gpuprof.cli.gpus",
     "demo": "gpuprof.cli.demo",
 }
 """Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""

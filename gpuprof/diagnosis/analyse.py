@@ -7,18 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline
+from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
+from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.model import Replay
 from gpuprof.replay.build import build
-from gpuprof.replay.graph import DEVICE, F64, Graph
+from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.overhead import Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import simulate
+from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
 
 WORST_ERROR = 0.05
 """A graph that misses the recorded steps by more than this predicts nothing."""
 UNLAUNCHED = 0.25
 """With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be replayed."""
+
+_CODES: dict[str | None, int] = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,7 @@ def analyse(
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
-    found = sensitivities(removal.graph, bound_parts(roofline) if roofline else None)
+    found = sensitivities(removal.graph, bound_parts(timeline, roofline) if roofline else None)
     replay = Replay(error, True)
     return replay, Analysis(replay, removal, found)
 
@@ -69,8 +74,10 @@ def _unlaunched_share(timeline: Timeline) -> float:
     return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0
 
 
-def bound_parts(roofline: Roofline) -> dict[str, F64]:
-    """Per GPU event its whole time under what limits it."""
+def bound_parts(timeline: Timeline, roofline: Roofline) -> dict[str, F64]:
+    """Per GPU event its whole time under what limits it; of work that is not known under what usually limits its like."""
     split = roofline.split
-    whole = sum(split.parts).astype(np.float64)
-    return {name: np.where(split.bound == code, whole, 0.0) for code, name in enumerate(("compute", "memory", "latency"))}
+    whole = np.sum(split.parts, axis=0).astype(np.float64)
+    usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)
+    bound = np.where(split.bound == NO_BOUND, usual[timeline.category], split.bound)
+    return {name: np.where(bound == code, whole, 0.0) for name, code in _CODES.items() if name}

@@ -33,7 +33,7 @@ from gpuprof.diagnosis.model import (
 from gpuprof.diagnosis.predict import findings_and_best
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
-from gpuprof.diagnosis.share_verdict import judge_shares, summary
+from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
 from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, shares_of, with_step
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
@@ -128,9 +128,11 @@ def diagnose(
         timeline, columns, found, kernels, analysis.removal, analysis.sensitivities, roof,
         facts and facts.run, stack_of(trace, facts and facts.run, _packages(run)),
     )  # fmt: skip
-    estimated = estimate_devices(case.schedule, case.step_ns)
+    estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
-    verdict = judge(analysis.removal, analysis.sensitivities, roof and bound_parts(roof), summary(busiest, kernels))
+    verdict = judge(analysis.removal, analysis.sensitivities, roof and bound_parts(timeline, roof), summary(busiest, kernels))
+    if trace.reading.truncated and waits(busiest):
+        verdict = undecided(verdict)
     fixes, combined = findings_and_best(case)
     steps = replace(
         steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)

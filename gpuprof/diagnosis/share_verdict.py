@@ -49,11 +49,20 @@ def judge_shares(shares: Shares, kernels: Kernels, profiler: Profiler | None, wh
                 f" recorded events a step) likely explains that: without it the step is {_named(after)}."
             )
             bound, cause = after, after_cause
-    if not whole and shares.busy_ns < (1 - WAITING_SHARE) * shares.step_ns:
-        text += " Events are missing from this file, and a missing kernel looks like a wait: no verdict."
-        bound = cause = None
     family = None if bound is None else _FAMILY.get(bound, "other")
-    return Verdict(bound=bound, family=family, cause=cause, confidence=None, summary=text)
+    verdict = Verdict(bound=bound, family=family, cause=cause, confidence=None, summary=text)
+    return undecided(verdict) if not whole and waits(shares) else verdict
+
+
+def waits(shares: Shares) -> bool:
+    """Whether the device waits so much that missing events would explain it."""
+    return shares.busy_ns < (1 - WAITING_SHARE) * shares.step_ns
+
+
+def undecided(verdict: Verdict) -> Verdict:
+    """No verdict on a file that lost events, since a device that waits may only seem to."""
+    text = f"{verdict.summary} Events are missing from this file, and a missing kernel looks like a wait: no verdict."
+    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=text)
 
 
 def _bound(shares: Shares, kernels: Kernels) -> tuple[Bound | None, str | None]:

@@ -178,7 +178,8 @@ def _work_edges(
     has_previous = work.previous >= 0
     free = np.where(has_previous, work.end_ns[work.previous], np.where(carried > NEVER, carried, np.nan))
     launched = np.where(work.head, work.launched_ns, np.nan)
-    launched[work.blocks] = (timeline.trace.calls.start_ns[work.call] - low + copy_own)[work.blocks]
+    blocked = np.flatnonzero(work.blocks)
+    launched[blocked] = timeline.trace.calls.start_ns[work.call[blocked]] - low + copy_own[blocked]
     parent = _graph_parent(work)
     waiter, source = events
     awaited = np.full(len(work), np.nan)

@@ -39,12 +39,14 @@ HOST_NOISE = 0.05
 """The same for the host's time, where a measured step says what it is."""
 LEAST = 0.1
 """Share of a piece's recorded time that is left at least."""
-MOST = 4.0
-"""A baseline can ask for this many times the usual cost before something else must explain it."""
+MOST = 1.6
+"""A measured step can ask for this many times the cost that is usual on such a host before something else must explain it."""
 ROUNDS = 3
 """Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
 CLOSE = 1e-3
 """A fit is good when the step is this near to the measured one."""
+FLAT = 5e-3
+"""Where taking out more gains less than this the host's time is no longer what the step waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ def remove_profiler(graph: Graph, measured_ns: float | None = None, spread: tupl
         (slower, slow), (quicker, fast) = at(pace / SPREAD), at(pace * SPREAD)
         low, high = _wider(step, fast), _wider(step, slow)
         return Removal(reduced, step, low, high, False, pace * per_step, pace, quicker, slower)
-    scale = _bisect(lambda s: at(s)[1], 0.0, MOST, measured_ns)
+    scale = _bisect(lambda s: at(s)[1], 0.0, MOST * pace, measured_ns)
     reduced, step = at(scale)
     if abs(step - measured_ns) > CLOSE * measured_ns:
         reduced = _stretched(reduced, measured_ns)
@@ -203,7 +205,7 @@ def _bisect(step_of, low: float, high: float, target: float) -> float:
         return low
     if step_of(high) >= target:
         # Taking out more does not help: take the least that takes out as much.
-        target = step_of(high) * (1 + CLOSE)
+        target = step_of(high) * (1 + FLAT)
     for _ in range(14):
         middle = (low + high) / 2
         low, high = (middle, high) if step_of(middle) > target else (low, middle)

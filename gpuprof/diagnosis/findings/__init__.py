@@ -8,4 +8,7 @@ from gpuprof.diagnosis.proposal import Finder, Page
 _MODULES = (input_workers,)
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
-"""All of them; the order is that of the documentation."""
+"""What is looked for in a recording, in the order of the documentation."""
+
+PAGES: tuple[Page, ...] = tuple(page for page, _ in FINDINGS)
+"""What `gpuprof explain` and docs/findings say."""

@@ -1,0 +1,99 @@
+"""The best rates that a GPU reaches: measured where known, else what is stated times an efficiency that is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.costs.hardware import Gpu, find, load_gpus
+from gpuprof.costs.measured import Measurement, load_measurements
+
+TENSOR_EFFICIENCY = 0.80
+"""Best matrix product over the dense rate: the median of the GPUs in the table that were measured (0.37 for
+the 70 W of a T4, else 0.51 to 1.04)."""
+VECTOR_EFFICIENCY = 0.76
+"""The same for fp32 without tensor cores: 50.9 of 66.9 TFLOP/s on an H200."""
+MEMORY_EFFICIENCY = 0.89
+"""Best copy over the stated bandwidth: 4.24 to 4.28 of 4.8 TB/s on H200s."""
+LINK_EFFICIENCY = 0.85
+"""Pinned copy over the link's rate: 53.2 to 55.4 of 63 GB/s over PCIe 5.0 x16, on H200s."""
+LAUNCH_FLOOR_NS = 1_000
+"""What a kernel takes that does next to nothing: 0.9 to 1.2 µs at the median in recordings of an H200, and so much more
+than its roof takes an elementwise kernel of 0.2 to 2 µs."""
+CHAIN_NS = 5_000
+"""A kernel whose roof is below the launch floor and that takes at most this is a chain of dependent steps (a reduction
+in several stages, a product of few blocks): 99 % of kernels with under 0.1 µs of work end within 3.3 to 6.7 µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What a GPU reaches at best."""
+
+    gpu: Gpu
+    flops: dict[str, float]
+    """dtype → FLOP/s."""
+    peak_flops: dict[str, float]
+    """dtype → dense FLOP/s as stated: what MFU is told against."""
+    memory_bytes_per_s: float
+    """Reads and writes together."""
+    link_bytes_per_s: float | None
+    """Between host and device, one direction."""
+    launch_floor_ns: int
+    chain_ns: int
+    source: str
+    """measured: on this machine; table: on such a GPU, elsewhere; stated: from the datasheet and usual efficiencies."""
+
+
+def ceilings(
+    device_name: str,
+    memory_bytes: int | None = None,
+    gpus: tuple[Gpu, ...] | None = None,
+    measurements: dict[str, Measurement] | None = None,
+) -> Ceilings | None:
+    """Ceilings of the GPU that a driver calls `device_name`; None if it is not known.
+
+    gpus: all that are known, else those of `load_gpus`. measurements: by device name, else those that were saved.
+    """
+    gpu = find(device_name, memory_bytes, load_gpus() if gpus is None else gpus)
+    if gpu is None:
+        return None
+    return ceilings_of(gpu, measurement_of(gpu, measurements))
+
+
+def measurement_of(gpu: Gpu, measurements: dict[str, Measurement] | None = None) -> Measurement | None:
+    """The measurement of such a GPU among these, or among those that were saved."""
+    saved = load_measurements() if measurements is None else measurements
+    return next((m for name, m in saved.items() if find(name, m.memory_bytes, [gpu]) is gpu), None)
+
+
+def ceilings_of(gpu: Gpu, measurement: Measurement | None = None) -> Ceilings:
+    """Ceilings of a row of the table, and of a measurement of it where there is one.
+
+    A rate that was not measured is the stated one times the share that the measured format reached, as that is what
+    the power limit lets through; without any measurement times the usual efficiency.
+    """
+    half = gpu.half_flops
+    reached = gpu.measured_flops / half if gpu.measured_flops and half else TENSOR_EFFICIENCY
+    flops = {
+        dtype: rate * (VECTOR_EFFICIENCY if dtype == "fp32" else min(reached, 1.0))
+        for dtype, rate in gpu.dense_flops.items()
+    }
+    for dtype in ("bf16", "fp16"):
+        if gpu.measured_flops and dtype in flops:
+            flops[dtype] = gpu.measured_flops
+    memory = gpu.measured_bytes_per_s or gpu.memory_bytes_per_s * MEMORY_EFFICIENCY
+    source = "table" if gpu.measured_flops or gpu.measured_bytes_per_s else "stated"
+    link = gpu.host_link_bytes_per_s
+    link = link * LINK_EFFICIENCY if link else None
+    if measurement is not None:
+        flops |= measurement.flops
+        memory, link, source = measurement.memory_bytes_per_s, measurement.link_bytes_per_s, "measured"
+    return Ceilings(
+        gpu=gpu,
+        flops=flops,
+        peak_flops=dict(gpu.dense_flops),
+        memory_bytes_per_s=memory,
+        link_bytes_per_s=link,
+        launch_floor_ns=LAUNCH_FLOOR_NS,
+        chain_ns=CHAIN_NS,
+        source=source,
+    )

@@ -1,0 +1,56 @@
+"""What one kernel has to do: the common currency of all formulas."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuprof.costs.dtypes import UNKNOWN
+
+SECTOR_BYTES = 32
+"""The least that memory hands out: an NVIDIA GPU's cache line comes in sectors of 32 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What a formula must know of the GPU: how much its L2 holds and how many blocks run beside one another."""
+
+    l2_bytes: float
+    multiprocessors: int
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel as it was launched."""
+
+    name: str
+    grid: tuple[int, int, int]
+    threads: int
+    """Per block."""
+
+    @cached_property
+    def blocks(self) -> int:
+        return max(self.grid[0], 1) * max(self.grid[1], 1) * max(self.grid[2], 1)
+
+    def named(self, pattern: str) -> bool:
+        return re.search(pattern, self.name) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Work of a kernel, or of an op whose kernels share it."""
+
+    flops: float = 0.0
+    """Of matrix products and convolutions; other arithmetic never limits and counts as none."""
+    read_bytes: float = 0.0
+    """From memory, repeated reads that the L2 does not catch included."""
+    write_bytes: float = 0.0
+    dtype: int = UNKNOWN
+    """Code of the format of the arithmetic."""
+    kept_bytes: float | None = None
+    """Of `write_bytes` what may still be in the L2 at the end, where the kernel's order of work tells."""
+    repeated_flops: float = 0.0
+    """Part of `flops` that was done before and is done again instead of having been stored."""
+    whole: bool = True
+    """True: of the whole op, which all of its kernels that say so share. False: of this kernel alone."""

@@ -1,0 +1,222 @@
+"""Matrix products: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuprof.costs.arguments import Arguments, Tensor
+from gpuprof.costs.cache import DIRTY_SHARE
+from gpuprof.costs.cost import Cost, Kernel, Machine
+from gpuprof.costs.dtypes import CODE, UNKNOWN, dtype_code
+
+_ACCUMULATORS = 256 * 128
+"""Output elements that one multiprocessor works on at a time: in fp32 half of its 64 K registers."""
+_TILE = re.compile(r"(?<!\d)(\d{1,3})x(\d{1,3})(?!\d)")
+_USUAL_TILE = (128, 128)
+_HELPER = re.compile(
+    r"splitk_?reduce|split_k_kernel|scal_kernel|memset|transpose|copy|elementwise|fill|convert|reduce_kernel|to_?nchw"
+    r"|to_?nhwc|tensorTransform|im2col|quant",
+    re.IGNORECASE,
+)
+_TENSOR_CORE = re.compile(r"tf32|tensorop|s1688|s16816|nvjet|wgmma|hmma|Cijk.*_XF", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`batch` products of [m, k] with [k, n]."""
+
+    batch: float
+    m: float
+    n: float
+    k: float
+    left: Tensor
+    right: Tensor
+    read_bytes: float = 0.0
+    """Beside both factors: a bias, or the output added to."""
+    out_bytes: float | None = None
+    """Per output element; None: as the left factor."""
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+def is_product(name: str) -> bool:
+    """Whether an op of this name is a matrix product that shapes tell all about."""
+    return name in _PRODUCTS
+
+
+def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
+    """The part of an op that is a matrix product which one of its kernels does; None if the shapes do not tell."""
+    make = _PRODUCTS.get(arguments.name)
+    product = make(arguments) if make else None
+    return None if product is None else product_cost(product, kernel, machine)
+
+
+def product_cost(product: Product, kernel: Kernel, machine: Machine) -> Cost:
+    """Cost of a product done by this kernel."""
+    size = product.out_bytes or product.left.element_bytes
+    out = product.batch * product.m * product.n
+    if _HELPER.search(kernel.name):
+        # Adds up the partial sums of a product whose k was split; how many there are only the main kernel knows.
+        return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
+    tall, wide = tile(kernel.name)
+    beside = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
+    rows, columns = math.ceil(product.m / tall), math.ceil(product.n / wide)
+    waves = max(1.0, product.batch * rows * columns / beside)
+    left, right = product.left.bytes / product.batch, product.right.bytes / product.batch
+    written = out * size
+    return Cost(
+        flops=product.flops,
+        read_bytes=product.batch * traffic(left, right, rows, columns, beside, machine.l2_bytes) + product.read_bytes,
+        write_bytes=written,
+        dtype=_arithmetic(product.left.type, kernel.name),
+        kept_bytes=min(written / waves, DIRTY_SHARE * machine.l2_bytes),
+    )
+
+
+def traffic(left: float, right: float, rows: int, columns: int, beside: float, l2_bytes: float) -> float:
+    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are worked on together.
+
+    If both factors fit in the L2 they are read once. Else tiles are handed out along the shorter side of the output:
+    each wave reads all of that side's factor and its own part of the other one, which thus is read once. Where a
+    wave is shorter than the short side, waves are taken to be squares.
+    """
+    if left + right <= l2_bytes:
+        return left + right
+    (short, short_bytes), (long, long_bytes) = sorted([(rows, left), (columns, right)])
+    if beside >= short:
+        return short_bytes * max(1.0, short * long / beside) + long_bytes
+    side = math.sqrt(beside)
+    return short_bytes * max(1.0, long / side) + long_bytes * max(1.0, short / side)
+
+
+def tile(kernel: str) -> tuple[int, int]:
+    """Rows and columns of an output tile, as the kernel's name tells (cuBLAS counts columns first), else the usual."""
+    found = _TILE.search(kernel)
+    if not found:
+        return _USUAL_TILE
+    wide, tall = int(found[1]), int(found[2])
+    return (tall, wide) if min(tall, wide) >= 8 else _USUAL_TILE
+
+
+def _arithmetic(type_name: str, kernel: str) -> int:
+    """fp32 factors go through tensor cores as tf32 only if it was allowed, which the kernel's name shows."""
+    code = dtype_code(type_name)
+    if code == CODE["fp32"] and _TENSOR_CORE.search(kernel) and "simt" not in kernel:
+        return CODE["tf32"]
+    return code if code != UNKNOWN else CODE["fp32"]
+
+
+def _two(left: Tensor | None, right: Tensor | None, read: float = 0.0, out: float | None = None) -> Product | None:
+    """Product of two matrices or stacks of them, as matmul takes them (vectors too)."""
+    if left is None or right is None or not left.shape or not right.shape:
+        return None
+    a = left.shape if len(left.shape) > 1 else (1, *left.shape)
+    b = right.shape if len(right.shape) > 1 else (*right.shape, 1)
+    if a[-1] != b[-2] or not left.elements or not right.elements:
+        return None
+    if len(b) == 2:  # all rows of a stack meet the same matrix
+        return Product(1, math.prod(a[:-1]), b[-1], a[-1], left, right, read, out)
+    batch = max(math.prod(a[:-2]), math.prod(b[:-2]))
+    return Product(batch, a[-2], b[-1], a[-1], left, right, read, out)
+
+
+def _mm(arguments: Arguments) -> Product | None:
+    return _two(arguments.tensor(0), arguments.tensor(1))
+
+
+def _addmm(arguments: Arguments) -> Product | None:
+    added = arguments.tensor(0)
+    read = added.bytes if added is not None and arguments.text(3) not in ("0", "0.") else 0.0
+    return _two(arguments.tensor(1), arguments.tensor(2), read)
+
+
+def _linear(arguments: Arguments) -> Product | None:
+    x, weight, bias = (arguments.tensor(i) for i in range(3))
+    if x is None or weight is None or len(weight.shape) != 2:
+        return None
+    turned = Tensor(weight.shape[::-1], weight.type)
+    return _two(Tensor((math.prod(x.shape[:-1]), x.shape[-1]), x.type), turned, bias.bytes if bias else 0.0)
+
+
+def _scaled_mm(arguments: Arguments) -> Product | None:
+    return _two(arguments.tensor(0), arguments.tensor(1), out=2.0)
+
+
+def _int_mm(arguments: Arguments) -> Product | None:
+    return _two(arguments.tensor(0), arguments.tensor(1), out=4.0)
+
+
+def _grouped_mm(arguments: Arguments) -> Product | None:
+    """Rows (or columns, or k) of a 2-D factor belong to groups, each with a matrix of its own in the other factor."""
+    left, right = arguments.tensor(0), arguments.tensor(1)
+    if left is None or right is None:
+        return None
+    groups = next((t.elements for t in arguments.tensors[2:] if len(t.shape) == 1), 1)
+    out = 2.0 if "scaled" in arguments.name else None
+    a, b = left.shape, right.shape
+    if (len(a), len(b)) == (2, 3):
+        return Product(b[0], a[0] / b[0], b[2], a[1], left, right, out_bytes=out)
+    if (len(a), len(b)) == (3, 2):
+        return Product(a[0], a[1], b[1] / a[0], a[2], left, right, out_bytes=out)
+    if (len(a), len(b)) == (2, 2) and groups:
+        return Product(groups, a[0], b[1], a[1] / groups, left, right, out_bytes=out)
+    return _two(left, right, out=out)
+
+
+def _gemv_4bit(arguments: Arguments) -> Product | None:
+    """`bitsandbytes::gemv_4bit(A, B, …)`: B holds two weights a byte."""
+    x, packed = arguments.tensor(0), arguments.tensor(1)
+    if x is None or packed is None or not x.shape or not x.shape[-1]:
+        return None
+    k = x.shape[-1]
+    return Product(1, x.elements / k, packed.elements * packed.element_bytes * 2 / k, k, x, packed)
+
+
+def _template(arguments: Arguments) -> Product | None:
+    """A product that the compiler generated: its tensors are the factors and, last, the output."""
+    matrices = [t for t in arguments.tensors if len(t.shape) in (2, 3)]
+    if len(matrices) < 3:
+        return None
+    left, right, out = matrices[0], matrices[1], matrices[-1]
+    found = _two(left, right)
+    if found is None or out.elements != found.batch * found.m * found.n:
+        return None
+    return found
+
+
+def template_gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
+    """A compiler-generated kernel whose arguments are those of a matrix product; None if they are not."""
+    product = _template(arguments)
+    return None if product is None else product_cost(product, kernel, machine)
+
+
+_PRODUCTS: dict[str, Callable[[Arguments], Product | None]] = {
+    "aten::mm": _mm,
+    "aten::bmm": _mm,
+    "aten::matmul": _mm,
+    "aten::mv": _mm,
+    "aten::dot": _mm,
+    "aten::vdot": _mm,
+    "aten::addmm": _addmm,
+    "aten::addmm_": _addmm,
+    "aten::_addmm_activation": _addmm,
+    "aten::baddbmm": _addmm,
+    "aten::baddbmm_": _addmm,
+    "aten::addbmm": _addmm,
+    "aten::addmv": _addmm,
+    "aten::addmv_": _addmm,
+    "aten::linear": _linear,
+    "aten::_scaled_mm": _scaled_mm,
+    "aten::_int_mm": _int_mm,
+    "aten::_weight_int8pack_mm": _linear,
+    "aten::_grouped_mm": _grouped_mm,
+    "aten::_scaled_grouped_mm": _grouped_mm,
+    "bitsandbytes::gemv_4bit": _gemv_4bit,
+    "bitsandbytes::gemv_4bit.out": _gemv_4bit,
+    "bitsandbytes::int8_linear_matmul": _linear,
+}

@@ -1,0 +1,125 @@
+"""Measures the first GPU, and the host in front of it; run as a script under the user's own Python with torch.
+
+Imports nothing of gpuprof, for that Python may not have it. Prints one line of JSON; says on stderr why it cannot.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import statistics
+import sys
+import time
+
+ROUNDS = 5
+"""Of each measurement; the best rate counts, as a ceiling is what can be reached."""
+SIZE = 8192
+"""Side of the matrices: large enough that what surrounds the product costs under 1 %."""
+
+
+def best_seconds(torch, work, repeats):
+    """Least mean time of `repeats` runs of `work` over ROUNDS rounds, by events on the device."""
+    work()
+    torch.cuda.synchronize()
+    seconds = []
+    for _ in range(ROUNDS):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(repeats):
+            work()
+        end.record()
+        torch.cuda.synchronize()
+        seconds.append(begin.elapsed_time(end) / 1e3 / repeats)
+    return min(seconds)
+
+
+def product_flops(torch, dtype, size, repeats):
+    """FLOP/s of a square product on random numbers: zeros draw less power and run faster."""
+    left, right = (torch.randn(size, size, device="cuda").to(dtype) for _ in range(2))
+    out = torch.empty(size, size, device="cuda", dtype=dtype)
+    return 2.0 * size**3 / best_seconds(torch, lambda: torch.mm(left, right, out=out), repeats)
+
+
+def copy_bytes_per_s(torch, free_bytes):
+    """Bytes read and written a second by a copy far larger than any cache."""
+    size = min(1 << 30, free_bytes // 8)
+    source, to = (torch.empty(size, dtype=torch.uint8, device="cuda") for _ in range(2))
+    return 2.0 * size / best_seconds(torch, lambda: to.copy_(source), 10)
+
+
+def link_bytes_per_s(torch):
+    """Bytes a second from pinned host memory to the device."""
+    size = 256 << 20
+    source, to = torch.empty(size, dtype=torch.uint8).pin_memory(), torch.empty(size, dtype=torch.uint8, device="cuda")
+    return size / best_seconds(torch, lambda: to.copy_(source, non_blocking=True), 5)
+
+
+def launch_ns(torch):
+    """Host time of a small op, in batches that the launch queue takes without blocking."""
+    x = torch.ones(16, device="cuda")
+    times = []
+    for _ in range(20):
+        torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        for _ in range(400):
+            x.add_(1)
+        times.append((time.perf_counter_ns() - begin) / 400)
+    return statistics.median(times)
+
+
+def host_loop_ns():
+    """Host time of one turn of a plain loop."""
+    times = []
+    for _ in range(ROUNDS):
+        value, turns = 1, 300_000
+        begin = time.perf_counter_ns()
+        for i in range(turns):
+            value = (value * 3 + i) & 0xFFFF
+        times.append((time.perf_counter_ns() - begin) / turns)
+    return min(times)
+
+
+def all_flops(torch, size):
+    """dtype → FLOP/s, for the formats that this GPU multiplies."""
+    rates = {"fp16": product_flops(torch, torch.float16, size, 20)}
+    if torch.cuda.get_device_capability()[0] >= 8 or torch.version.hip:
+        rates["bf16"] = product_flops(torch, torch.bfloat16, size, 20)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        if not torch.version.hip:
+            rates["tf32"] = product_flops(torch, torch.float32, size, 10)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    rates["fp32"] = product_flops(torch, torch.float32, size // 2, 10)
+    return rates
+
+
+def main():
+    try:
+        import torch
+    except ImportError:
+        return "it has no torch"
+    if not torch.cuda.is_available():
+        return "torch sees no GPU"
+    try:
+        free, _ = torch.cuda.mem_get_info()
+        size = SIZE if free > 4 << 30 else SIZE // 2
+        properties = torch.cuda.get_device_properties(0)
+        with torch.no_grad():
+            result = {
+                "device_name": torch.cuda.get_device_name(0),
+                "memory_bytes": properties.total_memory,
+                "flops": all_flops(torch, size),
+                "memory_bytes_per_s": copy_bytes_per_s(torch, free),
+                "link_bytes_per_s": link_bytes_per_s(torch),
+                "launch_ns": launch_ns(torch),
+                "host_loop_ns": host_loop_ns(),
+                "taken": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
+                "torch": torch.__version__,
+            }
+    except RuntimeError as error:  # torch's, of a GPU that is full or busy
+        return str(error).strip().splitlines()[0]
+    print(json.dumps(result))
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

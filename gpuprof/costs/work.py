@@ -1,0 +1,256 @@
+"""FLOPs and bytes of every GPU event of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.costs.arguments import Arguments, parse
+from gpuprof.costs.attention import attention, is_attention
+from gpuprof.costs.cache import kept_bytes
+from gpuprof.costs.convolution import convolution, is_convolution
+from gpuprof.costs.cost import Cost, Kernel, Machine
+from gpuprof.costs.dtypes import UNKNOWN
+from gpuprof.costs.gemm import gemm, is_product, template_gemm
+from gpuprof.costs.hardware import Gpu
+from gpuprof.costs.lists import chunk_fill, is_over_lists, over_lists
+from gpuprof.costs.named import by_name
+from gpuprof.costs.streaming import every_tensor_once, streaming
+from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Trace
+
+F64 = NDArray[np.float64]
+
+UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
+"""An A100's: the middle of what trains today, for a GPU that is not known."""
+_MOST_SHARING = 4
+"""An op that is not torch's own and launches more kernels than this is a whole region: its arguments are not theirs."""
+_TENSOR_CODES = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """Per GPU event of the trace what it has to do. NaN: not known."""
+
+    flops: F64
+    """Of matrix products and convolutions, as executed; 0 for work that does none."""
+    bytes: F64
+    """Read from and written to memory while it runs, as hardware counters show on a cold cache."""
+    traffic_bytes: F64
+    """`bytes` and what it leaves in the L2 to be written back at the cost of who runs next: what its time goes by."""
+    repeated_flops: F64
+    """Part of `flops` that its own algorithm does again (attention's backward)."""
+    dtype: U8
+    """Code of the format of the arithmetic (`costs.dtypes.DTYPES`), UNKNOWN where there is none."""
+    over_link: NDArray[np.bool_]
+    """Copies from, to or between other memories: a link limits them, not the device's memory."""
+    model: NDArray[np.bool_]
+    """Whether FLOPs and bytes are known."""
+
+
+def machine_of(timeline: Timeline, gpu: Gpu | None) -> Machine:
+    """What the formulas need of the GPU: from its row, else from the trace's device properties, else usual."""
+    recorded = [info.properties.get("numSms") for info in timeline.trace.meta.gpus]
+    counts = [n for n in recorded if isinstance(n, int) and n > 0]
+    multiprocessors = (gpu.multiprocessors if gpu else None) or (counts[0] if counts else UNKNOWN_MULTIPROCESSORS)
+    return Machine((gpu.l2_bytes if gpu else None) or UNKNOWN_L2_BYTES, multiprocessors)
+
+
+def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:
+    """FLOPs and bytes of every GPU event, from the op that launched it and how it was launched.
+
+    Each distinct combination of op, arguments and launch is worked out once. Kernels of one op share what is the op's
+    by their durations. A kernel that no op is known for is taken to do the work of the same kernel with the same
+    launch elsewhere in the trace, where all of those agree (replayed CUDA graphs after an eager step).
+    """
+    trace, events = timeline.trace, timeline.trace.gpu
+    count = len(events)
+    columns = {name: np.full(count, np.nan) for name in ("flops", "read", "write", "kept", "repeated")}
+    dtype = np.full(count, UNKNOWN, np.uint8)
+    op = _op_with_arguments(timeline)
+    kernels = np.flatnonzero((events.kind == KERNEL) & (timeline.category != COMMUNICATION))
+    machine = machine_of(timeline, gpu)
+    if len(kernels):
+        _fill_kernels(timeline, kernels, op[kernels], machine, columns, dtype)
+    over_link = _fill_copies(trace, columns)
+    read, write = columns["read"], columns["write"]
+    return KernelWork(
+        flops=columns["flops"],
+        bytes=read + write - columns["kept"],
+        traffic_bytes=read + write,
+        repeated_flops=columns["repeated"],
+        dtype=dtype,
+        over_link=over_link,
+        model=~np.isnan(read),
+    )
+
+
+def _op_with_arguments(timeline: Timeline) -> I64:
+    """Per GPU event its op, or the nearest op around that one whose arguments were recorded."""
+    ops = timeline.trace.ops
+    op = timeline.links.op
+    if not len(ops):
+        return op
+    nearest = climb(op, timeline.nesting.parent, lambda rows, _: (ops.dims[rows] == NO_TEXT) | (ops.kind[rows] != OP))
+    return np.where(nearest >= 0, nearest, op)
+
+
+def _fill_kernels(timeline: Timeline, kernels: I64, op: I64, machine: Machine, columns: dict, dtype: U8) -> None:
+    trace, events = timeline.trace, timeline.trace.gpu
+    launch = _numbered(*(c[kernels].astype(np.int64) for c in _launch_columns(events)))
+    arguments = _numbered(*(np.where(op >= 0, c[op], -2).astype(np.int64) for c in _text_columns(trace)))
+    crowd = _crowd(op)
+    distinct, first, inverse = np.unique(
+        _numbered(arguments, launch, crowd > _MOST_SHARING), return_index=True, return_inverse=True
+    )
+    fill = chunk_fill(_gradient_sizes(trace))
+    parsed: dict[int, Arguments | None] = {}
+    launched: dict[int, tuple[Kernel, Cost | None]] = {}
+    costs = np.full((len(distinct), 5), np.nan)
+    codes = np.full(len(distinct), UNKNOWN, np.uint8)
+    whole = np.zeros(len(distinct), bool)
+    for i, at in enumerate(first.tolist()):
+        said, shape, row = int(arguments[at]), int(launch[at]), int(kernels[at])
+        if said not in parsed:
+            parsed[said] = _arguments(trace, int(op[at]))
+        if shape not in launched:
+            launched[shape] = (kernel := _kernel(trace, row)), by_name(kernel)
+        kernel, cost = launched[shape]
+        known = parsed[said]
+        if cost is None and known is not None:
+            category = int(timeline.category[row])
+            cost = _cost(known, kernel, machine, category, bool(crowd[at] > _MOST_SHARING), fill)
+        if cost is not None:
+            kept = cost.kept_bytes
+            if kept is None:
+                kept = kept_bytes(cost.read_bytes, cost.write_bytes, machine.l2_bytes)
+            costs[i] = cost.flops, cost.read_bytes, cost.write_bytes, kept, cost.repeated_flops
+            codes[i], whole[i] = cost.dtype, cost.whole
+    duration = (events.end_ns - events.start_ns)[kernels].clip(0)
+    share = _shares(op, whole[inverse] & (op >= 0), duration)
+    values = costs[inverse] * share[:, None]
+    code = codes[inverse]
+    _borrow(values, code, launch, op)
+    for name, column in zip(("flops", "read", "write", "kept", "repeated"), values.T, strict=True):
+        columns[name][kernels] = column
+    dtype[kernels] = code
+
+
+def _launch_columns(events) -> tuple:
+    return (events.name, events.grid_x, events.grid_y, events.grid_z, events.block_x, events.block_y, events.block_z)
+
+
+def _text_columns(trace: Trace) -> tuple:
+    ops = trace.ops
+    return ops.name, ops.dims, ops.types, ops.strides, ops.concrete
+
+
+def _numbered(*keys: np.ndarray) -> I64:
+    """One number per row that is the same where all keys are the same."""
+    number = np.zeros(len(keys[0]), np.int64)
+    for key in keys:
+        _, code = np.unique(key, return_inverse=True)
+        _, number = np.unique(number * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
+    return number.astype(np.int64)
+
+
+def _crowd(op: I64) -> I64:
+    """How many of these kernels each one's op launched; 0 where no op is known."""
+    _, inverse, counts = np.unique(op, return_inverse=True, return_counts=True)
+    return np.where(op >= 0, counts[inverse], 0)
+
+
+def _shares(op: I64, whole: NDArray[np.bool_], duration: I64) -> F64:
+    """Each kernel's part of what is its op's: that of its duration among the op's kernels; 1 where it is its own."""
+    share = np.ones(len(op))
+    rows = np.flatnonzero(whole)
+    _, inverse, counts = np.unique(op[rows], return_inverse=True, return_counts=True)
+    total = np.bincount(inverse, weights=duration[rows])[inverse] if len(rows) else np.empty(0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        share[rows] = np.where(total > 0, duration[rows] / total, 1 / counts[inverse])
+    return share
+
+
+def _borrow(values: F64, codes: U8, launch: I64, op: I64) -> None:
+    """Fills in kernels without an op from equal launches that have one, where those all cost the same."""
+    lost = np.flatnonzero((op < 0) & np.isnan(values[:, 1]))
+    known = np.flatnonzero(~np.isnan(values[:, 1]))
+    if not len(lost) or not len(known):
+        return
+    order = known[np.argsort(launch[known], kind="stable")]
+    ids, first = np.unique(launch[order], return_index=True)
+    low, high = (f.reduceat(values[order, 1], first) for f in (np.minimum, np.maximum))
+    at = np.minimum(np.searchsorted(ids, launch[lost]), len(ids) - 1)
+    sure = (ids[at] == launch[lost]) & (low[at] == high[at])
+    source = order[first[at[sure]]]
+    values[lost[sure]], codes[lost[sure]] = values[source], codes[source]
+
+
+def _arguments(trace: Trace, op: int) -> Arguments | None:
+    """An op's arguments; None if there is no op, or none of them was recorded."""
+    if op < 0 or trace.ops.dims[op] == NO_TEXT:
+        return None
+    name, *texts = (trace.text(int(column[op])) for column in _text_columns(trace))
+    return parse(name or "", *texts)
+
+
+def _kernel(trace: Trace, row: int) -> Kernel:
+    name, *launch = (int(column[row]) for column in _launch_columns(trace.gpu))
+    x, y, z, *block = (max(n, 1) for n in launch)
+    return Kernel(trace.strings[name], (x, y, z), block[0] * block[1] * block[2])
+
+
+def _cost(
+    arguments: Arguments, kernel: Kernel, machine: Machine, category: int, crowded: bool, fill: float
+) -> Cost | None:
+    """Cost of one kernel under one op; the first formula that knows the op decides."""
+    name = arguments.name
+    if is_attention(name):
+        return attention(arguments, kernel)
+    if is_product(name):
+        return gemm(arguments, kernel, machine)
+    if is_convolution(name):
+        return convolution(arguments, kernel)
+    if is_over_lists(name):
+        return over_lists(arguments, kernel, fill)
+    # The name of a compiled elementwise kernel may hold that of a product which it prepares.
+    multiplies = category in _TENSOR_CODES and not kernel.named("^triton_(poi|red|per)")
+    if multiplies or kernel.named("^triton_(tem|mm)"):
+        return template_gemm(arguments, kernel, machine)
+    if name.startswith("aten::"):
+        return streaming(arguments, kernel, machine)
+    if crowded:
+        return None
+    # A compiled kernel is recorded as an op of its own name (with a number), outputs among the arguments.
+    return every_tensor_once(arguments, writes=not name.startswith(kernel.name))
+
+
+def _gradient_sizes(trace: Trace) -> list[int]:
+    """Elements of the parameters that get gradients, one entry per accumulation."""
+    ops = trace.ops
+    rows = np.flatnonzero(trace.rows_named(ops.name, lambda text: text == "torch::autograd::AccumulateGrad"))
+    ids, counts = np.unique(ops.dims[rows], return_counts=True)
+    sizes = []
+    for text_id, times in zip(ids.tolist(), counts.tolist(), strict=True):
+        tensors = parse("", trace.text(text_id), '["float"]', None, None).tensors
+        sizes += [tensors[0].elements] * times if tensors else []
+    return sizes
+
+
+def _fill_copies(trace: Trace, columns: dict) -> NDArray[np.bool_]:
+    """Copies and sets carry their bytes. Within the device a copy reads and writes; else one side is elsewhere."""
+    events = trace.gpu
+    known = events.bytes >= 0
+    copies, sets = (events.kind == MEMCPY) & known, (events.kind == MEMSET) & known
+    within = copies & trace.rows_named(events.name, lambda text: "DtoD" in text)
+    to_device = copies & trace.rows_named(events.name, lambda text: "HtoD" in text or "PtoP" in text)
+    for rows, reads, writes in ((within, 1, 1), (to_device, 0, 1), (copies & ~within & ~to_device, 1, 0), (sets, 0, 1)):
+        columns["read"][rows] = events.bytes[rows] * reads
+        columns["write"][rows] = events.bytes[rows] * writes
+    for name in ("flops", "kept", "repeated"):
+        columns[name][copies | sets] = 0.0
+    return copies & ~within

@@ -1,0 +1,184 @@
+"""LoRA adapters in fp32 beside a model in half precision: each layer casts its input up and its output down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.passes import Stretches, backward_of, nodes_in, siblings, without_recompute
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.transform import removed, scaled
+from gpuprof.tracefile.model import I64, NO_TEXT
+
+NARROW = 4
+"""A weight whose one side is this many times the other is one of a low-rank pair; layers of a model go to 3.5 (28672 : 8192)."""
+MOST_RANK = 512
+REACH = 5
+"""Ops after the second product that still belong to the adapter: scaling, cast, sum, cast."""
+PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (0.22, 0.29, 0.40), (0.45, 0.50, 0.60), (0.32, 0.40, 0.60)
+"""What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also move from the
+fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels. Recorded on an H200 for 8B widths:
+0.29 over all products (0.22 to 0.36 each), 0.50 and 0.35."""
+PRODUCT_FLOOR_NS, FLOOR_NS = 3_000.0, 1_200.0
+"""Shorter than this neither a small product nor an elementwise kernel becomes."""
+HALF = ("c10::BFloat16", "c10::Half")
+
+PAGE = Page(
+    id="adapter_casts",
+    title="Adapters compute in fp32",
+    means="""
+PEFT creates LoRA adapters in fp32 even where the model is in bf16. Every adapted layer then casts its whole input to fp32, runs
+two thin products without tensor cores, adds the result in mixed precision and casts it back, and the backward pass does the same.
+For small adapters that is more traffic than the adapter itself, and several kernels more per layer.
+""",
+    detected="""
+In the forward pass two `aten::linear` in fp32 after one another, the first from wide to narrow (at least 4 : 1, rank at most 512)
+and the second back, with a cast from a half-precision format in front or behind.
+""",
+    gain="""
+The casts of the adapters and their backward are taken out, host and GPU. Products keep 29 % of their time, scalings 50 %, sums of
+two formats 40 %, but no kernel gets shorter than 1.2 µs (products 3 µs).
+""",
+    wrong="""
+With bf16 adapters the optimizer's small updates are rounded to bf16: learning rates below about 1e-5 can stall. Where that
+matters, keep the adapters in fp32 and train under autocast, which casts the small weights instead of the large inputs.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """Adapters in the model's own precision."""
+    stretches = find_adapters(case)
+    if stretches is None:
+        return
+    graph = case.graph
+    forward = nodes_in(case, stretches)
+    inside = (forward >= 0) | (without_recompute(case, nodes_in(case, backward_of(case, stretches))) >= 0)
+    casts = _nodes_of(case, _cast_ops(case)) & inside
+    if not casts.any():
+        return
+    left = [_left(case, inside, level) for level in range(3)]
+
+    def change(level: int):
+        return partial(_apply, casts=casts, inside=inside, left=left[level])
+
+    gpu = inside & graph.on_gpu
+    text = (
+        f"{len(stretches) / case.steps:,.0f} adapters a step compute in fp32: {case.per_step(gpu.sum()):,.0f} kernels and "
+        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU time a step, "
+        f"{case.per_step((casts & graph.on_gpu).sum()):,.0f} of the kernels are casts"
+    )
+    yield Proposal(
+        title="adapters in bf16",
+        evidence=spans(case, text, forward >= 0),
+        fix=case.stack.fix(
+            "get_peft_model(model, config, autocast_adapter_dtype=False)",
+            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), and hand the result to SFTTrainer without peft_config",
+        ),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+    )
+
+
+def find_adapters(case: Case) -> Stretches | None:
+    """Where adapters compute in fp32: from the cast in front, if there is one, to the one behind."""
+    ops = case.trace.ops
+    rows, family = siblings(case)
+    linear = case.ops_named(lambda name: name == "aten::linear")[rows]
+    at = np.flatnonzero(linear)
+    kind = _kinds(case, rows[at])
+    # From wide to narrow and back again, one after the other.
+    pairs = np.flatnonzero((kind[:-1] < 0) & (kind[1:] > 0) & (family[at[:-1]] == family[at[1:]]))
+    pairs = pairs[at[pairs + 1] - at[pairs] <= REACH]
+    if not len(pairs):
+        return None
+    small = case.ops_named(lambda name: name in ("aten::to", "aten::_to_copy", "aten::dropout", "aten::native_dropout"))[rows]
+    behind = case.ops_named(lambda name: name in ("aten::to", "aten::mul", "aten::add", "aten::add_", "aten::_to_copy"))[rows]
+    first, last = at[pairs].copy(), at[pairs + 1].copy()
+    for _ in range(2):
+        before = np.maximum(first - 1, 0)
+        first = np.where(small[before] & (family[before] == family[first]), before, first)
+    for _ in range(REACH):
+        after = np.minimum(last + 1, len(rows) - 1)
+        last = np.where(behind[after] & (family[after] == family[last]), after, last)
+    # The next adapter of the layer may take the same cast: its own begins where this one ends.
+    first[1:] = np.maximum(first[1:], np.where(last[:-1] < at[pairs[1:]], last[:-1] + 1, first[1:]))
+    return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
+
+
+def _kinds(case: Case, rows: I64) -> I64:
+    """Per linear op in fp32: -1 from wide to narrow, 1 from narrow to wide, 0 neither."""
+    ops = case.trace.ops
+    texts, which = np.unique(np.stack([ops.dims[rows], ops.types[rows]]), axis=1, return_inverse=True)
+    kinds = np.zeros(texts.shape[1], np.int64)
+    for i, (dims, types) in enumerate(texts.T.tolist()):
+        if dims == NO_TEXT:
+            continue
+        tensors = parse("", case.trace.text(dims), case.trace.text(types), None, None).tensors
+        if len(tensors) < 2 or len(tensors[1].shape) != 2 or any(t.type != "float" for t in tensors[:2]):
+            continue
+        out, width = tensors[1].shape
+        if out * NARROW <= width and out <= MOST_RANK:
+            kinds[i] = -1
+        elif width * NARROW <= out and width <= MOST_RANK:
+            kinds[i] = 1
+    return kinds[which.reshape(-1)]
+
+
+def _cast_ops(case: Case) -> Mask:
+    """Copies between fp32 and a half-precision format."""
+    ops, trace = case.trace.ops, case.trace
+    copies = case.ops_named(lambda name: name == "aten::copy_")
+    mixed = np.zeros(len(trace.strings) + 1, bool)
+    for text_id in np.unique(ops.types[copies]).tolist():
+        names = parse("", None, trace.text(text_id), None, None).types[:2] if text_id != NO_TEXT else ()
+        mixed[text_id] = "float" in names and any(half in names for half in HALF)
+    return copies & mixed[ops.types]
+
+
+def _nodes_of(case: Case, casts: Mask) -> Mask:
+    """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    whole = case.ops_named(
+        lambda name: name in ("aten::to", "aten::_to_copy", "ToCopyBackward0") or name.endswith("_function: ToCopyBackward0")
+    )
+    outer = casts.copy()
+    rows = np.flatnonzero(casts)
+    for _ in range(4):
+        above = parent[rows]
+        rows = np.unique(above[(above >= 0) & whole[above]])
+        outer[rows] = True
+    return case.nodes_within(outer & (ops.start_ns >= 0))
+
+
+def _left(case: Case, inside: Mask, level: int) -> F64:
+    """Per node the share of its time that it takes in half precision; 1 for what stays as it is."""
+    graph, ops = case.graph, case.trace.ops
+    left = np.ones(len(graph))
+    rows = np.flatnonzero(inside & graph.on_gpu)
+    event = graph.gpu_row[rows]
+    op = case.timeline.links.op[event]
+    rows, event, op = rows[op >= 0], event[op >= 0], op[op >= 0]
+    known = np.zeros((len(case.trace.strings) + 1, 2), bool)
+    for text_id in np.unique(ops.types[op]).tolist():
+        names = parse("", None, case.trace.text(text_id), None, None).types if text_id != NO_TEXT else ()
+        known[text_id] = "float" in names, any(half in names for half in HALF)
+    single, mixed = known[ops.types[op]].T
+    product = case.category("gemm")[event]
+    duration = graph.duration_ns[rows]
+    wanted = np.where(product, PRODUCT_LEFT[level], np.where(mixed, SUM_LEFT[level], SCALE_LEFT[level]))
+    least = np.where(product, PRODUCT_FLOOR_NS, FLOOR_NS)
+    shorter = np.maximum(wanted * duration, np.minimum(least, duration))
+    left[rows] = np.where(single, np.divide(shorter, duration, out=np.ones(len(rows)), where=duration > 0), 1.0)
+    return left
+
+
+def _apply(graph: Graph, casts: Mask, inside: Mask, left: F64) -> Graph:
+    return scaled(removed(graph, casts), inside & graph.on_gpu, left)

@@ -1,0 +1,119 @@
+"""Launches of fixed work that CUDA graphs would make at once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.compile import PASS_NS, compiled, model_phases, passes
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.transform import removed
+from gpuprof.timeline.devices import COMMUNICATE
+
+LAUNCHED = (0.0, 0.0, 0.15)
+"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
+WORTH = 1.05
+"""What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
+MOST_REGIONS = 10
+"""Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few breaks."""
+REGION = re.compile(r"CompiledFxGraph")
+GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
+MOST_OUTSIDE = 0.2
+"""A compiled model launches nearly all of its work from generated code; with more than this outside, little would be captured."""
+
+PAGE = Page(
+    id="cuda_graphs",
+    title="The host cannot launch as fast as the GPU works",
+    means="""
+Kernels of a few microseconds end before the host has launched the next one. A CUDA graph records all launches of a
+forward or backward pass once, and replays them with one call: the GPU then works through them without the host.
+`torch.compile(mode="reduce-overhead")` does this, after fusing what can be fused.
+""",
+    detected="""
+Passes that `torch.compile` could fuse (see `compile`), or that it has compiled already and launches one kernel after another, on
+one GPU. Not where kernels of a collective run among them, and not where passes wait for values of the device.
+""",
+    gain="""
+As for `compile`; and the host no longer launches what is in the passes (at worst a seventh of it), but still checks and copies
+what goes in, 0.2 to 1.5 ms for each pass, and accumulates gradients.
+""",
+    wrong="""
+Every length of a batch is recorded anew, with memory of its own: pad to a few fixed lengths. What is on the CPU, or
+changed in place from outside, keeps a pass out of the graphs; torch then logs `skipping cudagraphs`.
+Memory that graphs hold is not free for anything else.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """CUDA graphs: with torch.compile, or on top of it where it is used already."""
+    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any():
+        return
+    graph = case.graph
+    torch = 'model.compile(mode="reduce-overhead")  # keep shapes fixed; torch.compiler.cudagraph_mark_step_begin() before each step'
+    fix = case.stack.fix(
+        torch,
+        transformers=f'{case.stack.arguments}(torch_compile=True, torch_compile_mode="reduce-overhead")  # keep shapes fixed',
+        lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed',
+    )
+    found = passes(case)
+    if found is not None:
+        if case.step_of(compiled(found, 1)(graph)) < WORTH * case.step_of(compiled(found, 1, LAUNCHED[1])(graph)):
+            return
+        count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
+        yield Proposal(
+            title="torch.compile with CUDA graphs",
+            evidence=spans(case, f"forward and backward launch {count:,.0f} kernels a step one by one", found.host),
+            fix=fix,
+            change=compiled(found, 1, LAUNCHED[1]),
+            best=compiled(found, 0, LAUNCHED[0]),
+            worst=compiled(found, 2, LAUNCHED[2]),
+            excludes=("compile", "fused_elementwise"),
+        )
+        return
+    host = _compiled_host(case)
+    if host is None:
+        return
+
+    first = np.unique(graph.step[host], return_index=True)[1]
+    entries = np.flatnonzero(host)[first]
+
+    def captured(graph: Graph) -> Graph:
+        less = removed(graph, host)
+        duration = less.duration_ns.copy()
+        duration[entries] += 2 * PASS_NS[1]
+        return less.with_durations(duration)
+
+    def partly(graph: Graph) -> Graph:
+        return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
+
+    compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
+    text = f"compiled code takes the host {compiled_ms:,.1f} ms a step to launch its kernels one by one"
+    yield Proposal(
+        title="CUDA graphs for the compiled model",
+        evidence=spans(case, text, host),
+        fix=fix,
+        change=captured,
+        best=captured,
+        worst=partly,
+    )
+
+
+def _compiled_host(case: Case) -> Mask | None:
+    """Host work of compiled regions; None where they are not nearly all of the model, or already in CUDA graphs."""
+    graph, trace = case.graph, case.trace
+    regions = case.ops_named(REGION.search)
+    if not regions.any() or trace.rows_named(trace.calls.name, GRAPH_LAUNCH.search).any():
+        return None
+    if len(case.outermost(regions)) > 2 * MOST_REGIONS * max(len(case.timeline.host.backward), 1):
+        return None
+    inside = case.nodes_within(regions)
+    work = graph.on_gpu & model_phases(graph)
+    if not work.any() or (work & ~inside).sum() > MOST_OUTSIDE * work.sum():
+        return None
+    return inside & (graph.lane >= 0) & ~graph.waits

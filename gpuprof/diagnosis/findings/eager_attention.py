@@ -1,0 +1,219 @@
+"""Attention writes its scores to memory: matrix product, mask, softmax and matrix product as ops of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.costs.attention import Shape, backward_flops, forward_flops
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, without_recompute
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.rework import Rework, reworked, rework_of
+from gpuprof.replay.graph import Graph
+from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.model import I64, NO_TEXT, OP
+
+SOFTMAX = frozenset({"aten::_softmax"})
+PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+LEAST_QUERIES = 16
+"""Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
+REACH = 120
+"""Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are some 40."""
+TENSOR_SHARE = ((0.60, 0.55), (0.42, 0.36), (0.25, 0.20))
+"""Fused attention's share of the tensor ceiling, forward and backward. Recorded on an H200 with cuDNN at width 64 and 2,048 keys:
+0.43 and 0.36, causal; FlashAttention-3 (Shah et al., 2024) reports up to 0.75 and 0.6 at width 128 and long sequences; a kernel
+that is given a mask as a tensor, or short sequences, reach half as much."""
+MEMORY_SHARE = 0.6
+"""What fused attention on short sequences reaches of the memory's ceiling: 0.5 to 0.8 for reading and converting its inputs."""
+LAUNCHES = (3, 6)
+"""Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be copied."""
+
+PAGE = Page(
+    id="eager_attention",
+    title="Attention writes all its scores to memory",
+    means="""
+Attention computed op by op writes a matrix of sequence × sequence scores per head and reads it back for scaling, mask, casts,
+softmax, dropout and the product with the values, forward and again backward. That traffic grows with the square of the sequence
+and soon exceeds everything else in the step; so does its memory. A fused kernel (FlashAttention, cuDNN, torch's
+`scaled_dot_product_attention`) keeps the scores on the chip.
+""",
+    detected="""
+A softmax over [batch, heads, queries, keys] with at least 16 queries, after a batched matrix product that gives that many scores
+and before one that takes them. Where shapes were not recorded it is not looked for.
+""",
+    gain="""
+The kernels between the two products, and their backward, are replaced by fused ones: the FLOPs of attention (halved by a causal
+mask where a mask is added and queries are as many as keys) at 42 % of the tensor ceiling forward and 36 % backward, or the time
+for reading queries, keys, values and writing the result, whichever is longer. Their host time becomes that of 3 launches forward
+and 6 backward.
+""",
+    wrong="""
+A mask that is not causal (padding within the batch) is passed on as a tensor and the kernel does twice the work. Models that add
+something to the scores that the fused kernel does not know (sinks, soft caps) need FlexAttention or a kernel of their own.
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Attentions:
+    """Attentions of the forward pass (or its repetition) that are computed op by op."""
+
+    stretches: Stretches
+    shapes: tuple[Shape, ...]
+    size: I64
+    """Bytes of an element of the queries."""
+    sinks: bool
+    """One more key than there are: a learned score that takes up attention."""
+    capped: bool
+    """Scores go through tanh."""
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """A fused kernel instead of one per op."""
+    found = find_attentions(case)
+    if found is None or case.roofline is None:
+        return
+    graph, count = case.graph, len(found.stretches)
+    forward = nodes_in(case, found.stretches)
+    backward = without_recompute(case, nodes_in(case, backward_of(case, found.stretches)))
+    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
+    inside = group >= 0
+    launches = np.repeat(LAUNCHES, count)
+    costs = [host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)]
+    host_ns = launches * np.repeat(costs, count)
+    has = np.bincount(group[inside & graph.on_gpu], minlength=2 * count) > 0
+
+    def change(level: int):
+        gpu_ns = np.where(has, _fused_ns(case, found, level), 0.0)
+        return partial(_apply, rework=rework_of(graph, group, host_ns, gpu_ns, launches))
+
+    gpu_ms = case.per_step(float(graph.duration_ns[inside & graph.on_gpu].sum())) / 1e6
+    largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
+    scores = largest.batch * largest.heads * largest.queries * largest.keys * int(found.size.max())
+    text = (
+        f"{count / case.steps:,.0f} attentions a step write scores of {largest.queries:,.0f} × {largest.keys:,.0f} for "
+        f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): {gpu_ms:,.1f} ms of GPU time a step"
+    )
+    yield Proposal(
+        title="fused attention instead of eager",
+        evidence=spans(case, text, inside & graph.on_gpu),
+        fix=_fix(case, found),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+    )
+
+
+def _fix(case: Case, found: Attentions) -> str:
+    if found.sinks:
+        name, note = "flex_attention", "  # sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
+    elif found.capped:
+        name, note = "flash_attention_2", "  # soft caps: SDPA has none"
+    else:
+        name, note = "sdpa", ""
+    return case.stack.fix(
+        f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}; '
+        "in code of one's own torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        trl=f'SFTConfig(model_init_kwargs={{"attn_implementation": "{name}"}}){note}',
+        transformers=f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}',
+        unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',
+    )
+
+
+def _apply(graph: Graph, rework: Rework) -> Graph:
+    return reworked(graph, rework)
+
+
+def find_attentions(case: Case) -> Attentions | None:
+    """Softmaxes over scores with the products around them; None if there are none."""
+    trace, timeline = case.trace, case.timeline
+    ops, (low, high) = trace.ops, timeline.window
+    ahead = np.isin(timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
+    ahead &= (ops.start_ns >= low) & (ops.start_ns < high)
+    if not (case.ops_named(SOFTMAX.__contains__) & ahead).any():
+        return None
+    rows = np.flatnonzero(ahead)
+    rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
+    softmax = np.flatnonzero(case.ops_named(SOFTMAX.__contains__)[rows])
+    products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
+    tanh = case.ops_named(lambda name: name == "aten::tanh")[rows]
+    if not len(products):
+        return None
+    shapes = _Shapes(case)
+    found, sinks, capped = [], False, False
+    following = np.searchsorted(products, softmax)
+    for at, k in zip(softmax.tolist(), following.tolist(), strict=True):
+        if k == 0 or k == len(products):
+            continue
+        before, after = int(products[k - 1]), int(products[k])
+        if at - before > REACH or after - at > REACH or ops.thread[rows[before]] != ops.thread[rows[after]]:
+            continue
+        shape, size, more = shapes.of(int(rows[before]), int(rows[at]), int(rows[after]))
+        if shape is None:
+            continue
+        sinks |= more
+        capped |= bool(tanh[before:at].any())
+        found.append((int(rows[before]), int(rows[after]), shape, size))
+    if not found:
+        return None
+    first, last, kinds, sizes = zip(*found, strict=True)
+    start, end = np.array(first), np.array(last)
+    stretches = Stretches(ops.thread[start].astype(np.int64), ops.start_ns[start], ops.end_ns[end])
+    return Attentions(stretches, kinds, np.array(sizes, np.int64), sinks, capped)
+
+
+class _Shapes:
+    """Reads attention's shape off its three ops; each distinct triple of texts is parsed once."""
+
+    def __init__(self, case: Case) -> None:
+        self._trace = case.trace
+        self._known: dict[tuple[int, ...], tuple[Shape | None, int, bool]] = {}
+
+    def of(self, scores: int, softmax: int, values: int) -> tuple[Shape | None, int, bool]:
+        """(shape, bytes of an element, whether there is one key more than products gave); no shape if it is none."""
+        ops = self._trace.ops
+        key = tuple(int(column[row]) for row in (scores, softmax, values) for column in (ops.dims, ops.types))
+        if key not in self._known:
+            self._known[key] = self._read(key)
+        return self._known[key]
+
+    def _read(self, key: tuple[int, ...]) -> tuple[Shape | None, int, bool]:
+        if NO_TEXT in key[::2]:
+            return None, 0, False
+        texts = [self._trace.text(i) for i in key]
+        left, middle, right = (
+            [t for t in parse("", dims, types, None, None).tensors if len(t.shape) > 2]
+            for dims, types in zip(texts[::2], texts[1::2], strict=True)
+        )
+        if len(left) < 2 or not middle or len(right) < 2:
+            return None, 0, False
+        (heads, queries, width), keys = left[-2].shape, left[-1].shape[-1]
+        attended, value_width = right[-2].shape[-1], right[-1].shape[-1]
+        seen = middle[0].shape
+        rows = middle[0].elements // max(seen[-1], 1)
+        if rows != heads * queries or seen[-1] not in (keys, keys + 1) or attended != keys or queries < LEAST_QUERIES:
+            return None, 0, False
+        return Shape(1, heads, queries, keys, width, value_width), left[-2].element_bytes, seen[-1] == keys + 1
+
+
+def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
+    """GPU time of all attentions forward and then of all backward, done by fused kernels; ns."""
+    assert case.roofline is not None
+    ceilings = case.roofline.ceilings
+    result = np.empty((2, len(found.shapes)))
+    for i, (shape, size) in enumerate(zip(found.shapes, found.size.tolist(), strict=True)):
+        causal = level < 2 and shape.queries == shape.keys
+        rate = ceilings.flops.get("bf16" if size == 2 else "tf32") or max(ceilings.flops.values())
+        rows = shape.batch * shape.heads * (shape.queries + shape.keys) * (shape.width + shape.value_width) * size
+        for backward, flops in enumerate((forward_flops(shape, causal), backward_flops(shape, causal))):
+            tensor = flops / rate / TENSOR_SHARE[level][backward]
+            # Backward reads inputs, result and its gradient, and writes three gradients, the queries' in fp32 first.
+            memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
+            result[backward, i] = max(tensor, memory) * 1e9 + LAUNCHES[backward] * ceilings.launch_floor_ns
+    return result.reshape(-1)

@@ -1,0 +1,179 @@
+"""A step that takes no longer for more tokens."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.costs.split import roof_ns
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.compile import ACCUMULATE, model_phases
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import DEVICE, F64, INPUT, TRANSFER, Graph
+from gpuprof.timeline.categories import TENSOR_CATEGORIES
+from gpuprof.timeline.phases import OPTIMIZER
+
+FACTORS = (2, 4, 8)
+DOUBLING = 1.2
+"""What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
+MEMORY_SHARE = 0.9
+"""Of a GPU's memory what an allocator can give out before it begins to search for room."""
+MULTIPROCESSORS = 108
+"""An A100's, where the recording does not say how many there are."""
+GROWS = (0.93, 1.0, 1.03)
+"""Exponent of the growth of a kernel, at best, usually, at worst: five pairs of models on an H200 grew by 0.92 to 1.01 of what is
+computed here, as larger products are more efficient."""
+
+PAGE = Page(
+    id="larger_batch",
+    title="The step takes as long for more tokens",
+    means="""
+The host needs the same time to launch a kernel whatever its size, and a small kernel the same time on the GPU until it fills
+the chip. A step that is limited by either goes through twice the tokens in nearly the same time.
+""",
+    detected="""
+Replaying the step with kernels as they would be for 2, 4 and 8 times the tokens; the largest whose last doubling still gains
+20 % in tokens per second, and that fits in 90 % of the GPU's memory where a run tells what it uses.
+""",
+    gain="""
+In forward, backward and recomputation each kernel's arithmetic and traffic grow with the tokens, except reading the weights of
+products. A kernel that does not fill the chip takes no longer until it does, one limited by reading weights until its
+arithmetic takes longer. What is done once for each weight (the optimizer, dequantising, accumulating gradients) stays; copies
+of batches and preparing them grow with the tokens. The host does the same.
+""",
+    wrong="""
+With more samples in an optimizer step there are fewer steps: the learning rate may have to be set again. Where gradients are accumulated,
+accumulate fewer batches instead, and training stays as it is. Memory for activations grows with the tokens. Memory use is only known
+for recordings made with `gpuprof trace`.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """The batch that gains, if one does."""
+    graph = case.graph
+    if not (model_phases(graph) & graph.on_gpu).any():
+        return
+    limit = _memory_limit(case)
+    chosen, before = 1, case.step_ns
+    for factor in FACTORS:
+        if limit is not None and factor > limit:
+            break
+        step = case.step_of(scaled_batch(case, factor)(graph))
+        if (factor // chosen) * before / step < DOUBLING:
+            break
+        chosen, before = factor, step
+    if chosen == 1:
+        return
+    work = case.run.work if case.run else None
+    samples = round(work.samples / (work.micro_steps or 1)) if work and work.samples else None
+    micro = round(work.micro_steps) if work and work.micro_steps else 1
+    tokens = micro_tokens(case)
+    size = f"{samples * chosen}" if samples else f"<{chosen} × today's>"
+    less = max(micro // chosen, 1)
+    accumulation = f", gradient_accumulation_steps={less}" if micro > 1 else ""
+    busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
+    said = f"{tokens:,} tokens a batch" if tokens else "a batch"
+    text = f"{said} keep the GPU at work for {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms; {chosen} times as many would take {before / 1e6:,.1f} ms"
+    room = "" if limit is not None else "  # if it fits: the recording does not tell how much memory is used"
+    yield Proposal(
+        title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
+        evidence=spans(case, text, np.zeros(len(graph), bool)),
+        fix=case.stack.fix(
+            f"DataLoader(..., batch_size={size}){room}",
+            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}{accumulation}){room}",
+            trl=f"SFTConfig(per_device_train_batch_size={size}{accumulation}){room}\n"
+            "or, with short samples: SFTConfig(packing=True, max_length=…)",
+        ),
+        change=scaled_batch(case, chosen),
+        best=scaled_batch(case, chosen, GROWS[0]),
+        worst=scaled_batch(case, chosen, GROWS[2]),
+        work=float(chosen),
+    )
+
+
+def scaled_batch(case: Case, factor: float, grows: float = 1.0) -> Change:
+    """The same step with `factor` times the tokens in each batch.
+
+    grows: exponent of each kernel's growth.
+    """
+    growth = _growth(case, factor) ** grows
+    graph = case.graph
+    per_event = np.append(growth, 1.0)[graph.gpu_row]
+    trace = case.trace
+    to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
+    batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
+    by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
+    by_node[(graph.resource == INPUT) | batch_copy] = factor
+
+    def change(graph: Graph) -> Graph:
+        return graph.with_durations(graph.duration_ns * by_node)
+
+    return change
+
+
+def micro_tokens(case: Case) -> int | None:
+    """Tokens of one forward pass: as the run counts them, else the indices of the first embedding; None if not known."""
+    work = case.run.work if case.run else None
+    if work and work.tokens:
+        return round(work.tokens / (work.micro_steps or 1))
+    ops = case.trace.ops
+    low, high = case.timeline.window
+    rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high))
+    counts = []
+    for dims in np.unique(ops.dims[rows]).tolist():
+        try:
+            shapes = json.loads(case.trace.text(dims) or "null")
+            counts.append(int(np.prod(shapes[1])))
+        except (TypeError, ValueError, IndexError):
+            continue
+    return max(counts, default=0) or None
+
+
+def _growth(case: Case, factor: float) -> F64:
+    """Per GPU event of the trace how many times as long it takes with `factor` times the tokens."""
+    trace, gpu = case.trace, case.trace.gpu
+    infos = trace.meta.gpus
+    count = next((n for n in (info.properties.get("numSms") for info in infos) if isinstance(n, int) and n > 0), None)
+    named = [np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1) for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)]
+    waves = named[0] * named[1] * named[2] / (count or MULTIPROCESSORS)
+    known = gpu.grid_x > 0
+    filled = np.where(known, np.maximum(1.0, factor * waves) / np.maximum(1.0, waves), factor)
+    growth = filled
+    if case.roofline is not None:
+        work, limits = case.roofline.work, case.roofline.ceilings
+        compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
+        tokens = micro_tokens(case)
+        weights = np.zeros(len(gpu))
+        if tokens:
+            # A product over T rows does 2·T operations for each weight, in all three products of a layer alike.
+            size = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
+            element = size[np.where(work.dtype == UNKNOWN, len(DTYPES), work.dtype)]
+            bytes_ns = 1e9 / limits.memory_bytes_per_s
+            weights = np.minimum(np.nan_to_num(work.flops) / (2 * tokens) * element * bytes_ns, memory)
+        weights[~case.category(*TENSOR_CATEGORIES)] = 0
+        weights[case.category("attention")] = 0
+        before = np.maximum(compute, memory)
+        after = np.maximum(factor * compute, factor * (memory - weights) + weights)
+        ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
+        latency = case.roofline.split.latency_ns.astype(np.float64)
+        by_roof = np.where(before > 0, after / np.maximum(before, 1e-9), factor)
+        rest = np.maximum(ns - latency, 0) * np.minimum(filled, np.maximum(by_roof, 1.0)) + latency
+        growth = np.where(work.model, np.maximum(rest, after) / ns, filled)
+    once = case.gpu_within(case.ops_named(lambda text: text == ACCUMULATE)) | case.category("dequantize", "optimizer")
+    return np.where(once, 1.0, np.clip(growth, 1.0, 2 * factor))
+
+
+def _memory_limit(case: Case) -> float | None:
+    """How many times as large a batch may be; None where the run does not tell what it uses."""
+    run = case.run
+    totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
+    if run is None or not totals or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
+        return None
+    fixed = min(run.memory.allocated_bytes, run.memory.peak_bytes)
+    activations = run.memory.peak_bytes - fixed
+    return (MEMORY_SHARE * min(totals) - fixed) / activations if activations else None

@@ -1,0 +1,129 @@
+"""The optimizer goes over its parameters in many passes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.compile import launcher_of
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.transform import removed, without_waits
+from gpuprof.tracefile.model import ANNOTATION, I64
+
+STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
+FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
+"""Optimizers of torch.optim that take `fused=True` on CUDA."""
+FUSED = re.compile(r"^aten::_fused_")
+FOREACH = re.compile(r"^aten::_foreach_")
+IN_PLACE = re.compile(r"^aten::(add_|addcdiv_|mul_)$")
+GPU = (0.33, 0.44, 0.6)
+"""What a fused step takes on the GPU, of one that goes over lists or parameters several times: AdamW in fp32, 219 tensors of 1.3 GB, on an
+H200: 0.43 of foreach and 0.46 of a loop, at 0.26 and 0.34 of their bytes."""
+FOREACH_HOST, LOOP_HOST = (0.3, 0.4, 0.6), (0.02, 0.03, 0.05)
+"""The same of the host's time in ops: there 0.39 and 0.03."""
+LOOP_PYTHON = (0.2, 0.27, 0.4)
+"""The same of Python's own time around the ops of a loop: there 0.27. Around foreach ops it stays."""
+
+PAGE = Page(
+    id="optimizer",
+    title="The optimizer updates in many small steps",
+    means="""
+A for-loop optimizer launches about eight kernels for each parameter; the foreach one a few for each list of
+parameters, but goes over all of them for every operation. A fused optimizer reads each parameter, gradient and state once and
+writes them once, in a handful of kernels.
+""",
+    detected="""
+A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, told by its `Optimizer.step` range.
+""",
+    gain="""
+All kernels of the step become one with 0.33 to 0.6 of their time; the host's time in ops becomes 0.4 (from foreach) or 0.03 (from a loop) of
+what it was. What Python does to collect parameters stays. With few trainable parameters this is often within the noise, and then not shown.
+""",
+    wrong="""
+Parameters on several devices or of integer types are not fused. `torch.compile` of the optimizer's step does the same in another way.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """fused=True, for an optimizer that has it and does not use it."""
+    graph, trace, parent = case.graph, case.trace, case.timeline.nesting.parent
+    ranges = case.ops_named(STEP.match)
+    names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
+    inside_ops = case.ops_within(ranges) if names & FUSABLE else np.zeros(len(ranges), bool)
+    if not names or not names <= FUSABLE or (inside_ops & case.ops_named(FUSED.match)).any():
+        return
+    lists = bool((inside_ops & case.ops_named(FOREACH.match)).any())
+    if not lists and not (inside_ops & case.ops_named(IN_PLACE.match)).any():
+        return
+    inside = case.nodes_within(ranges)
+    work = np.flatnonzero(inside & graph.on_gpu)
+    source = launcher_of(graph)[work] if len(work) else work
+    work, source = work[source >= 0], source[source >= 0]
+    if not len(work) or not len(parent):
+        return
+    host = inside & ~graph.on_gpu & ~graph.waits
+    in_op = host & np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
+    waits = inside & graph.waits
+    step = graph.step[work]
+    last = np.append(np.flatnonzero(np.diff(step)), len(work) - 1)
+
+    def fused(way: int) -> Change:
+        op_share = (FOREACH_HOST if lists else LOOP_HOST)[way]
+        python_share = 1.0 if lists else LOOP_PYTHON[way]
+
+        def change(graph: Graph) -> Graph:
+            gpu_ns = _per_group(graph.duration_ns[work], last)
+            host_ns = _per_step(graph, in_op)[graph.step[source[last]]]
+            gone = in_op.copy()
+            gone[work] = True
+            gone[work[last]] = gone[source[last]] = False
+            python = host & ~in_op
+            less = removed(without_waits(graph, waits), gone)
+            duration = less.duration_ns.copy()
+            duration[python] *= python_share
+            duration[work[last]] = gpu_ns * GPU[way]
+            duration[source[last]] = host_ns * op_share
+            return less.with_durations(duration)
+
+        return change
+
+    count = len(work) / case.steps
+    host_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
+    gpu_ms = case.per_step(float(graph.duration_ns[work].sum())) / 1e6
+    name = " and ".join(sorted(names))
+    how = "lists of parameters" if lists else "one parameter after another"
+    yield Proposal(
+        title="fused optimizer",
+        evidence=spans(
+            case,
+            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of host time, {gpu_ms:,.1f} ms of the GPU's",
+            host,
+        ),
+        fix=_fix(case, sorted(names)[0]),
+        change=fused(1),
+        best=fused(0),
+        worst=fused(2),
+    )
+
+
+def _fix(case: Case, name: str) -> str:
+    torch = f"torch.optim.{name}(..., fused=True)"
+    if name != "AdamW":
+        return torch
+    return case.stack.fix(torch, transformers=f'{case.stack.arguments}(optim="adamw_torch_fused")')
+
+
+def _per_group(values: np.ndarray, last: I64) -> np.ndarray:
+    """Sums of consecutive values up to each index."""
+    return np.diff(np.cumsum(values)[last], prepend=0.0)
+
+
+def _per_step(graph: Graph, nodes: np.ndarray) -> np.ndarray:
+    """Time of some nodes per step."""
+    return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=graph.steps)

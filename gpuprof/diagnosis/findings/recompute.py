@@ -1,0 +1,149 @@
+"""Gradient checkpointing computes the forward pass twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.passes import Stretches, nodes_in
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import HOST, Graph, Mask
+from gpuprof.replay.transform import removed
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.model import OP
+
+SAVED_SHARE = 0.125, 0.18
+"""Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead: usually, and
+at most. A LoRA fine-tune on an H200 kept 7.8 GiB instead of repeating 64.9 GB of traffic, of which a third is writes, and most of
+what is written (casts, intermediate results of norms) is not saved for the backward pass."""
+HOOKED_SHARE = 0.65
+"""What is left of the forward pass's host time without the hooks that note each tensor that autograd saves: 0.57 and 0.64 in two
+programs recorded with torch's checkpointing (`use_reentrant=False`) and without."""
+USABLE_SHARE = 0.92
+"""Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the rest."""
+
+PAGE = Page(
+    id="recompute",
+    title="Gradient checkpointing repeats the forward pass",
+    means="""
+Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves memory and
+costs a third more work. Where the memory is there, it is time spent for nothing; many recipes switch it on by default.
+""",
+    detected="""
+Forward ops that run inside the backward pass, on autograd's thread, with gradients on. Whether the memory suffices is told by the
+run's peak and by what the repeated ops read and write: about an eighth of that, 18 % at most, would be kept. Where no peak was
+recorded the fix says so, and nothing is advised that could not fit even into an empty GPU.
+""",
+    gain="""
+The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them. Checkpointing without
+an autograd function of its own (`use_reentrant=False`) also calls a Python function for every tensor that the forward pass saves;
+without it 65 % of the forward's host time is left.
+""",
+    wrong="""
+The peak that counts is that of the longest batch. Checkpointing only some layers, or keeping only the results of matrix products
+(selective checkpointing), gains in proportion to what is no longer repeated.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """The step without its second forward pass, where the memory may suffice."""
+    again = recomputed(case)
+    if not again.any():
+        return
+    extra = extra_bytes(case)
+    free, size = free_bytes(case)
+    if extra is not None and size is not None and extra[0] > (free if free is not None else USABLE_SHARE * size):
+        return
+    graph, hooked = case.graph, _hooked(case)
+    gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
+    host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
+    text = f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of host time a step repeat forward work inside the backward pass"
+    yield Proposal(
+        title="no gradient checkpointing",
+        evidence=spans(case, text, again),
+        fix=case.stack.fix(
+            "drop model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            transformers=f"{case.stack.arguments}(gradient_checkpointing=False)",
+            unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
+        )
+        + _memory_text(extra, free, size),
+        change=partial(_once, again=again, hooked=hooked, share=HOOKED_SHARE),
+        best=partial(_once, again=again, hooked=hooked, share=HOOKED_SHARE - 0.1),
+        worst=partial(_once, again=again, hooked=hooked, share=1.0, left=0.1),
+    )
+
+
+def _once(graph: Graph, again: Mask, hooked: Mask, share: float, left: float = 0.0) -> Graph:
+    """Without the repetition (but `left` of it: the values that are kept are read back from memory, not from the cache), and
+    without the hooks around the forward's ops."""
+    shorter = removed(graph, again)
+    duration = np.where(again, left * graph.duration_ns, shorter.duration_ns)
+    return shorter.with_durations(np.where(hooked, share * duration, duration))
+
+
+def _hooked(case: Case) -> Mask:
+    """Host work of the forward pass where each saved tensor goes through a Python function: in checkpointing that is not an
+    autograd function of its own (then its backward bears its name)."""
+    named = case.ops_named(lambda name: "heckpoint" in name) & (case.timeline.host.op == BACKWARD)
+    graph = case.graph
+    host = (graph.phase == FORWARD) & (graph.resource == HOST) & (graph.lane == case.timeline.main_thread)
+    return host & (not named.any())
+
+
+def recomputed(case: Case) -> Mask:
+    """Nodes of the repeated forward passes, with what Python does between their ops."""
+    timeline = case.timeline
+    ops, phase = case.trace.ops, timeline.host.op
+    again = (phase == RECOMPUTE) & (ops.kind == OP)
+    nodes = case.graph.phase == RECOMPUTE
+    if not again.any():
+        return nodes
+    # The ops that a repetition happens in: from the first to the last repeated op inside, all is repetition.
+    parent = timeline.nesting.parent
+    rows = np.flatnonzero(again)
+    around = climb(parent[rows], parent, lambda r, _: phase[r] == RECOMPUTE)
+    rows, around = rows[around >= 0], around[around >= 0]
+    rows, around = rows[phase[around] == BACKWARD], around[phase[around] == BACKWARD]
+    owner, which = np.unique(around, return_inverse=True)
+    if not len(owner):
+        return nodes
+    start, end = np.full(len(owner), np.iinfo(np.int64).max), np.zeros(len(owner), np.int64)
+    np.minimum.at(start, which, ops.start_ns[rows])
+    np.maximum.at(end, which, ops.end_ns[rows])
+    inside = nodes_in(case, Stretches(ops.thread[owner].astype(np.int64), start, end)) >= 0
+    return nodes | (inside & (case.graph.phase == BACKWARD))
+
+
+def extra_bytes(case: Case) -> tuple[float, float] | None:
+    """What would have to be kept without repeating it, usually and at most; None where the ops' bytes are not known."""
+    if case.roofline is None:
+        return None
+    again = np.zeros(len(case.trace.gpu), bool)
+    again[case.timeline.members] = True
+    again &= case.timeline.phase == RECOMPUTE
+    moved = float(np.nansum(case.roofline.work.traffic_bytes[again])) / case.steps
+    micro = case.run.work.micro_steps if case.run and case.run.work.micro_steps else 1.0
+    moved /= max(micro, 1.0) * max(len(case.devices), 1)
+    return (SAVED_SHARE[0] * moved, SAVED_SHARE[1] * moved) if moved else None
+
+
+def free_bytes(case: Case) -> tuple[float | None, float | None]:
+    """(memory that a training could still fill, memory of the GPU); None where it is not known."""
+    size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
+    peak = case.run.memory.peak_bytes if case.run else None
+    return (USABLE_SHARE * size - peak if size is not None and peak is not None else None), size
+
+
+def _memory_text(extra: tuple[float, float] | None, free: float | None, size: float | None) -> str:
+    if extra is None:
+        return "  # needs more memory: by how much is not known here"
+    needs = f"  # about {extra[0] / 2**30:,.0f} GiB more memory at the peak"
+    if free is not None:
+        return f"{needs}, of {max(free, 0) / 2**30:,.0f} GiB that are free"
+    return f"{needs}; the recording does not tell the present peak" + (f" of {size / 2**30:,.0f} GiB" if size else "")

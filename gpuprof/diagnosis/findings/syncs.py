@@ -1,0 +1,233 @@
+"""The host waits for the GPU within a step, and the GPU then waits for the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.expert_loop import find_loops
+from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
+from gpuprof.diagnosis.model import Evidence
+from gpuprof.diagnosis.passes import nodes_in
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import COPY, SYNC, Graph, Mask
+from gpuprof.replay.transform import removed, without_waits
+from gpuprof.timeline.frames import FrameIndex
+from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT
+
+LOOK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
+"""Ops that copy a value to the host to look at it."""
+COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
+SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
+"""Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
+CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
+WORTH = 1.05
+"""What all waits together must cost before any of them is looked at: less is not told from noise."""
+FRAMES_SHOWN = 3
+EVERY = 50
+"""Steps from one log line to the next that a person still can follow."""
+
+PAGE = Page(
+    id="syncs",
+    title="The host waits for values from the GPU",
+    means="""
+`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()`, and indexing with a mask make the host wait until the GPU has
+done all that it was given. After that nothing is queued: while the host prepares the next launches the GPU is idle.
+""",
+    detected="""
+Host calls that wait for a device, a stream or a copy to the host, by the op that made them. Not counted: copies of batches to the GPU
+(`pageable_copies`), the allocator's (`allocator`), and what is within a loop over experts (`expert_loop`).
+They are shown where the replay without them makes the step at least 5 % shorter: a wait that finds the GPU idle, or that is soon over, is no loss.
+""",
+    gain="""
+The calls no longer wait, and the ops that looked at a value, with their copies, are gone (at worst they stay, and only
+the wait goes). Then the step is replayed: the host runs ahead where it can.
+Ops that need the value for the size of their result stay, without their wait.
+""",
+    wrong="""
+If the value decides what is done next, it cannot be read later; compute with a mask instead. A wait at the end of each step that only
+serves to time it goes when timing is switched off. What one rank gains by running ahead of its peers it loses waiting for them: where
+communication costs more than the host, nothing is proposed. Without the waits the host runs ahead by more batches, which takes a little more memory.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
+    graph = case.graph
+    waits = waiting_nodes(case)
+    if not waits.any() or case.step_ns < WORTH * _least(case, waits):
+        return
+    if case.sensitivities.communication > case.sensitivities.host:
+        return  # this rank waits for its peers, and would do so elsewhere
+    looks, shapes, explicit = (waits & mask for mask in _kinds(case, waits))
+    if looks.any():
+        ops = _outermost_named(case, looks)
+        own = _own_nodes(case, ops) & ~_loop_nodes(case)
+        yield Proposal(
+            title="no values read from the GPU within the step",
+            evidence=_evidence(case, looks, own, "reads of a value on the GPU", ops),
+            fix=_look_fix(case, looks),
+            change=_without(looks, own),
+            best=_without(looks, own),
+            worst=_without(looks, np.zeros(len(graph), bool)),
+            key="values",
+        )
+    if shapes.any():
+        own = _pieces(case, shapes)
+        yield Proposal(
+            title="no sizes that depend on values",
+            evidence=_evidence(case, shapes, own, "waits for the size of a result", _outermost_named(case, shapes)),
+            fix="compute on all rows with a mask (torch.where, masked_fill, a loss with ignore_index) instead of choosing rows by one; "
+            "where rows must be chosen: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
+            change=_without(shapes, np.zeros(len(graph), bool)),
+            key="shapes",
+        )
+    if explicit.any():
+        own = _pieces(case, explicit)
+        yield Proposal(
+            title="no torch.cuda.synchronize() in the step",
+            evidence=_evidence(case, explicit, own, "explicit waits for the GPU", np.empty(0, np.int64)),
+            fix=f"call torch.cuda.synchronize() only every {EVERY} steps, or time with torch.cuda.Event(enable_timing=True), which waits for nothing",
+            change=_without(explicit, np.zeros(len(graph), bool)),
+            key="explicit",
+        )
+
+
+def _least(case: Case, waits: Mask) -> float:
+    """What a step takes without any of these waits and without all that their ops do, ns."""
+    return case.step_of(_without(waits, _own_nodes(case, _outermost_named(case, waits)))(case.graph))
+
+
+def waiting_nodes(case: Case) -> Mask:
+    """Waits for the device that nothing else explains: neither copies to the GPU nor the allocator nor an expert loop."""
+    graph, trace = case.graph, case.trace
+    waits = np.zeros(len(graph), bool)
+    waits[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waits &= graph.waits
+    if not waits.any():
+        return waits
+    allocator = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)
+    waits &= ~np.append(allocator, False)[graph.call]
+    return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case)
+
+
+def copies_to_device(case: Case, waits: Mask) -> Mask:
+    """Waits in ops that copy from the host to the device."""
+    trace, graph, links = case.trace, case.graph, case.timeline.links
+    up = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text)
+    copying = np.zeros(len(trace.ops) + 1, bool)
+    copying[links.op[up]] = True
+    copying[-1] = False
+    calls = np.zeros(len(trace.calls) + 1, bool)
+    calls[links.call[up]] = True
+    calls[-1] = False
+    return waits & (copying[graph.scope] | calls[graph.call])
+
+
+def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
+    """Of the waits: for values, for sizes, and those that no op makes."""
+    graph, trace = case.graph, case.trace
+    sizes = np.append(case.ops_within(case.ops_named(SHAPE.search)), False)[graph.scope]
+    in_op = np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
+    called = np.append(trace.rows_named(trace.calls.name, SYNC_CALL.search), False)[graph.call]
+    return waits & in_op & ~sizes, waits & sizes, waits & ~in_op & called
+
+
+def _outermost_named(case: Case, waits: Mask) -> I64:
+    """Rows of the outermost ops (not annotations) around some waits."""
+    reads, parent = _reads(case), case.timeline.nesting.parent
+    rows = np.unique(case.graph.scope[waits])
+    rows = rows[rows >= 0]
+    while True:
+        above = parent[rows]
+        # An op around it that does more, of autograd's or a compiled region, is no part of the reading.
+        up = (above >= 0) & reads[above]
+        if not up.any():
+            return np.unique(rows)
+        rows = np.where(up, above, rows)
+
+
+def _reads(case: Case) -> Mask:
+    """Ops that do nothing but read a value: `item` and its like, and copies."""
+    return case.ops_named(lambda text: LOOK.search(text) or text in COPIES)
+
+
+def _own_nodes(case: Case, ops: I64) -> Mask:
+    """Nodes of the ops themselves, their copies on the device included; of explicit reads only."""
+    mask = np.zeros(len(case.trace.ops), bool)
+    mask[ops] = True
+    mask &= _reads(case)
+    return case.nodes_within(mask) & ~case.graph.waits
+
+
+def _pieces(case: Case, waits: Mask) -> Mask:
+    """Host work of the calls that wait."""
+    calls = np.zeros(len(case.trace.calls) + 1, bool)
+    calls[case.graph.call[waits]] = True
+    calls[-1] = False
+    return calls[case.graph.call] & ~case.graph.on_gpu & ~case.graph.waits
+
+
+def _loop_nodes(case: Case) -> Mask:
+    """Nodes within loops over experts; found once for a case."""
+    if "expert_loop_nodes" not in case._cache:
+        loops = find_loops(case)
+        none = np.zeros(len(case.graph), bool)
+        case._cache["expert_loop_nodes"] = none if loops is None else nodes_in(case, loops.stretches) >= 0
+    return case._cache["expert_loop_nodes"]
+
+
+def _without(waits: Mask, own: Mask) -> Change:
+    def change(graph: Graph) -> Graph:
+        graph = without_waits(graph, waits)
+        return removed(graph, own) if own.any() else graph
+
+    return change
+
+
+def _evidence(case: Case, waits: Mask, own: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
+    graph = case.graph
+    count = case.per_step(float(waits.sum()))
+    text = f"{count:,.0f} {what} a step"
+    names = _most(case.trace.ops.name[ops])
+    if names:
+        text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
+    waited_ms = case.per_step(float(_waited_ns(case, waits).sum())) / 1e6
+    text += f", in which the host stands still for {waited_ms:,.1f} ms"
+    frames = FrameIndex(case.trace, case.timeline.nesting)
+    nodes = np.flatnonzero(waits & (graph.call >= 0))
+    calls = graph.call[nodes]
+    found = frames.frame(case.trace.calls.thread[calls], case.trace.calls.start_ns[calls], graph.scope[nodes])
+    places = [case.trace.strings[i] for i, _ in _most(found[found != NO_TEXT])]
+    if places:
+        text += "; from " + ", ".join(places)
+    return spans(case, text, own)
+
+
+def _waited_ns(case: Case, waits: Mask) -> np.ndarray:
+    """Per waiting node how long it lasts, from the end of its own call's work."""
+    schedule, rows = case.schedule, np.flatnonzero(waits)
+    return np.maximum(schedule.end_ns[rows] - schedule.end_ns[rows - 1], 0)
+
+
+def _most(ids: np.ndarray) -> list[tuple[int, int]]:
+    """The most frequent string ids with their counts."""
+    distinct, counts = np.unique(ids, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[:FRAMES_SHOWN]
+    return [(int(distinct[i]), int(counts[i])) for i in order]
+
+
+def _look_fix(case: Case, looks: Mask) -> str:
+    torch = (
+        f"keep values on the GPU and read them every {EVERY} steps: total += loss.detach(), then total.item(); "
+        "torch.nn.utils.get_total_norm(grads) instead of a norm per parameter; torch.where instead of `if tensor:`"
+    )
+    arguments = f"{case.stack.arguments}(logging_steps={EVERY}"
+    if case.ops_named(CHECK.search).any():
+        arguments += ", logging_nan_inf_filter=False"
+    return case.stack.fix(torch, transformers=f"{arguments}); in callbacks and losses of your own: {torch}")

@@ -1,0 +1,87 @@
+"""Matrix products in fp32 that do not use tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.costs.dtypes import CODE
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.transform import scaled
+
+TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
+"""What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS 13, 0.65 over
+all of a step."""
+FLOOR_NS = 4_000.0
+"""A small product does not get shorter than this: 3 to 5 µs recorded for products of under a microsecond of work."""
+
+PAGE = Page(
+    id="tf32",
+    title="fp32 matrix products run without tensor cores",
+    means="""
+Matrix products of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed, a format of fp32's range and ten bits
+of mantissa that tensor cores multiply several times faster. torch does not allow it by default.
+""",
+    detected="""
+Kernels of matrix products whose operands are fp32 and whose names are not those of tensor-core kernels.
+""",
+    gain="""
+Each such product takes the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 % of the memory's, whichever is
+longer, at least 4 µs and never more than it took.
+""",
+    wrong="""
+Where a product's other half (its transpose, a cast) stands beside it as a kernel of its own, that stays. Training in bf16 gains
+more, at less precision. GPUs before Ampere have no TF32.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """TF32 for what is multiplied in fp32."""
+    roof = case.roofline
+    if roof is None or "tf32" not in roof.ceilings.flops:
+        return
+    graph = case.graph
+    slow = (roof.work.dtype == CODE["fp32"]) & (roof.work.flops > 0) & case.category("gemm", "grouped_gemm")
+    nodes = case.nodes_of_gpu(slow)
+    took = float(graph.duration_ns[nodes].sum())
+    if not took:
+        return
+    left = [_left(graph, roof, nodes, level) for level in range(3)]
+    whole = float(graph.duration_ns[graph.on_gpu].sum())
+    text = (
+        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix products a step without tensor cores: {case.per_step(took) / 1e6:,.1f} ms, "
+        f"{100 * took / whole:,.0f} % of the GPU's time"
+    )
+    yield Proposal(
+        title="TF32 matrix products",
+        evidence=spans(case, text, nodes),
+        fix=case.stack.fix(
+            'torch.set_float32_matmul_precision("high")',
+            transformers=f"{case.stack.arguments}(tf32=True)",
+            lightning='torch.set_float32_matmul_precision("high")',
+        ),
+        change=partial(scaled, nodes=nodes, factor=left[1]),
+        best=partial(scaled, nodes=nodes, factor=left[0]),
+        worst=partial(scaled, nodes=nodes, factor=left[2]),
+        excludes=("adapter_casts",),
+    )
+
+
+def _left(graph: Graph, roof: Roofline, nodes: Mask, level: int) -> F64:
+    """Per node the share of its time that is left."""
+    left = np.ones(len(graph))
+    rows = np.flatnonzero(nodes)
+    event = graph.gpu_row[rows]
+    ceilings, work, duration = roof.ceilings, roof.work, graph.duration_ns[rows]
+    tensor = work.flops[event] / ceilings.flops["tf32"] / TENSOR_SHARE[level]
+    memory = np.nan_to_num(work.bytes[event]) / ceilings.memory_bytes_per_s / MEMORY_SHARE[level]
+    wanted = np.maximum(np.maximum(tensor, memory) * 1e9, FLOOR_NS)
+    left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
+    return left

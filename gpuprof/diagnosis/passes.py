@@ -1,0 +1,151 @@
+"""From stretches of forward work to their nodes in the graph, and to those of the backward pass of the same ops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.replay.graph import Mask
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.tracefile.model import ANNOTATION, I64, OP
+
+_ENGINE = "autograd::engine::evaluate_function"
+USUAL_LAUNCH_NS = 8_000.0
+"""Host time per launched kernel where a recording has no other work to tell it: 5.5 µs for a small op on an H200's host, and
+half as much again for what Python does between two."""
+
+FEW_LAUNCHES = 20
+"""Fewer launches than this tell nothing about the usual one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of host time, each on one thread: columns of one length, on the trace's clock."""
+
+    thread: I64
+    start_ns: I64
+    end_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.thread)
+
+
+def siblings(case: Case) -> tuple[I64, I64]:
+    """(rows of the window's forward and recomputed ops, a number per op that those beside one another share): ops of one
+    thread and one op around them follow one another in order of time; annotations around them do not count."""
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    nesting = case.timeline.nesting.parent
+    ahead = np.isin(case.timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
+    rows = np.flatnonzero(ahead & (ops.start_ns >= low) & (ops.start_ns < high))
+    parent = climb(nesting, nesting, lambda r, _: ops.kind[r] == ANNOTATION)[rows]
+    order = np.lexsort((ops.start_ns[rows], parent, ops.thread[rows]))
+    rows, parent = rows[order], parent[order]
+    changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(parent, prepend=-2) != 0)
+    return rows, np.cumsum(changes)
+
+
+def nodes_in(case: Case, stretches: Stretches) -> I64:
+    """Per node of the graph the stretch that it is in, or was launched in; -1: none. Stretches do not overlap."""
+    graph, calls = case.graph, case.trace.calls
+    low = case.timeline.window[0]
+    thread = graph.lane.astype(np.int64)
+    moment = np.round(graph.recorded_start_ns).astype(np.int64) + low
+    launched = np.flatnonzero(graph.on_gpu & (graph.call >= 0))
+    thread[launched] = calls.thread[graph.call[launched]]
+    moment[launched] = calls.start_ns[graph.call[launched]]
+    thread[graph.on_gpu & (graph.call < 0)] = -1
+    return _place(stretches, thread, moment)
+
+
+def backward_of(case: Case, stretches: Stretches) -> Stretches:
+    """Per stretch of forward work the stretch in which autograd's engine works off its ops; an empty one where none was
+    recorded.
+
+    Forward ops and the backward ops that they cause share a sequence number, counted per thread.
+    """
+    ops, (_, high) = case.trace.ops, case.timeline.window
+    forward = np.flatnonzero((ops.kind == OP) & (ops.sequence >= 0) & (ops.forward_thread <= 0))
+    where = _place(stretches, ops.thread[forward].astype(np.int64), ops.start_ns[forward])
+    forward, where = forward[where >= 0], where[where >= 0]
+    least, most = np.full(len(stretches), np.iinfo(np.int64).max), np.full(len(stretches), -1)
+    np.minimum.at(least, where, ops.sequence[forward])
+    np.maximum.at(most, where, ops.sequence[forward])
+    engine = case.ops_named(lambda name: name.startswith(_ENGINE))
+    rows = np.flatnonzero(engine & (ops.forward_thread > 0) & (ops.sequence >= 0) & (ops.start_ns < high))
+    start, end = np.zeros(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
+    thread = np.full(len(stretches), -1, np.int64)
+    for threads in _by_thread(case, stretches, rows):
+        of, mine = threads
+        known = np.flatnonzero((stretches.thread == of) & (most >= 0))
+        if not len(known) or not len(mine):
+            continue
+        order = known[np.argsort(least[known])]
+        at = np.searchsorted(least[order], ops.sequence[mine], side="right") - 1
+        found = order[np.maximum(at, 0)]
+        good = (at >= 0) & (ops.sequence[mine] <= most[found]) & (ops.start_ns[mine] > stretches.start_ns[found])
+        for one in np.unique(found[good]).tolist():
+            own = mine[good & (found == one)]
+            thread[one] = int(ops.thread[own[0]])
+            start[one], end[one] = int(ops.start_ns[own].min()), int(ops.end_ns[own].max())
+    return Stretches(thread, start, end)
+
+
+def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
+    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread is told
+    by the sequence numbers that the two have in common."""
+    ops = case.trace.ops
+    numbers = np.unique(ops.forward_thread[rows]).tolist()
+    threads = np.unique(stretches.thread).tolist()
+    if len(numbers) == 1 and len(threads) == 1:
+        return [(threads[0], rows)]
+    ahead = (ops.kind == OP) & (ops.sequence >= 0) & (ops.forward_thread <= 0)
+    pairs = []
+    for number in numbers:
+        mine = rows[ops.forward_thread[rows] == number]
+        shares = [np.isin(ops.sequence[mine], ops.sequence[ahead & (ops.thread == t)]).mean() for t in threads]
+        if shares:
+            pairs.append((threads[int(np.argmax(shares))], mine))
+    return pairs
+
+
+def without_recompute(case: Case, found: I64) -> I64:
+    """The same without nodes of a forward pass that checkpointing repeats in between."""
+    return np.where(case.graph.phase == RECOMPUTE, -1, found)
+
+
+def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
+    """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes' work.
+
+    beside: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is that of
+    the few long stretches without a launch (data, logging, first use) rather than of a sequence of ops.
+    """
+    graph, calls = case.graph, case.trace.calls
+    lanes = graph.lane[like & (graph.lane >= 0)]
+    if not len(lanes):
+        return USUAL_LAUNCH_NS
+    lane = int(np.bincount(lanes).argmax())
+    own = np.flatnonzero((graph.lane == lane) & ~graph.waits)
+    work = np.flatnonzero(graph.on_gpu & (graph.call >= 0))
+    work = work[calls.thread[graph.call[work]] == lane]
+    total = np.append(0.0, np.cumsum(graph.duration_ns[own]))
+    done = total[np.searchsorted(own, work)]
+    each = np.diff(done)[~beside[work[1:]]]
+    each = each[each > 0]
+    return float(np.median(each)) if len(each) >= FEW_LAUNCHES else USUAL_LAUNCH_NS
+
+
+def _place(stretches: Stretches, thread: I64, moment: I64) -> I64:
+    found = np.full(len(thread), -1, np.int64)
+    for one in np.unique(stretches.thread).tolist():
+        own = np.flatnonzero((stretches.thread == one) & (stretches.end_ns > stretches.start_ns))
+        if one < 0 or not len(own):
+            continue
+        own = own[np.argsort(stretches.start_ns[own])]
+        mine = np.flatnonzero(thread == one)
+        at = np.searchsorted(stretches.start_ns[own], moment[mine], side="right") - 1
+        inside = (at >= 0) & (moment[mine] < stretches.end_ns[own[np.maximum(at, 0)]])
+        found[mine[inside]] = own[at[inside]]
+    return found

@@ -1,0 +1,62 @@
+"""A change of the graph: what some stretches do is done by fewer, other pieces of work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.transform import removed
+from gpuprof.tracefile.model import I64
+
+
+@dataclass(frozen=True, slots=True)
+class Rework:
+    """Groups of nodes and what becomes of each; columns by group."""
+
+    group: I64
+    """Per node its group; -1: as it was."""
+    host_share: F64
+    """Of a group's host time, what is left."""
+    gpu_ns: F64
+    """What the group's GPU work takes afterwards."""
+    launches: I64
+    """Pieces that it is launched in."""
+
+
+def rework_of(graph: Graph, group: I64, host_ns: F64, gpu_ns: F64, launches: I64) -> Rework:
+    """From the host's time afterwards, ns per group, against that of this graph; never more than that."""
+    host = (group >= 0) & ~graph.on_gpu
+    before = np.bincount(group[host], weights=graph.duration_ns[host], minlength=len(host_ns))
+    share = np.divide(host_ns, before, out=np.ones(len(host_ns)), where=before > 0)
+    return Rework(group, np.minimum(share, 1.0), gpu_ns, launches)
+
+
+def reworked(graph: Graph, rework: Rework) -> Graph:
+    """The graph with the groups' work done anew: no waits for the device in them, the launches spread over their time."""
+    inside = rework.group >= 0
+    kept = _spread(graph.on_gpu & inside, rework)
+    shorter = removed(graph, inside & ~kept)
+    host = inside & ~graph.on_gpu
+    duration = shorter.duration_ns.copy()
+    duration[host] = graph.duration_ns[host] * rework.host_share[rework.group[host]]
+    counts = np.bincount(rework.group[kept], minlength=len(rework.gpu_ns))
+    each = np.divide(rework.gpu_ns, counts, out=np.zeros(len(counts)), where=counts > 0)
+    duration[kept] = each[rework.group[kept]]
+    return shorter.with_durations(duration)
+
+
+def _spread(gpu: Mask, rework: Rework) -> Mask:
+    """Per group as many of its pieces of GPU work as will be launched, evenly over all that there are."""
+    rows = np.flatnonzero(gpu)
+    rows = rows[np.argsort(rework.group[rows], kind="stable")]
+    group = rework.group[rows]
+    total = np.bincount(group, minlength=len(rework.launches))
+    rank = np.arange(len(rows)) - np.concatenate([[0], np.cumsum(total)])[group]
+    wanted = np.minimum(rework.launches, total)[group]
+    number = np.maximum(total[group], 1)
+    kept = (rank + 1) * wanted // number > rank * wanted // number
+    mask = np.zeros(len(gpu), bool)
+    mask[rows[kept]] = True
+    return mask

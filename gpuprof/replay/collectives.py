@@ -1,0 +1,203 @@
+"""Collectives as what they are: coming there, waiting for the last rank to come, and moving the data.
+
+A recorded collective lasts from this rank's arrival to the end, which all ranks share: most of it can be waiting. It
+is parted into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
+than it, and the transfer, which begins when both have come and the stream is free.
+
+What a peer is late by is counted from this rank's own readiness, not from the moment its communication stream came to the
+collective: the same late peer is met by every collective that is launched meanwhile, and is waited for once. It is the
+peer's surplus work over this rank's. Where the profiler's cost is taken out of this rank, the peer, which recorded the
+same work, loses as much: the surplus stays. A faster host shortens this rank's own way to the collective, and that part
+of the peer's which is alike; the surplus, of which one recording cannot say what it is, is communication's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from gpuprof.costs.hardware import find
+from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, F64, Graph, Mask, edges_of
+from gpuprof.replay.overhead import ROUNDS
+from gpuprof.replay.simulate import simulate
+from gpuprof.replay.transform import scaled
+from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
+from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
+from gpuprof.tracefile.model import ABSENT, I64
+
+START_NS = 50_000.0
+"""What a collective takes however little it moves: NCCL's small all-reduces take 10 µs within a host, 50 µs between hosts."""
+LINK_SHARE = 0.2
+"""Of one direction of a GPU's link in an all-reduce of a usual bucket: 24 MB on two H200s reached 88 of 450 GB/s."""
+BETWEEN_HOSTS_BYTES_PER_S = 10e9
+"""Where no fast link is known: a 100 Gb/s network at four fifths."""
+GPUS_OF_A_HOST = 8
+APART = 4.0
+"""Sizes this many times apart tell by the difference of their durations how fast the link is."""
+LEAST_WAIT_NS = 5_000.0
+"""Less than this is no waiting: collectives of one kind differ by some µs on their own."""
+
+
+def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
+    """The graph with each collective parted into waiting for peers and transfer; replays as before.
+
+    `transfer_ns`: per GPU event of the trace what the collective takes once all ranks have come (NaN: not known), as
+    several ranks' recordings tell; without it `estimate_transfers` does.
+    """
+    nodes = np.flatnonzero(graph.on_gpu & (graph.resource == COMMUNICATION))
+    if not len(nodes):
+        return graph
+    rows = graph.gpu_row[nodes]
+    known = estimate_transfers(graph) if transfer_ns is None else transfer_ns
+    took = graph.duration_ns[nodes]
+    transfer = np.minimum(np.where(np.isnan(known[rows]), took, known[rows]), took)
+    late = np.flatnonzero(took - transfer > LEAST_WAIT_NS)
+    if not len(late):
+        return graph
+    return _with_waits(graph, nodes[late], transfer[late])
+
+
+def waiting(graph: Graph) -> Mask:
+    """The nodes that stand for waiting for a peer."""
+    mask = np.zeros(len(graph), bool)
+    mask[graph.edges.source[graph.edges.kind == PEER]] = True
+    return mask
+
+
+def without_waiting(graph: Graph) -> Graph:
+    """The graph of this rank where no peer is ever late: its own pace."""
+    return scaled(graph, waiting(graph), 0.0)
+
+
+def communication_cause(graph: Graph) -> str | None:
+    """`peer_wait` or `transfer`: which of the two twice as short would gain more; None if neither gains."""
+    late = waiting(graph)
+    step = simulate(graph, ROUNDS).step_ns
+    gains = {
+        name: step - simulate(scaled(graph, nodes, 0.5), ROUNDS).step_ns
+        for name, nodes in (("peer_wait", late), ("transfer", (graph.resource == COMMUNICATION) & ~late))
+    }
+    best = max(gains, key=lambda name: gains[name])
+    return best if gains[best] > 0 else None
+
+
+def _with_waits(graph: Graph, at: I64, transfer: F64) -> Graph:
+    """Inserts a waiting node before each collective of `at`, which keeps its transfer only."""
+    edges, target = graph.edges, graph.edges.targets()
+    number = np.arange(len(graph)) + np.searchsorted(at, np.arange(len(graph)), side="right")
+    new = number[at] - 1
+    # Readiness: every edge into the collective but that of an earlier collective on its stream, if that was still under
+    # way when this one was launched: then both meet the same late peer.
+    wait_of = np.full(len(graph), -1, np.int64)
+    wait_of[at] = new
+    schedule = simulate(graph)
+    ended = np.where(edges.from_start, schedule.start_ns[edges.source], schedule.end_ns[edges.source])
+    arrives = np.where(edges.source < target, ended, graph.before_ns[edges.source]) + edges.lag_ns
+    into = wait_of[target] >= 0
+    after = into & (edges.kind == STREAM) & (graph.resource[edges.source] == COMMUNICATION) & (edges.source < target)
+    ready = _ready(graph, into & ~after, arrives, target)
+    same_peer = after & (ready[target] >= schedule.start_ns[edges.source])
+    own = into & ~same_peer
+    ready = _ready(graph, own, arrives, target)
+    late = schedule.end_ns[at] - transfer - ready[at]
+    duration = graph.duration_ns.copy()
+    duration[at] = transfer
+    has = ready[at] > NEVER / 2
+    all_edges = (
+        np.concatenate([number[target], wait_of[target[own]], number[at]]),
+        np.concatenate([number[edges.source], number[edges.source[own]], new]),
+        np.concatenate([edges.lag_ns, edges.lag_ns[own], np.zeros(len(at))]),
+        np.concatenate([edges.from_start, edges.from_start[own], np.zeros(len(at), bool)]),
+        np.concatenate([edges.kind, edges.kind[own], np.full(len(at), PEER, np.uint8)]),
+    )
+    split = graph.recorded_end_ns[at] - transfer
+
+    def column(values: np.ndarray, of_waits: np.ndarray | float) -> np.ndarray:
+        return np.insert(values, at, of_waits)
+
+    waits = replace(
+        graph,
+        duration_ns=column(duration, np.where(has, late, 0.0)),
+        resource=column(graph.resource, COMMUNICATION),
+        edges=edges_of(len(graph) + len(at), *all_edges),
+        before_ns=column(graph.before_ns, NEVER),
+        recorded_start_ns=column(graph.recorded_start_ns, graph.recorded_start_ns[at]),
+        recorded_end_ns=column(graph.recorded_end_ns, split),
+        lane=column(graph.lane, -1),
+        scope=column(graph.scope, graph.scope[at]),
+        call=column(graph.call, graph.call[at]),
+        gpu_row=column(graph.gpu_row, graph.gpu_row[at]),
+        waits=column(graph.waits, False),
+        phase=column(graph.phase, COMMUNICATION_PHASE),
+        step=column(graph.step, graph.step[at]),
+        step_end=number[graph.step_end],
+    )
+    waits.recorded_start_ns[number[at]] = split
+    return waits
+
+
+def _ready(graph: Graph, edges: Mask, arrives: F64, target: I64) -> F64:
+    ready = np.full(len(graph), NEVER)
+    np.maximum.at(ready, target[edges], arrives[edges])
+    return ready
+
+
+# -- what a collective takes without waiting, from one rank's recording
+
+
+def estimate_transfers(graph: Graph) -> F64:
+    """Per GPU event of the trace: what its collective may take once all ranks have come; NaN on other events.
+
+    Bytes over the link's rate, plus a start, and never more than was recorded. The rate is the highest of: what the
+    fastest collective reached; what the durations of small and large ones tell by their difference, up to what such a
+    link usually does. Without bytes, the shortest of its kind.
+    """
+    timeline = graph.timeline
+    found = find_collectives(timeline)
+    c = found.columns
+    result = np.full(len(timeline.trace.gpu), np.nan)
+    if not len(c):
+        return result
+    took = np.maximum((c.end_ns - c.start_ns).astype(np.float64), 1.0)
+    moved = bus_bytes(found, timeline.trace.meta.world_size)
+    sized = ~np.isnan(moved)
+    transfer = took.copy()
+    if sized.any():
+        usual = _usual_rate(graph, int(np.max(c.group_size[sized])))
+        kinds = [sized & (c.kind == kind) for kind in np.unique(c.kind[sized]).tolist()]
+        told = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
+        rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(told)) if told else usual)
+        transfer[sized] = np.minimum(took[sized], START_NS + moved[sized] / rate * 1e9)
+    for kind in np.unique(c.kind[~sized]).tolist():
+        same = c.kind == kind
+        transfer[same & ~sized] = np.minimum(took, transfer[same].min())[same & ~sized]
+    result[c.row] = transfer
+    return result
+
+
+def bus_bytes(found: Collectives, world_size: int | None) -> F64:
+    """Bytes that cross each rank's link, NaN where not known: of an all-reduce 2 (n − 1) / n of its bytes, of the others that
+    every rank takes part in (n − 1) / n, as nccl-tests count bus bandwidth."""
+    c = found.columns
+    size = np.where(c.group_size == ABSENT, world_size or 2, c.group_size).clip(2)
+    factor = np.array([2.0 if k == "all_reduce" else 1.0 for k in KINDS])[c.kind]
+    factor = np.where(np.array([k in ("broadcast", "reduce", "send_recv") for k in KINDS])[c.kind], 1.0, factor * (size - 1) / size)
+    return np.where(c.bytes == ABSENT, np.nan, c.bytes * factor)
+
+
+def _usual_rate(graph: Graph, group_size: int) -> float:
+    gpus = graph.timeline.trace.meta.gpus
+    gpu = find(gpus[0].name, gpus[0].memory_bytes) if gpus else None
+    if gpu is None or not gpu.link_bytes_per_s or group_size > GPUS_OF_A_HOST:
+        return BETWEEN_HOSTS_BYTES_PER_S
+    return gpu.link_bytes_per_s / 2 * LINK_SHARE
+
+
+def _slope(moved: F64, took: F64) -> float | None:
+    """Bytes per second by which the shortest of large collectives last longer than the shortest of small ones."""
+    small, large = moved <= moved.max() / APART, moved >= moved.max() / 2
+    if not small.any():
+        return None
+    extra = took[large].min() - took[small].min()
+    return float((moved[large].min() - moved[small].max()) / extra * 1e9) if extra > 0 else None

@@ -1,0 +1,188 @@
+"""The collectives of one recording: kernels that exchange data with other ranks, and what is known of each.
+
+What a collective is comes from three places, the first that tells: the arguments that NCCL's kernels and their ops are
+recorded with (group, elements, type), the range `nccl:all_reduce` around the launch, the kernel's name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from gpuprof.timeline.devices import COMMUNICATE
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, I32, I64, NO_TEXT, Columns, Trace
+
+KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "broadcast", "reduce", "send_recv", "other")
+TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
+"""Every rank needs something of every other: none of them can end before the last one has come."""
+_KIND = {name.replace("_", ""): code for code, name in enumerate(KINDS)}
+_IN_NAME = re.compile(
+    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|broadcast|send_?recv|send|recv|reduce)", re.IGNORECASE
+)
+_RANGE = re.compile(r"^(nccl|rccl):")
+_ELEMENT_BYTES = {
+    "float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "char": 1, "byte": 1, "bool": 1,
+    "longint": 8, "unsignedchar": 1, "signedchar": 1, "shortint": 2, "float8_e4m3fn": 1, "float8_e5m2": 1,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveColumns(Columns):
+    """One row per kernel of a collective, in order of start. Texts are ids into the `texts` beside it."""
+
+    row: I64
+    """Row of the GPU event."""
+    kind: I32
+    """Index into KINDS."""
+    group: I32
+    """Text: process group and its ranks; where the recording does not tell, which of the communicating streams it is on."""
+    dtype: I32
+    group_size: I64
+    """Ranks that take part; ABSENT where not told."""
+    bytes: I64
+    """The larger of what a rank gives and what it gets; ABSENT where not told."""
+    sequence: I64
+    """Number within its group, from 0, in order of start."""
+    step: I64
+    """Step in which it was launched, -1 outside the window."""
+    start_ns: I64
+    end_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Collectives:
+    """The collectives of one trace, free of the trace itself."""
+
+    columns: CollectiveColumns
+    texts: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.columns)
+
+
+def find_collectives(timeline: Timeline) -> Collectives:
+    """All collectives of the trace, those outside the window too: other ranks' windows lie elsewhere."""
+    trace, links = timeline.trace, timeline.links
+    gpu = trace.gpu
+    rows = np.flatnonzero(timeline.kind == COMMUNICATE)
+    rows = rows[np.lexsort((rows, gpu.start_ns[rows]))]
+    texts: dict[str, int] = {}
+
+    def text_id(text: str) -> int:
+        return texts.setdefault(text, len(texts))
+
+    scope = links.scope[rows]
+    named = trace.rows_named(trace.ops.name, _RANGE.search)
+    around = climb(scope, timeline.nesting.parent, lambda r, _: ~named[r])
+    stream = _streams(timeline, rows)
+    n = len(rows)
+    kind, group, dtype = (np.zeros(n, np.int32) for _ in range(3))
+    size, moved = np.full(n, ABSENT), np.full(n, ABSENT)
+    for i, row in enumerate(rows.tolist()):  # a recording has some thousand collectives at most
+        op = int(links.op[row])
+        said = {**_arguments(trace, trace.ops.extra[op] if op >= 0 else NO_TEXT), **_arguments(trace, gpu.extra[row])}
+        range_row = int(around[i])
+        range_name = trace.strings[trace.ops.name[range_row]] if range_row >= 0 else ""
+        name = said.get("Collective name") or _RANGE.sub("", range_name) or trace.strings[gpu.name[row]]
+        kind[i] = _kind(name, trace.strings[gpu.name[row]])
+        ranks, process_group = said.get("Process Group Ranks"), said.get("Process Group Name")
+        known = ranks or process_group
+        group[i] = text_id(f"{process_group or ''} {_ranks_text(ranks)}".strip() if known else f"stream {stream[i]}")
+        element, elements, size[i] = said.get("dtype"), _most_elements(said), _size(said)
+        if elements is None and range_row >= 0:
+            element, elements = _range_elements(trace, range_row)
+        dtype[i] = text_id(str(element or ""))
+        width = _ELEMENT_BYTES.get(str(element).replace("c10::", "").replace(" ", "").lower())
+        if elements is not None and width is not None:
+            moved[i] = elements * width
+    return Collectives(
+        CollectiveColumns(
+            row=rows, kind=kind, group=group, dtype=dtype, group_size=size, bytes=moved, sequence=_counted(group),
+            step=_steps(timeline, rows), start_ns=gpu.start_ns[rows], end_ns=gpu.end_ns[rows],
+        ),
+        tuple(texts),
+    )  # fmt: skip
+
+
+def _streams(timeline: Timeline, rows: I64) -> I64:
+    """Which of the streams with collectives each is on, counted in the order of their first one: alike on all ranks."""
+    gpu = timeline.trace.gpu
+    pairs = np.stack([gpu.device[rows], gpu.stream[rows]], axis=1) if len(rows) else np.empty((0, 2), np.int64)
+    _, first, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
+
+
+def _steps(timeline: Timeline, rows: I64) -> I64:
+    ends = timeline.steps.end_ns
+    begun = np.where(timeline.links.begun_ns[rows] == ABSENT, timeline.trace.gpu.start_ns[rows], timeline.links.begun_ns[rows])
+    step = np.searchsorted(ends, begun, side="right")
+    inside = (begun >= timeline.window[0]) & (begun < timeline.window[1])
+    return np.where(inside, np.minimum(step, len(ends) - 1), -1)
+
+
+def _counted(group: I32) -> I64:
+    number = np.zeros(len(group), np.int64)
+    for one in np.unique(group).tolist():
+        mine = np.flatnonzero(group == one)
+        number[mine] = np.arange(len(mine))
+    return number
+
+
+def _arguments(trace: Trace, text_id: int) -> dict:
+    """What an event's recorded arguments say; nothing where they are not there or damaged."""
+    text = trace.text(int(text_id))
+    if not text:
+        return {}
+    try:
+        found = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _kind(name: object, kernel: str) -> int:
+    """Of the collective's own name first; NCCL runs all-to-all as `SendRecv`."""
+    for text in (str(name), kernel):
+        match = _IN_NAME.search(text)
+        if match:
+            plain = match[1].replace("_", "").lower()
+            return _KIND[{"send": "sendrecv", "recv": "sendrecv"}.get(plain, plain)]
+    return _KIND["other"]
+
+
+def _ranks_text(ranks: object) -> str:
+    return str(ranks).replace(" ", "") if ranks else ""
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53 else None
+
+
+def _most_elements(said: dict) -> int | None:
+    found = [n for n in (_whole(said.get("In msg nelems")), _whole(said.get("Out msg nelems"))) if n is not None]
+    return max(found, default=None)
+
+
+def _size(said: dict) -> int:
+    size = _whole(said.get("Group size"))
+    return size if size else ABSENT
+
+
+def _range_elements(trace: Trace, row: int) -> tuple[str | None, int | None]:
+    """Type and elements of the tensors of a range: of several tensors their sum."""
+    try:
+        dims = msgspec.json.decode(trace.text(int(trace.ops.dims[row])) or "[]")
+        types = msgspec.json.decode(trace.text(int(trace.ops.types[row])) or "[]")
+    except msgspec.DecodeError:
+        return None, None
+    shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
+    if not shapes or not isinstance(types, list):
+        return None, None
+    element = next((t for t in types if isinstance(t, str) and t), None)
+    return element, sum(math.prod(shape) for shape in shapes)
