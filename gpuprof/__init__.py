@@ -11,11 +11,12 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.tracefile.model import Trace
@@ -60,7 +61,7 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
 
 
 def diagnose(
-    recording: str | os.PathLike[str] | Trace,
+    recording: str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
     *,
     step: str | None = None,
     skip: int = 0,
@@ -72,6 +73,8 @@ def diagnose(
 
     The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
     without the profiler. A Trace loaded from such a folder is taken together with its run, too.
+    Several paths, a folder of traces or a run of several ranks are the ranks of one training, diagnosed together: the
+    diagnosis is that of the rank that the others wait for, and has `ranks`.
 
     step: regular expression on the ranges or ops that are the steps; found out if not given.
     skip: leave out so many steps at the beginning.
@@ -83,14 +86,48 @@ def diagnose(
     from gpuprof.tracefile.model import Trace
     from gpuprof.tracefile.read import Recording, read_recording, run_of
 
+    gang = None
     if isinstance(recording, Trace):
         found = Recording(recording, run_of(recording.reading.path))
     else:
-        found = read_recording(recording, progress)
+        paths = [recording] if isinstance(recording, (str, os.PathLike)) else list(recording)
+        gang = _survey(paths, step, skip, progress)
+        found = read_recording(paths[0] if gang is None else gang.ranks[gang.shown].path, progress)
     _draw_in_notebooks()
-    return diagnosing.diagnose(
+    diagnosis = diagnosing.diagnose(
         found.trace, run=found.run, failure=found.failure, step=step, skip=skip, step_ms=step_ms, top=top
     )
+    if gang is None:
+        return diagnosis
+    from gpuprof.diagnosis.together import with_ranks
+
+    return with_ranks(diagnosis, gang)
+
+
+def _survey(
+    paths: Sequence[str | os.PathLike[str]], step: str | None, skip: int, progress: Callable[[int, int], None] | None
+) -> Gang | None:
+    """What several ranks show together; None where the paths mean one recording."""
+    from pathlib import Path
+
+    from gpuprof.errors import GpuprofError, UnreadableTrace
+    from gpuprof.tracefile.ranks import rank_traces
+    from gpuprof.tracefile.read import read_trace, run_of
+
+    if not paths:
+        raise GpuprofError("there is no recording to diagnose")
+    traces = rank_traces([Path(path) for path in paths])
+    if not traces:
+        return None
+    from gpuprof.diagnosis.ranks import survey
+
+    try:
+        return survey(traces, lambda path: read_trace(path, progress), step, skip)
+    except UnreadableTrace:
+        # Of a run whose ranks cannot be compared, such as one on CPUs, its first rank still tells something.
+        if len(paths) == 1 and run_of(paths[0]) is not None:
+            return None
+        raise
 
 
 def _draw_in_notebooks() -> None:

@@ -452,7 +452,7 @@ ALONE: dict[str, list[Instruction]] = {
     "a copy that blocks, on an idle stream": [Cpu(60_000), Launch(7, 40_000, "copy", blocking=True)],
     "a copy that blocks, behind other work": [Launch(7, 90_000), Launch(7, 40_000, "copy", blocking=True)],
     "a synchronisation of another stream than the last": [Launch(7, 90_000), Launch(13, 10_000), Sync(stream=7)],
-    "a synchronisation of a stream that was never used": [Launch(13, 5000), Sync(stream=20), Cpu(400)],
+    "a synchronisation of a stream that was never used": [Launch(13, 5000), Cpu(5600), Sync(stream=20), Cpu(400)],
     "a synchronisation of the device": [Launch(7, 90_000), Launch(13, 30_000), Sync()],
     "a synchronisation just after the work has ended": [Launch(7, 2000), Cpu(4400), Sync(stream=7), Cpu(400)],
     "an event, while its stream goes on": [Launch(7, 90_000), Record(7, 99), Launch(7, 50_000), Sync(event=99)],
@@ -477,12 +477,14 @@ ALONE: dict[str, list[Instruction]] = {
 FULL: dict[str, list[Instruction]] = {
     "a queue that is full": launches(7, 12, 20_000),
     "a queue that fills only if the GPU is slower": launches(7, 12, 3600),
-    "a queue that is full on another stream than before": [Launch(13, 90_000), *launches(13, 12, 20_000)],
+    "a queue that is full on another stream than before": [
+        Launch(13, 90_000), *launches(13, 5, 20_000), Launch(7, 900), Sync()
+    ],
     "a queue whose items wait for an event": [
         Launch(7, 400_000), Record(7, 99), Wait(13, 99), *launches(13, 12, 2000)
     ],
     "a copy that blocks and meets a full queue": [
-        *launches(7, 6, 2000), Launch(7, 40_000, "copy", blocking=True), Cpu(400)
+        Launch(7, 60_000), *launches(7, 4, 200), Launch(7, 40_000, "copy", blocking=True), Cpu(400)
     ],
 }  # fmt: skip
 """The same, with a queue of four."""
@@ -497,6 +499,18 @@ def test_the_replay_knows(name: str, ahead: bool, tmp_path: Path):
     body = [*launches(7, int(ahead), 300_000), *(ALONE.get(name) or FULL[name])]
     steps = ((*shown, *body), (Cpu(2000), *body))
     check_replay(Case(machine, Program(steps), records=True), tmp_path)
+
+
+def test_the_replay_takes_a_thread_s_own_events_first(tmp_path: Path):
+    """Two threads that make streams wait at the same time, without records of which event that was."""
+    shown = showing(REAL, (7, 13), 4, 25_000, 400)
+    main = Op("aten::add", (Launch(7, 90_000), Record(7, 98), Cpu(8000), Wait(13, 98), Launch(13, 4000), Cpu(90_000)))
+    other = Op(
+        "aten::mul",
+        (Cpu(4000), Launch(24, 85_000, "communication"), Record(24, 99), Cpu(9000), Wait(28, 99), Launch(28, 4000)),
+    )
+    program = Program(((main, *shown), (Cpu(100_000),)), (other,))
+    check_replay(Case(REAL, program, records=False), tmp_path)
 
 
 @given(case=cases())

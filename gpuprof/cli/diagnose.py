@@ -38,7 +38,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 
 
 @click.command(short_help="Say why a step takes as long as it does.")
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
 @click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
@@ -50,7 +50,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     "cause of idle time, such as launch:20%. May be repeated.",
 )  # fmt: skip
 def command(
-    path: Path | None,
+    paths: tuple[Path, ...],
     json: bool,
     top: int | None,
     step: str | None,
@@ -61,9 +61,9 @@ def command(
     """Say why a step of the training recorded in PATH takes as long as it does.
 
     PATH is the folder of a run that gpuprof trace made, or a trace that torch.profiler exported, .json or .json.gz.
-    Without PATH: the latest run in gpuprof-runs.
+    Without PATH: the latest run in gpuprof-runs. A folder of traces, or several PATHs, are the ranks of one training.
     """
-    diagnosis = diagnose_file(path or _latest(), step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    diagnosis = diagnose_file(*(paths or (_latest(),)), step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
     if json:
         from gpuprof.diagnosis.json import dumps
 
@@ -85,19 +85,18 @@ def _latest() -> Path:
 
 
 def diagnose_file(
-    path: Path,
-    *,
+    *paths: Path,
     step: str | None = None,
     skip: int = 0,
     step_ms: float | None = None,
     top: int = TOP_IN_JSON,
 ) -> Diagnosis:
-    """The diagnosis of a trace or a run, with a progress bar while it is read."""
+    """The diagnosis of a trace, a run or several ranks, with a progress bar while they are read."""
     from gpuprof import diagnose
     from gpuprof.cli.progress import reading
 
-    with reading(path.name) as progress:
-        return diagnose(path, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
+    with reading(paths[0].name) as progress:
+        return diagnose(paths, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

@@ -1,8 +1,8 @@
 """Several ranks of one training: whom the others wait for, and what that rank does more than they do.
 
-The recordings are read one after another, twice: first only their collectives are kept, which are matched to tell waiting
-from transfer; then each rank is replayed with its peers never late. That is its own pace, and the step of all is the
-slowest pace: the ranks run in lockstep, and who is faster waits.
+The recordings are read one after another, twice: first only their collectives are kept, which are matched to tell
+waiting from transfer; then each rank is replayed with its peers never late. That is its own pace, and the step of all
+is the slowest pace: the ranks run in lockstep, and who is faster waits.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import communication_cause, model_collectives, without_waiting
-from gpuprof.replay.graph import DEVICE, HOST, INPUT, RESOURCES, TRANSFER, F64, Graph
-from gpuprof.replay.overhead import ROUNDS, host_pace, recorded_events, remove_profiler, without
+from gpuprof.replay.graph import DEVICE, F64, HOST, INPUT, RESOURCES, TRANSFER, Graph
+from gpuprof.replay.overhead import ROUNDS, SPREAD, host_pace, recorded_events, remove_profiler, without
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.categories import CATEGORIES
@@ -32,7 +32,8 @@ from gpuprof.tracefile.model import ANNOTATION, I64, Trace
 from gpuprof.tracefile.ranks import rank_in_name
 
 SLOWER = 1.05
-"""A rank this much slower than the next one is a straggler: steps of one program differ by less (see `predict.WORTH`)."""
+"""A rank this much slower than the next one is a straggler: steps of one program differ by less (see
+`predict.WORTH`)."""
 MOST_KEPT = 300
 """Kinds of work kept per rank: their time covers practically all of a step."""
 
@@ -138,18 +139,25 @@ class _Own:
 def survey(paths: Sequence[Path], read: Read, step: str | None = None, skip: int = 0) -> Gang:
     """Reads the ranks' traces, one at a time, and says who waits for whom.
 
-    `read`: what makes a Trace of a path; `step`, `skip`: as for `diagnose`. Raises GpuprofError, one line, for two recordings
-    of one rank and where fewer than two can be read.
+    `read`: what makes a Trace of a path; `step`, `skip`: as for `diagnose`. Raises GpuprofError, one line, for two
+    recordings of one rank and where fewer than two can be read.
     """
     notes: list[tuple[str, str]] = []
     seen = [one for path in paths if (one := _see(path, read, step, skip, notes)) is not None]
-    seen = _in_order(seen, notes)
+    seen = _in_order(seen, notes, [path.name for path in paths])
     # Clocks are compared as Unix times where the recordings tell their beginning.
     known = all(one.clock_ns for one in seen)
     matched = match([_on_clock(one.found, one.clock_ns if known else 0) for one in seen])
-    # The ranks' hosts are alike, and what each alone tells of its recording's cost is told by a few ops: together they know.
-    pace = float(np.median([one.host_pace for one in seen]))
-    owns = [_own(one, matched.transfer_ns[i], pace, read, step, skip) for i, one in enumerate(seen)]
+    if not matched.collectives:
+        raise UnreadableTrace(
+            f"{seen[0].path.name} and {seen[1].path.name} share no collective: they are not ranks of one training, or"
+            " were recorded at different times; give one of them"
+        )
+    # A few short ops tell how slow a host records. Where that is far from what the other ranks' tell, it is told wrong
+    # (times in whole µs, too few such ops), and would pass for a difference between the ranks.
+    usual = float(np.median([one.host_pace for one in seen]))
+    paces = [one.host_pace if usual / SPREAD <= one.host_pace <= usual * SPREAD else usual for one in seen]
+    owns = [_own(one, matched.transfer_ns[i], paces[i], read, step, skip) for i, one in enumerate(seen)]
     world = max((one.world_size or 0 for one in seen), default=0)
     missing = tuple(sorted(set(range(world)) - {one.rank for one in seen if one.rank is not None}))
     return _together(seen, matched, owns, missing, notes)
@@ -165,26 +173,32 @@ def _see(path: Path, read: Read, step: str | None, skip: int, notes: list[tuple[
     if timeline is None or not len(trace.gpu):
         notes.append(("rank_without_gpu", f"{path.name}: holds no GPU work and was left out"))
         return None
+    found = find_collectives(timeline)
+    if not len(found):
+        notes.append(("rank_without_collectives", f"{path.name}: holds no collective and was left out"))
+        return None
     if trace.reading.truncated:
         notes.append(("rank_truncated", f"{path.name} is cut off: what it lacks is not compared"))
     meta = trace.meta
     rank = meta.rank if meta.rank is not None else rank_in_name(path)
     pace = host_pace(build(timeline))
-    return _Seen(path, rank, meta.world_size, meta.base_time_ns or 0, pace, find_collectives(timeline))
+    return _Seen(path, rank, meta.world_size, meta.base_time_ns or 0, pace, found)
 
 
-def _in_order(seen: list[_Seen], notes: list[tuple[str, str]]) -> list[_Seen]:
+def _in_order(seen: list[_Seen], notes: list[tuple[str, str]], names: list[str]) -> list[_Seen]:
     """By rank; recordings that do not say theirs follow in the order given."""
     if len(seen) < 2:
         why = f": {notes[0][1]}" if notes else ""
-        raise UnreadableTrace(f"fewer than two of these recordings can be compared{why}")
+        raise UnreadableTrace(
+            f"of {len(names)} recordings ({names[0]}, …) fewer than two can be compared as ranks{why}"
+        )
     by_rank: dict[int, Path] = {}
     for one in seen:
         if one.rank is None:
             continue
         if one.rank in by_rank:
             raise GpuprofError(
-                f"{by_rank[one.rank]} and {one.path} are both of rank {one.rank}: give one recording per rank of one run"
+                f"{by_rank[one.rank]} and {one.path} are both of rank {one.rank}: give one recording a rank of one run"
             )
         by_rank[one.rank] = one.path
     free = iter(sorted(set(range(len(seen) + len(by_rank))) - set(by_rank)))
@@ -199,7 +213,8 @@ def _on_clock(found: Collectives, base_ns: int) -> Collectives:
 
 
 def _own(one: _Seen, transfer_ns: F64, pace: float, read: Read, step: str | None, skip: int) -> _Own | None:
-    """Replays one rank without the profiler's cost on hosts of that pace; None where its window holds nothing to replay."""
+    """Replays one rank without the profiler's cost on hosts of that pace; None where its window holds nothing to
+    replay."""
     timeline = build_timeline(read(one.path), step, skip)
     if timeline is None:
         return None
@@ -305,8 +320,6 @@ def _together(
     seen: list[_Seen], matched: Matched, owns: list[_Own | None], missing: tuple[int, ...], notes: list[tuple[str, str]]
 ) -> Gang:
     paced = sorted((i for i, own in enumerate(owns) if own), key=lambda i: -_pace(owns[i]))
-    if matched.collectives == 0:
-        notes.append(("ranks_unmatched", "these recordings share no collective: they may be of different runs"))
     late = [_late_share(matched, i) or 0.0 for i in range(len(seen))]
     slow = next_pace = None
     excess: tuple[Excess, ...] = ()

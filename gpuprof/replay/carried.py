@@ -1,7 +1,7 @@
 """GPU work that was queued when the recording began: what runs in the window and was launched before it.
 
-Its launches were not recorded, and so not what it waited for. In the loop that the window is replayed as, it is what the
-round before leaves running: the last work of its stream.
+Its launches were not recorded, and so not what it waited for. In the loop that the window is replayed as, it is what
+the round before leaves running: the last work of its stream.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from gpuprof.tracefile.model import I64
 
 
 def carried_over(graph: Graph) -> Graph:
-    """The graph in which such work takes no time: its stream is free, in the round that was recorded, when it had ended, and
-    in later ones when the round before has. Replays as before.
+    """The graph in which such work takes no time: its stream is free, in the round that was recorded, when it had
+    ended, and in later ones when the round before has. Replays as before.
 
     The first launched work of a stream that began when the queued work had ended, long after its own launch, waited for
     the stream.
@@ -49,7 +49,8 @@ def carried_over(graph: Graph) -> Graph:
     late = (of >= 0) & (since - GAP_NS < lag[of] - latency)
     lag[wraps] = np.where(late, since, np.minimum(since, GAP_NS))
     lag[of[late]] = np.minimum(lag[of[late]], latency)
-    # Whatever else looked at the round before (a synchronisation, room in the queue) cannot have waited longer than it did.
+    # Whatever else looked at the round before (a synchronisation, room in the queue) cannot have waited longer than it
+    # did.
     others = np.flatnonzero((edges.kind != STREAM) & ~lost[target] & (source >= target) & ~np.isnan(ended[source]))
     begun = np.where(graph.waits, graph.recorded_end_ns, graph.recorded_start_ns)[target[others]]
     lag[others] = np.minimum(lag[others], begun - ended[source[others]])
@@ -67,8 +68,8 @@ def carried_over(graph: Graph) -> Graph:
 
 
 def _queued(graph: Graph) -> tuple[Mask, I64]:
-    """Nodes of work whose launch was not recorded and that runs before all launched work of its stream, and for these the
-    last launched node of that stream."""
+    """Nodes of work whose launch was not recorded and that runs before all launched work of its stream, and for these
+    the last launched node of that stream."""
     gpu = graph.timeline.trace.gpu
     nodes = np.flatnonzero(graph.on_gpu)
     rows = graph.gpu_row[nodes]
@@ -80,7 +81,9 @@ def _queued(graph: Graph) -> tuple[Mask, I64]:
         launched = mine[graph.call[mine] >= 0]
         if not len(launched) or len(launched) == len(mine):
             continue
-        queued = mine[(graph.call[mine] < 0) & (graph.recorded_start_ns[mine] < graph.recorded_start_ns[launched].min())]
+        queued = mine[
+            (graph.call[mine] < 0) & (graph.recorded_start_ns[mine] < graph.recorded_start_ns[launched].min())
+        ]
         lost[queued], last[queued] = True, launched[-1]
     return lost, last
 

@@ -4,11 +4,11 @@ A recorded collective lasts from this rank's arrival to the end, which all ranks
 is parted into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
 than it, and the transfer, which begins when both have come and the stream is free.
 
-What a peer is late by is counted from this rank's own readiness, not from the moment its communication stream came to the
-collective: the same late peer is met by every collective that is launched meanwhile, and is waited for once. It is the
-peer's surplus work over this rank's. Where the profiler's cost is taken out of this rank, the peer, which recorded the
-same work, loses as much: the surplus stays. A faster host shortens this rank's own way to the collective, and that part
-of the peer's which is alike; the surplus, of which one recording cannot say what it is, is communication's.
+What a peer is late by is counted from this rank's own readiness, not from the moment its communication stream came to
+the collective: the same late peer is met by every collective that is launched meanwhile, and is waited for once. It is
+the peer's surplus work over this rank's. Where the profiler's cost is taken out of this rank, the peer, which recorded
+the same work, loses as much: the surplus stays. A faster host shortens this rank's own way to the collective, and that
+part of the peer's which is alike; the surplus, of which one recording cannot say what it is, is communication's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.costs.hardware import find
-from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, F64, Graph, Mask, edges_of
+from gpuprof.replay.graph import COMMUNICATION, F64, NEVER, PEER, STREAM, Graph, Mask, edges_of
 from gpuprof.replay.overhead import ROUNDS
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scaled
@@ -27,7 +27,8 @@ from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
 from gpuprof.tracefile.model import ABSENT, I64
 
 START_NS = 50_000.0
-"""What a collective takes however little it moves: NCCL's small all-reduces take 10 µs within a host, 50 µs between hosts."""
+"""What a collective takes however little it moves: NCCL's small all-reduces take 10 µs within a host, 50 µs between
+hosts."""
 LINK_SHARE = 0.2
 """Of one direction of a GPU's link in an all-reduce of a usual bucket: 24 MB on two H200s reached 88 of 450 GB/s."""
 BETWEEN_HOSTS_BYTES_PER_S = 10e9
@@ -42,14 +43,16 @@ LEAST_WAIT_NS = 5_000.0
 def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
     """The graph with each collective parted into waiting for peers and transfer; replays as before.
 
-    `transfer_ns`: per GPU event of the trace what the collective takes once all ranks have come (NaN: not known), as
-    several ranks' recordings tell; without it `estimate_transfers` does.
+    `transfer_ns`: per GPU event of the trace what the collective takes once all ranks have come, as several ranks'
+    recordings tell; where it is NaN, or not given, `estimate_transfers` tells.
     """
     nodes = np.flatnonzero(graph.on_gpu & (graph.resource == COMMUNICATION))
     if not len(nodes):
         return graph
     rows = graph.gpu_row[nodes]
-    known = estimate_transfers(graph) if transfer_ns is None else transfer_ns
+    known = estimate_transfers(graph)
+    if transfer_ns is not None:
+        known = np.where(np.isnan(transfer_ns), known, transfer_ns)
     took = graph.duration_ns[nodes]
     transfer = np.minimum(np.where(np.isnan(known[rows]), took, known[rows]), took)
     late = np.flatnonzero(took - transfer > LEAST_WAIT_NS)
@@ -122,7 +125,7 @@ def _with_waits(graph: Graph, at: I64, transfer: F64) -> Graph:
         resource=column(graph.resource, COMMUNICATION),
         edges=edges_of(len(graph) + len(at), *all_edges),
         before_ns=column(graph.before_ns, NEVER),
-        recorded_start_ns=column(graph.recorded_start_ns, graph.recorded_start_ns[at]),
+        recorded_start_ns=column(graph.recorded_start_ns, np.where(has, ready[at], graph.recorded_start_ns[at])),
         recorded_end_ns=column(graph.recorded_end_ns, split),
         lane=column(graph.lane, -1),
         scope=column(graph.scope, graph.scope[at]),
@@ -177,12 +180,13 @@ def estimate_transfers(graph: Graph) -> F64:
 
 
 def bus_bytes(found: Collectives, world_size: int | None) -> F64:
-    """Bytes that cross each rank's link, NaN where not known: of an all-reduce 2 (n − 1) / n of its bytes, of the others that
-    every rank takes part in (n − 1) / n, as nccl-tests count bus bandwidth."""
+    """Bytes that cross each rank's link, NaN where not known: of an all-reduce 2 (n − 1) / n of its bytes, of the
+    others that every rank takes part in (n − 1) / n, as nccl-tests count bus bandwidth."""
     c = found.columns
     size = np.where(c.group_size == ABSENT, world_size or 2, c.group_size).clip(2)
-    factor = np.array([2.0 if k == "all_reduce" else 1.0 for k in KINDS])[c.kind]
-    factor = np.where(np.array([k in ("broadcast", "reduce", "send_recv") for k in KINDS])[c.kind], 1.0, factor * (size - 1) / size)
+    shared = (size - 1) / size
+    one_to_one = np.isin(c.kind, [KINDS.index(k) for k in ("broadcast", "reduce", "send_recv")])
+    factor = np.where(one_to_one, 1.0, np.where(c.kind == KINDS.index("all_reduce"), 2 * shared, shared))
     return np.where(c.bytes == ABSENT, np.nan, c.bytes * factor)
 
 

@@ -18,12 +18,23 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, I32, I64, NO_TEXT, Columns, Trace
 
-KINDS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier", "broadcast", "reduce", "send_recv", "other")
+KINDS = (
+    "all_reduce",
+    "all_gather",
+    "reduce_scatter",
+    "all_to_all",
+    "barrier",
+    "broadcast",
+    "reduce",
+    "send_recv",
+    "other",
+)
 TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
 """Every rank needs something of every other: none of them can end before the last one has come."""
 _KIND = {name.replace("_", ""): code for code, name in enumerate(KINDS)}
 _IN_NAME = re.compile(
-    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|broadcast|send_?recv|send|recv|reduce)", re.IGNORECASE
+    r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|broadcast|send_?recv|send|recv|reduce)",
+    re.IGNORECASE,
 )
 _RANGE = re.compile(r"^(nccl|rccl):")
 _ELEMENT_BYTES = {
@@ -41,7 +52,8 @@ class CollectiveColumns(Columns):
     kind: I32
     """Index into KINDS."""
     group: I32
-    """Text: process group and its ranks; where the recording does not tell, which of the communicating streams it is on."""
+    """Text: process group and its ranks; where the recording does not tell, which of the communicating streams it is
+    on."""
     dtype: I32
     group_size: I64
     """Ranks that take part; ABSENT where not told."""
@@ -86,7 +98,10 @@ def find_collectives(timeline: Timeline) -> Collectives:
     size, moved = np.full(n, ABSENT), np.full(n, ABSENT)
     for i, row in enumerate(rows.tolist()):  # a recording has some thousand collectives at most
         op = int(links.op[row])
-        said = {**_arguments(trace, trace.ops.extra[op] if op >= 0 else NO_TEXT), **_arguments(trace, gpu.extra[row])}
+        said = {
+            **_arguments(trace, int(trace.ops.extra[op]) if op >= 0 else NO_TEXT),
+            **_arguments(trace, int(gpu.extra[row])),
+        }
         range_row = int(around[i])
         range_name = trace.strings[trace.ops.name[range_row]] if range_row >= 0 else ""
         name = said.get("Collective name") or _RANGE.sub("", range_name) or trace.strings[gpu.name[row]]
@@ -94,7 +109,7 @@ def find_collectives(timeline: Timeline) -> Collectives:
         ranks, process_group = said.get("Process Group Ranks"), said.get("Process Group Name")
         known = ranks or process_group
         group[i] = text_id(f"{process_group or ''} {_ranks_text(ranks)}".strip() if known else f"stream {stream[i]}")
-        element, elements, size[i] = said.get("dtype"), _most_elements(said), _size(said)
+        element, elements, size[i] = said.get("dtype"), _most_elements(said), _whole(said.get("Group size")) or ABSENT
         if elements is None and range_row >= 0:
             element, elements = _range_elements(trace, range_row)
         dtype[i] = text_id(str(element or ""))
@@ -120,7 +135,8 @@ def _streams(timeline: Timeline, rows: I64) -> I64:
 
 def _steps(timeline: Timeline, rows: I64) -> I64:
     ends = timeline.steps.end_ns
-    begun = np.where(timeline.links.begun_ns[rows] == ABSENT, timeline.trace.gpu.start_ns[rows], timeline.links.begun_ns[rows])
+    begun = timeline.links.begun_ns[rows]
+    begun = np.where(begun == ABSENT, timeline.trace.gpu.start_ns[rows], begun)
     step = np.searchsorted(ends, begun, side="right")
     inside = (begun >= timeline.window[0]) & (begun < timeline.window[1])
     return np.where(inside, np.minimum(step, len(ends) - 1), -1)
@@ -136,7 +152,7 @@ def _counted(group: I32) -> I64:
 
 def _arguments(trace: Trace, text_id: int) -> dict:
     """What an event's recorded arguments say; nothing where they are not there or damaged."""
-    text = trace.text(int(text_id))
+    text = trace.text(text_id)
     if not text:
         return {}
     try:
@@ -169,11 +185,6 @@ def _most_elements(said: dict) -> int | None:
     return max(found, default=None)
 
 
-def _size(said: dict) -> int:
-    size = _whole(said.get("Group size"))
-    return size if size else ABSENT
-
-
 def _range_elements(trace: Trace, row: int) -> tuple[str | None, int | None]:
     """Type and elements of the tensors of a range: of several tensors their sum."""
     try:
@@ -181,8 +192,8 @@ def _range_elements(trace: Trace, row: int) -> tuple[str | None, int | None]:
         types = msgspec.json.decode(trace.text(int(trace.ops.types[row])) or "[]")
     except msgspec.DecodeError:
         return None, None
-    shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
-    if not shapes or not isinstance(types, list):
+    if not isinstance(dims, list) or not isinstance(types, list):
         return None, None
+    shapes = [d for d in dims if isinstance(d, list) and d and all(isinstance(n, int) for n in d)]
     element = next((t for t in types if isinstance(t, str) and t), None)
-    return element, sum(math.prod(shape) for shape in shapes)
+    return element, _whole(sum(math.prod(shape) for shape in shapes)) if shapes else None

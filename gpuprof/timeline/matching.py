@@ -1,8 +1,8 @@
 """Which collective of one rank is which of another, and so how their clocks differ and who waited for whom.
 
-All ranks run the collectives of a group in one order, so within a group only the shift between two recordings is open. It is
-told by the ends: no rank leaves an all-reduce before the last has come, so the ends of matched ones differ by the clocks'
-offset and nothing else. With a wrong shift they differ by what steps differ.
+All ranks run the collectives of a group in one order, so within a group only the shift between two recordings is open.
+It is told by the ends: no rank leaves an all-reduce before the last has come, so the ends of matched ones differ by the
+clocks' offset and nothing else. With a wrong shift they differ by what steps differ.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ class Matched:
     """Per rank, aligned with the rows of its collectives."""
 
     transfer_ns: tuple[NDArray[np.float64], ...]
-    """What the collective took once all had come: as long as its last arriver was in it. NaN where ranks are missing."""
+    """What the collective took once all had come: as long as its last arriver was in it. NaN where ranks are
+    missing."""
     last: tuple[NDArray[np.bool_], ...]
     """This rank came last, and others noticeably waited."""
     waited_for: tuple[NDArray[np.bool_], ...]
@@ -83,7 +84,9 @@ def _rows(found: Collectives, text: str) -> I64:
     return np.flatnonzero(np.isin(found.columns.group, wanted) & (found.columns.kind != _SEND_RECV))
 
 
-def _place(ranks: Sequence[Collectives], rows: dict[int, I64], links: list[tuple[int, int, float, int]]) -> dict[int, I64]:
+def _place(
+    ranks: Sequence[Collectives], rows: dict[int, I64], links: list[tuple[int, int, float, int]]
+) -> dict[int, I64]:
     """Per rank of a group the number of each of its collectives, counted as the first rank counts."""
     texts: dict[object, int] = {}
     signs = {r: _signs(ranks[r], mine, texts) for r, mine in rows.items()}
@@ -123,8 +126,8 @@ def _shift(
 ) -> tuple[int, float] | None:
     """(which number of a the first of b is, by how much b's ends are later than a's) or None if they do not fit.
 
-    Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is as
-    long as the next, the one with most in common, then the one for which the clocks differ least.
+    Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is
+    as long as the next, the one with most in common, then the one for which the clocks differ least.
     """
     fits = []
     least = (min(len(a), len(b)) + 1) // 2

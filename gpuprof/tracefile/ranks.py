@@ -18,13 +18,15 @@ _IN_NAME = re.compile(r"(?:rank|worker)[_.\-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 def rank_traces(paths: Sequence[Path]) -> tuple[Path, ...]:
     """The traces of several ranks that the paths mean: several files, a folder of traces, or a run with several.
 
-    Empty where a path means one recording, or none: reading that one says what is wrong with it. Raises UnreadableTrace,
-    one line, for a folder among several paths.
+    Empty where a path means one recording, or none: reading that one says what is wrong with it. Raises
+    UnreadableTrace, one line, for a folder among several paths.
     """
     if len(paths) > 1:
         for path in paths:
             if path.is_dir():
-                raise UnreadableTrace(f"{path} is a folder: give the traces of all ranks, or one folder that holds them")
+                raise UnreadableTrace(
+                    f"{path} is a folder: give the traces of all ranks, or one folder that holds them"
+                )
         return tuple(paths)
     found = traces_in(paths[0]) if paths else ()
     return found if len(found) > 1 else ()

@@ -2,10 +2,48 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.findings import input_workers
+from gpuprof.diagnosis.findings import (
+    adapter_casts,
+    allocator,
+    compile,
+    cuda_graphs,
+    dequantize,
+    eager_attention,
+    expert_loop,
+    fused_elementwise,
+    input_workers,
+    larger_batch,
+    optimizer,
+    padding,
+    pageable_copies,
+    rare_steps,
+    recompiles,
+    recompute,
+    syncs,
+    tf32,
+)
 from gpuprof.diagnosis.proposal import Finder, Page
 
-_MODULES = (input_workers,)
+_MODULES = (
+    input_workers,
+    syncs,
+    compile,
+    cuda_graphs,
+    larger_batch,
+    padding,
+    expert_loop,
+    eager_attention,
+    fused_elementwise,
+    recompute,
+    optimizer,
+    dequantize,
+    tf32,
+    adapter_casts,
+    pageable_copies,
+    allocator,
+    recompiles,
+    rare_steps,
+)
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
 """What is looked for in a recording, in the order of the documentation."""

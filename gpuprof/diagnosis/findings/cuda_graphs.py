@@ -20,11 +20,13 @@ LAUNCHED = (0.0, 0.0, 0.15)
 WORTH = 1.05
 """What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
 MOST_REGIONS = 10
-"""Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few breaks."""
+"""Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few
+breaks."""
 REGION = re.compile(r"CompiledFxGraph")
 GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 MOST_OUTSIDE = 0.2
-"""A compiled model launches nearly all of its work from generated code; with more than this outside, little would be captured."""
+"""A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
+captured."""
 
 PAGE = Page(
     id="cuda_graphs",
@@ -35,17 +37,18 @@ forward or backward pass once, and replays them with one call: the GPU then work
 `torch.compile(mode="reduce-overhead")` does this, after fusing what can be fused.
 """,
     detected="""
-Passes that `torch.compile` could fuse (see `compile`), or that it has compiled already and launches one kernel after another, on
-one GPU. Not where kernels of a collective run among them, and not where passes wait for values of the device.
+Passes that `torch.compile` could fuse (see `compile`), or that it has compiled already and launches one kernel after
+another, on one GPU. Not where kernels of a collective run among them, and not where passes wait for values of the
+device.
 """,
     gain="""
-As for `compile`; and the host no longer launches what is in the passes (at worst a seventh of it), but still checks and copies
-what goes in, 0.2 to 1.5 ms for each pass, and accumulates gradients.
+As for `compile`; and the host no longer launches what is in the passes (at worst a seventh of it), but still checks
+and copies what goes in, 0.1 to 1.5 ms for each pass, and accumulates gradients.
 """,
     wrong="""
 Every length of a batch is recorded anew, with memory of its own: pad to a few fixed lengths. What is on the CPU, or
-changed in place from outside, keeps a pass out of the graphs; torch then logs `skipping cudagraphs`.
-Memory that graphs hold is not free for anything else.
+changed in place from outside, keeps a pass out of the graphs; torch then logs `skipping cudagraphs`. Memory that
+graphs hold is not free for anything else.
 """,
 )
 
@@ -55,10 +58,14 @@ def find(case: Case) -> Iterator[Proposal]:
     if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any():
         return
     graph = case.graph
-    torch = 'model.compile(mode="reduce-overhead")  # keep shapes fixed; torch.compiler.cudagraph_mark_step_begin() before each step'
+    torch = (
+        'model.compile(mode="reduce-overhead")  # keep shapes fixed, and call '
+        "torch.compiler.cudagraph_mark_step_begin() before each step"
+    )
     fix = case.stack.fix(
         torch,
-        transformers=f'{case.stack.arguments}(torch_compile=True, torch_compile_mode="reduce-overhead")  # keep shapes fixed',
+        transformers=f'{case.stack.arguments}(torch_compile=True, torch_compile_mode="reduce-overhead")  # '
+        "keep shapes fixed",
         lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed',
     )
     found = passes(case)

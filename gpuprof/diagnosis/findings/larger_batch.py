@@ -14,6 +14,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import ACCUMULATE, model_phases
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import DEVICE, F64, INPUT, TRANSFER, Graph
+from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 from gpuprof.timeline.phases import OPTIMIZER
 
@@ -25,30 +26,34 @@ MEMORY_SHARE = 0.9
 MULTIPROCESSORS = 108
 """An A100's, where the recording does not say how many there are."""
 GROWS = (0.93, 1.0, 1.03)
-"""Exponent of the growth of a kernel, at best, usually, at worst: five pairs of models on an H200 grew by 0.92 to 1.01 of what is
-computed here, as larger products are more efficient."""
+"""Exponent of the growth of a kernel, at best, usually, at worst: five pairs of models on an H200 grew by 0.92 to 1.01
+of what is computed here, as larger products are more efficient."""
+
+HOST_WORST = 1.12
+"""At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times the
+tokens, where the GPU's work alone explains 1.0."""
 
 PAGE = Page(
     id="larger_batch",
     title="The step takes as long for more tokens",
     means="""
-The host needs the same time to launch a kernel whatever its size, and a small kernel the same time on the GPU until it fills
-the chip. A step that is limited by either goes through twice the tokens in nearly the same time.
+The host needs the same time to launch a kernel whatever its size, and a small kernel the same time on the GPU until
+it fills the chip. A step that is limited by either goes through twice the tokens in nearly the same time.
 """,
     detected="""
-Replaying the step with kernels as they would be for 2, 4 and 8 times the tokens; the largest whose last doubling still gains
-20 % in tokens per second, and that fits in 90 % of the GPU's memory where a run tells what it uses.
+Replaying the step with kernels as they would be for 2, 4 and 8 times the tokens; the largest whose last doubling
+still gains 20 % in tokens per second, and that fits in 90 % of the GPU's memory where a run tells what it uses.
 """,
     gain="""
-In forward, backward and recomputation each kernel's arithmetic and traffic grow with the tokens, except reading the weights of
-products. A kernel that does not fill the chip takes no longer until it does, one limited by reading weights until its
-arithmetic takes longer. What is done once for each weight (the optimizer, dequantising, accumulating gradients) stays; copies
-of batches and preparing them grow with the tokens. The host does the same.
+In forward, backward and recomputation each kernel's arithmetic and traffic grow with the tokens, except reading the
+weights of products. A kernel that does not fill the chip takes no longer until it does, one limited by reading
+weights until its arithmetic takes longer. What is done once for each weight (the optimizer, dequantising,
+accumulating gradients) stays; copies of batches and preparing them grow with the tokens. The host does the same.
 """,
     wrong="""
-With more samples in an optimizer step there are fewer steps: the learning rate may have to be set again. Where gradients are accumulated,
-accumulate fewer batches instead, and training stays as it is. Memory for activations grows with the tokens. Memory use is only known
-for recordings made with `gpuprof trace`.
+With more samples in an optimizer step there are fewer steps: the learning rate may have to be set again. Where
+gradients are accumulated, accumulate fewer batches instead, and training stays as it is. Memory for activations grows
+with the tokens. Memory use is only known for recordings made with `gpuprof trace`.
 """,
 )
 
@@ -78,7 +83,10 @@ def find(case: Case) -> Iterator[Proposal]:
     accumulation = f", gradient_accumulation_steps={less}" if micro > 1 else ""
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
     said = f"{tokens:,} tokens a batch" if tokens else "a batch"
-    text = f"{said} keep the GPU at work for {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms; {chosen} times as many would take {before / 1e6:,.1f} ms"
+    text = (
+        f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
+        f"{chosen} times as much would take {before / 1e6:,.1f} ms"
+    )
     room = "" if limit is not None else "  # if it fits: the recording does not tell how much memory is used"
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
@@ -91,9 +99,18 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, GROWS[0]),
-        worst=scaled_batch(case, chosen, GROWS[2]),
+        worst=_slower_host(case, scaled_batch(case, chosen, GROWS[2])),
         work=float(chosen),
     )
+
+
+def _slower_host(case: Case, then: Change) -> Change:
+    host = (case.graph.lane >= 0) & ~case.graph.waits
+
+    def change(graph: Graph) -> Graph:
+        return then(scaled(graph, host, HOST_WORST))
+
+    return change
 
 
 def scaled_batch(case: Case, factor: float, grows: float = 1.0) -> Change:
@@ -117,13 +134,15 @@ def scaled_batch(case: Case, factor: float, grows: float = 1.0) -> Change:
 
 
 def micro_tokens(case: Case) -> int | None:
-    """Tokens of one forward pass: as the run counts them, else the indices of the first embedding; None if not known."""
+    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known."""
     work = case.run.work if case.run else None
     if work and work.tokens:
         return round(work.tokens / (work.micro_steps or 1))
     ops = case.trace.ops
     low, high = case.timeline.window
-    rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high))
+    rows = np.flatnonzero(
+        case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high)
+    )
     counts = []
     for dims in np.unique(ops.dims[rows]).tolist():
         try:
@@ -139,7 +158,10 @@ def _growth(case: Case, factor: float) -> F64:
     trace, gpu = case.trace, case.trace.gpu
     infos = trace.meta.gpus
     count = next((n for n in (info.properties.get("numSms") for info in infos) if isinstance(n, int) and n > 0), None)
-    named = [np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1) for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)]
+    named = [
+        np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
+        for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
+    ]
     waves = named[0] * named[1] * named[2] / (count or MULTIPROCESSORS)
     known = gpu.grid_x > 0
     filled = np.where(known, np.maximum(1.0, factor * waves) / np.maximum(1.0, waves), factor)

@@ -22,8 +22,8 @@ FUSED = re.compile(r"^aten::_fused_")
 FOREACH = re.compile(r"^aten::_foreach_")
 IN_PLACE = re.compile(r"^aten::(add_|addcdiv_|mul_)$")
 GPU = (0.33, 0.44, 0.6)
-"""What a fused step takes on the GPU, of one that goes over lists or parameters several times: AdamW in fp32, 219 tensors of 1.3 GB, on an
-H200: 0.43 of foreach and 0.46 of a loop, at 0.26 and 0.34 of their bytes."""
+"""What a fused step takes on the GPU, of one that goes over lists or parameters several times: AdamW in fp32, 219
+tensors of 1.3 GB, on an H200: 0.43 of foreach and 0.46 of a loop, at 0.26 and 0.34 of their bytes."""
 FOREACH_HOST, LOOP_HOST = (0.3, 0.4, 0.6), (0.02, 0.03, 0.05)
 """The same of the host's time in ops: there 0.39 and 0.03."""
 LOOP_PYTHON = (0.2, 0.27, 0.4)
@@ -34,18 +34,21 @@ PAGE = Page(
     title="The optimizer updates in many small steps",
     means="""
 A for-loop optimizer launches about eight kernels for each parameter; the foreach one a few for each list of
-parameters, but goes over all of them for every operation. A fused optimizer reads each parameter, gradient and state once and
-writes them once, in a handful of kernels.
+parameters, but goes over all of them for every operation. A fused optimizer reads each parameter, gradient and state
+once and writes them once, in a handful of kernels.
 """,
     detected="""
-A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, told by its `Optimizer.step` range.
+A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, told by its
+`Optimizer.step` range.
 """,
     gain="""
-All kernels of the step become one with 0.33 to 0.6 of their time; the host's time in ops becomes 0.4 (from foreach) or 0.03 (from a loop) of
-what it was. What Python does to collect parameters stays. With few trainable parameters this is often within the noise, and then not shown.
+All kernels of the step become one with 0.33 to 0.6 of their time; the host's time in ops becomes 0.4 (from foreach)
+or 0.03 (from a loop) of what it was. What Python does to collect parameters stays. With few trainable parameters this
+is often within the noise, and then not shown.
 """,
     wrong="""
-Parameters on several devices or of integer types are not fused. `torch.compile` of the optimizer's step does the same in another way.
+Parameters on several devices or of integer types are not fused. `torch.compile` of the optimizer's step does the same
+in another way.
 """,
 )
 
@@ -102,7 +105,8 @@ def find(case: Case) -> Iterator[Proposal]:
         title="fused optimizer",
         evidence=spans(
             case,
-            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of host time, {gpu_ms:,.1f} ms of the GPU's",
+            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of host time, "
+            f"{gpu_ms:,.1f} ms of the GPU's",
             host,
         ),
         fix=_fix(case, sorted(names)[0]),

@@ -35,23 +35,26 @@ PAGE = Page(
     id="syncs",
     title="The host waits for values from the GPU",
     means="""
-`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()`, and indexing with a mask make the host wait until the GPU has
-done all that it was given. After that nothing is queued: while the host prepares the next launches the GPU is idle.
+`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()`, and indexing with a mask make the host
+wait until the GPU has done all that it was given. After that nothing is queued: while the host prepares the next
+launches the GPU is idle.
 """,
     detected="""
-Host calls that wait for a device, a stream or a copy to the host, by the op that made them. Not counted: copies of batches to the GPU
-(`pageable_copies`), the allocator's (`allocator`), and what is within a loop over experts (`expert_loop`).
-They are shown where the replay without them makes the step at least 5 % shorter: a wait that finds the GPU idle, or that is soon over, is no loss.
+Host calls that wait for a device, a stream or a copy to the host, by the op that made them. Not counted: copies of
+batches to the GPU (`pageable_copies`), the allocator's (`allocator`), and what is within a loop over experts
+(`expert_loop`). They are shown where the replay without them makes the step at least 5 % shorter: a wait that finds
+the GPU idle, or that is soon over, is no loss.
 """,
     gain="""
-The calls no longer wait, and the ops that looked at a value, with their copies, are gone (at worst they stay, and only
-the wait goes). Then the step is replayed: the host runs ahead where it can.
-Ops that need the value for the size of their result stay, without their wait.
+The calls no longer wait, and the ops that looked at a value, with their copies, are gone (at worst they stay, and
+only the wait goes). Then the step is replayed: the host runs ahead where it can. Ops that need the value for the size
+of their result stay, without their wait.
 """,
     wrong="""
-If the value decides what is done next, it cannot be read later; compute with a mask instead. A wait at the end of each step that only
-serves to time it goes when timing is switched off. What one rank gains by running ahead of its peers it loses waiting for them: where
-communication costs more than the host, nothing is proposed. Without the waits the host runs ahead by more batches, which takes a little more memory.
+If the value decides what is done next, it cannot be read later; compute with a mask instead. A wait at the end of
+each step that only serves to time it goes when timing is switched off. What one rank gains by running ahead of its
+peers it loses waiting for them: where communication costs more than the host, nothing is proposed. Without the waits
+the host runs ahead by more batches, which takes a little more memory.
 """,
 )
 
@@ -82,7 +85,8 @@ def find(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, own, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix="compute on all rows with a mask (torch.where, masked_fill, a loss with ignore_index) instead of choosing rows by one; "
+            fix="compute on all rows with a mask (torch.where, masked_fill, a loss with ignore_index) "
+            "instead of choosing rows by one; "
             "where rows must be chosen: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
@@ -92,7 +96,8 @@ def find(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
             evidence=_evidence(case, explicit, own, "explicit waits for the GPU", np.empty(0, np.int64)),
-            fix=f"call torch.cuda.synchronize() only every {EVERY} steps, or time with torch.cuda.Event(enable_timing=True), which waits for nothing",
+            fix=f"call torch.cuda.synchronize() only every {EVERY} steps, or time with "
+            "torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
             key="explicit",
         )
@@ -104,7 +109,7 @@ def _least(case: Case, waits: Mask) -> float:
 
 
 def waiting_nodes(case: Case) -> Mask:
-    """Waits for the device that nothing else explains: neither copies to the GPU nor the allocator nor an expert loop."""
+    """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
     waits[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True

@@ -1,0 +1,154 @@
+"""Weights in 4 or 8 bits are unpacked again for every product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.recompute import USABLE_SHARE, free_bytes
+from gpuprof.diagnosis.passes import Stretches, nodes_in, siblings
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.transform import removed
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import FORWARD
+
+PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
+PACKED_BYTES, HALF_BYTES = 0.53, 2.0
+"""Of a weight in 4 bits with the scales of its blocks (half as much again quantised), and in bf16."""
+BEFORE, BEHIND = 2, 3
+"""Ops beside the unpacking product that belong to it: the cast and view in front, the cast and clone behind."""
+LEFT = 0.25
+"""Of the host work between a quantised layer's ops what the plain layer does as well, at worst."""
+
+PAGE = Page(
+    id="dequantize",
+    title="Quantised weights are unpacked for every product",
+    means="""
+QLoRA keeps the model in 4 bits to save memory. Every product unpacks its weight to bf16 first: once forward, once backward, and once
+more with gradient checkpointing. For short batches that traffic, and the kernels and Python that it takes, exceed the products. Where
+bf16 weights fit into the GPU, LoRA on them is faster and more exact.
+""",
+    detected="""
+Kernels that dequantise, with the ops that they are launched from. The weights' size is told by what one forward pass unpacks. Four
+times the packed weights must fit into what is free: the GPU's memory without the run's peak, or without the packed weights where
+no peak was recorded, as the fix then says.
+""",
+    gain="""
+The unpacking kernels, and the host work of the quantised layers except their products, are taken out of the graph: in the forward pass
+from the view in front of the layer to the copy behind it, in the backward pass the whole of the layer's backward.
+""",
+    wrong="""
+A GPU that is filled by bf16 weights has no room for the batch. Larger batches also make unpacking cheaper per token, and need no more
+memory for weights. Models so large that they must be quantised stay so.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """bf16 weights, where they fit."""
+    kernels = _kernels(case)
+    if not kernels.any():
+        return
+    weights = unpacked_weights(case, kernels)
+    extra = weights * (HALF_BYTES - PACKED_BYTES)
+    free, size = free_bytes(case)
+    room = free if free is not None else USABLE_SHARE * size - weights * PACKED_BYTES if size is not None else None
+    if room is not None and extra > room:
+        return
+    graph = case.graph
+    gone = _gone(case, kernels)
+    gpu = gone & graph.on_gpu
+    host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
+    text = (
+        f"{case.per_step(np.count_nonzero(case.nodes_of_gpu(kernels))):,.0f} kernels a step unpack weights: "
+        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of host time"
+    )
+    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; the recording does not tell what is free"
+    needs = f"  # {extra / 2**30:,.1f} GiB more for the weights{known}"
+    yield Proposal(
+        title="bf16 weights instead of quantised ones",
+        evidence=spans(case, text, gpu),
+        fix=case.stack.fix(
+            "AutoModelForCausalLM.from_pretrained(..., dtype=torch.bfloat16) without quantization_config",
+            trl='SFTConfig(model_init_kwargs={"dtype": "bfloat16"}) without quantization_config',
+            unsloth="FastLanguageModel.from_pretrained(..., load_in_4bit=False, load_in_16bit=True)",
+        )
+        + needs,
+        change=partial(removed, nodes=gone),
+        worst=partial(_mostly, nodes=gone),
+    )
+
+
+def _mostly(graph: Graph, nodes: Mask) -> Graph:
+    shorter = removed(graph, nodes)
+    return shorter.with_durations(np.where(nodes & ~graph.on_gpu, LEFT * graph.duration_ns, shorter.duration_ns))
+
+
+def _kernels(case: Case) -> Mask:
+    """GPU events of the window that only unpack: a product that reads packed weights itself does more."""
+    member = np.zeros(len(case.trace.gpu), bool)
+    member[case.timeline.members] = True
+    unpack = member & case.category("dequantize")
+    if case.roofline is not None:
+        unpack &= ~(np.nan_to_num(case.roofline.work.flops) > 0)
+    return unpack
+
+
+def unpacked_weights(case: Case, kernels: Mask) -> float:
+    """Weights that one forward pass unpacks; 0 where the kernels' bytes are not known."""
+    if case.roofline is None:
+        return 0.0
+    moved = float(np.nansum(case.roofline.work.traffic_bytes[kernels & (case.timeline.phase == FORWARD)]))
+    passes = max(len(case.timeline.host.backward), case.steps)
+    return moved / (HALF_BYTES + PACKED_BYTES) / passes / max(len(case.devices), 1)
+
+
+def _gone(case: Case, kernels: Mask) -> Mask:
+    """Nodes that bf16 weights do without."""
+    graph, timeline, ops = case.graph, case.timeline, case.trace.ops
+    parent = timeline.nesting.parent
+    gone = case.nodes_of_gpu(kernels)
+    calls = np.zeros(len(case.trace.calls), bool)
+    launched = timeline.links.call[kernels]
+    calls[launched[launched >= 0]] = True
+    gone |= case.nodes_in_calls(calls)
+    quantised = case.ops_named(lambda name: name.startswith("bitsandbytes::") or "MatMul4Bit" in name or "dequantize" in name)
+    kept = case.nodes_within(case.ops_named(PRODUCTS.__contains__))
+    # Backward: autograd's node of the layer is the outermost op that says so.
+    backward = quantised & case.ops_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    inside = case.nodes_within(backward)
+    rows, family = siblings(case)
+    if len(rows):
+        holds = quantised[rows]
+        # Of ops inside one another the outer one counts.
+        outer = climb(parent[rows], parent, lambda r, _: ~quantised[r]) < 0
+        at = np.flatnonzero(holds & outer)
+        first, last = at.copy(), at.copy()
+        before = case.ops_named(lambda name: name in ("aten::to", "aten::view", "aten::t"))[rows]
+        behind = case.ops_named(lambda name: name in ("aten::to", "aten::clone"))[rows]
+        for _ in range(BEFORE):
+            k = np.maximum(first - 1, 0)
+            first = np.where(before[k] & (family[k] == family[first]), k, first)
+        for _ in range(BEHIND):
+            k = np.minimum(last + 1, len(rows) - 1)
+            last = np.where(behind[k] & (family[k] == family[last]) & (_short(case, rows[k])), k, last)
+        stretches = Stretches(ops.thread[rows[at]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
+        if len(at):
+            inside |= nodes_in(case, stretches) >= 0
+    return gone | (inside & ~kept)
+
+
+def _short(case: Case, rows: np.ndarray) -> Mask:
+    """Ops that are a copy of the layer's own result, not a cast that an adapter needs: `aten::to` that does nothing, or a clone."""
+    ops = case.trace.ops
+    clone = case.ops_named(lambda name: name == "aten::clone")[rows]
+    casts = np.zeros(len(ops), bool)
+    children = np.flatnonzero(case.ops_named(lambda name: name == "aten::_to_copy"))
+    above = case.timeline.nesting.parent[children]
+    casts[above[above >= 0]] = True
+    return clone | ~casts[rows]

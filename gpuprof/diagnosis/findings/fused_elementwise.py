@@ -1,0 +1,257 @@
+"""Norms, rotary embeddings, gates and the loss as a dozen kernels each that read and write whole activations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.rework import Rework, reworked, rework_of
+from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.tracefile.model import I32, I64, NO_TEXT
+
+KINDS = ("norm", "rope", "gate", "loss", "part")
+NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))
+"""`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
+FORWARD_PASSES, BACKWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0), (3.5, 2.0, 5.0, 1.0, 0.0)
+"""How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads it and the
+gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads two and writes one, backward
+reads three and writes two; a loss reads the logits twice, writes their gradient in place, and reads it back."""
+LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0))
+"""Kernels forward and backward."""
+HOST_LAUNCHES = (2.0, 3.0, 5.0)
+"""Host time of such a kernel in units of a usual launch: an autograd function in Python around Triton's launcher. Three to five in
+recordings of unsloth's, which take 65 to 100 µs where a usual launch takes 20."""
+MEMORY_SHARE = (0.85, 0.65, 0.45)
+"""What such kernels reach of the memory ceiling: row-wise Triton kernels 0.5 to 0.9 on long rows."""
+GATE_REACH = 24
+"""Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
+LOSS_MISSING = 8
+"""Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
+WORTH_SHARE = 0.03
+"""Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones want
+torch.compile or CUDA graphs."""
+
+PAGE = Page(
+    id="fused_elementwise",
+    title="Activations go through memory for every elementwise operation",
+    means="""
+Written in plain torch, an RMSNorm is a cast, a square, a mean, a root, two products and a cast back; rotary embedding, SwiGLU and
+the loss over a large vocabulary are alike. Each is a kernel that reads a whole activation and writes another. They do next to no
+arithmetic, so their time is their traffic. Libraries of fused kernels (Liger, unsloth) do each of these in one kernel per pass.
+""",
+    detected="""
+Sequences of forward ops: a mean and `rsqrt` with the products behind it; `neg` and `cat` between products with the same shape;
+`silu` or `gelu` and the product of its result with one of the same shape; a cross-entropy, with the cast in front. At least 3 % of
+the GPU's time must be in them, and a faster GPU must gain more than a faster host.
+""",
+    gain="""
+Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) which moves the
+activation as often as such a kernel must, at 65 % of the memory ceiling. A fused kernel costs the host as much as three usual
+launches.
+""",
+    wrong="""
+Liger has kernels for the usual architectures only. Casts and sums of LoRA adapters are not part of it. torch.compile fuses more,
+where a model compiles.
+""",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """Sequences of the forward pass that a fused kernel does at once."""
+
+    stretches: Stretches
+    kind: I64
+    bytes: F64
+    """Of the activation, in the model's precision."""
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """Fused kernels for what is not fused."""
+    found = find_sequences(case)
+    if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
+        return
+    graph, count = case.graph, len(found.stretches)
+    forward = nodes_in(case, found.stretches)
+    backward = without_recompute(case, nodes_in(case, backward_of(case, found.stretches)))
+    group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
+    inside = group >= 0
+    gpu = inside & graph.on_gpu
+    took = float(graph.duration_ns[gpu].sum())
+    whole = float(graph.duration_ns[graph.on_gpu].sum())
+    if took < WORTH_SHARE * whole:
+        return
+    launches = np.array(LAUNCHES)[found.kind].T.reshape(-1)
+    costs = np.repeat([host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)], count)
+    has = np.bincount(group[gpu], minlength=2 * count) > 0
+
+    def change(level: int):
+        gpu_ns = np.where(has, _fused_ns(case, found, level, launches), 0.0)
+        now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count)
+        rework = rework_of(graph, group, HOST_LAUNCHES[level] * launches * costs, np.minimum(gpu_ns, now), launches)
+        return partial(_apply, rework=rework)
+
+    kinds = [f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}" for k in np.unique(found.kind).tolist() if k != PART]
+    text = (
+        f"{', '.join(kinds)} a step as {case.per_step(gpu.sum()):,.0f} kernels that only move memory: "
+        f"{case.per_step(took) / 1e6:,.1f} ms, {100 * took / whole:,.0f} % of the GPU's time"
+    )
+    yield Proposal(
+        title="fused norm, rotary, gate and loss kernels (Liger)",
+        evidence=spans(case, text, gpu),
+        fix=case.stack.fix(
+            "liger_kernel.transformers.AutoLigerKernelForCausalLM.from_pretrained(...)  # pip install liger-kernel",
+            transformers=f"{case.stack.arguments}(use_liger_kernel=True)  # pip install liger-kernel",
+            unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
+        ),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        excludes=("compile", "cuda_graphs"),
+    )
+
+
+def _apply(graph: Graph, rework: Rework) -> Graph:
+    return reworked(graph, rework)
+
+
+def find_sequences(case: Case) -> Sequences | None:
+    """What a fused kernel could do, in the window's forward passes and their repetitions."""
+    rows, family = siblings(case)
+    if not len(rows):
+        return None
+    named = _Named(case, rows)
+    found = [*_norms(named, family), *_ropes(named, family), *_gates(named, family), *_losses(named, family)]
+    found = [(first, last, kind, size) for first, last, kind, op in found if (size := _activation(case, int(rows[op]), kind)) > 0]
+    if not found:
+        return None
+    first, last, kind, size = (np.array(column) for column in zip(*sorted(found), strict=True))
+    apart = np.append(True, first[1:] > np.maximum.accumulate(last)[:-1])
+    first, last, kind, size = first[apart], last[apart], kind[apart], size[apart]
+    ops = case.trace.ops
+    return Sequences(
+        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
+        kind.astype(np.int64),
+        size.astype(np.float64),
+    )
+
+
+class _Named:
+    """Masks of ops by name, each worked out once."""
+
+    def __init__(self, case: Case, rows: I64) -> None:
+        self._case, self._rows = case, rows
+        self._parsed: dict[int, list[tuple[int, ...]]] = {}
+        self._known: dict[tuple[str, ...], Mask] = {}
+        self.dims = case.trace.ops.dims[rows]
+        """Text id of each op's shapes."""
+
+    def both(self, one: int, dims: I32) -> Mask:
+        """Where the first two arguments have the shape of the first argument of another op."""
+        shape = self._shapes(int(one))[:1]
+        return np.array([bool(shape) and self._shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
+
+    def _shapes(self, text: int) -> list[tuple[int, ...]]:
+        if text == NO_TEXT:
+            return []
+        if text not in self._parsed:
+            found = msgspec.json.decode(self._case.trace.text(text) or "[]")
+            self._parsed[text] = [tuple(shape) for shape in found if isinstance(shape, list) and shape and isinstance(shape[0], int)]
+        return self._parsed[text]
+
+    def __call__(self, *names: str) -> Mask:
+        if names not in self._known:
+            wanted = {f"aten::{name}" for name in names}
+            self._known[names] = self._case.ops_named(wanted.__contains__)[self._rows]
+        return self._known[names]
+
+
+Found = tuple[int, int, int, int]
+"""(first op, last op, kind, op whose arguments tell the activation's size), as positions."""
+
+
+def _grow(at: int, may: Mask, family: I64, step: int, most: int) -> int:
+    """From a position on while the next op may belong to it; the last that does."""
+    for _ in range(most):
+        following = at + step
+        if not 0 <= following < len(may) or not may[following] or family[following] != family[at]:
+            break
+        at = following
+    return at
+
+
+def _norms(named: _Named, family: I64) -> Iterator[Found]:
+    mean, square = named("mean"), named("pow", "square")
+    for at in np.flatnonzero(named("rsqrt")).tolist():
+        first = _grow(at, named("add", "mean", "pow", "square", "to", "_to_copy", "float"), family, -1, 6)
+        last = _grow(at, named("mul", "to", "_to_copy", "type_as"), family, 1, 4)
+        squares = np.flatnonzero(square[first:at])
+        if mean[first:at].any() and len(squares) and last > at:
+            yield first, last, NORM, first + int(squares[0])
+
+
+def _ropes(named: _Named, family: I64) -> Iterator[Found]:
+    cat, mul, add = named("cat"), named("mul"), named("add")
+    for at in np.flatnonzero(named("neg")).tolist():
+        last = _grow(at, named("cat", "mul", "add"), family, 1, 3)
+        first = _grow(at, named("slice", "mul", "chunk"), family, -1, 3)
+        if last == at + 3 and cat[at + 1] and mul[at + 2] and add[last] and mul[first:at].any():
+            yield first + int(np.flatnonzero(mul[first:at])[0]), last, ROPE, at + 2
+
+
+def _gates(named: _Named, family: I64) -> Iterator[Found]:
+    mul, dims = named("mul"), named.dims
+    for at in np.flatnonzero(named("silu", "gelu")).tolist():
+        rest = slice(at + 1, at + 1 + GATE_REACH)
+        # The product takes two activations of the size that went through the gate.
+        product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(dims[at], dims[rest]))
+        if len(product):
+            yield at, at, PART, at
+            yield at + 1 + int(product[0]), at + 1 + int(product[0]), GATE, at
+
+
+def _losses(named: _Named, family: I64) -> Iterator[Found]:
+    products = named("linear", "matmul", "mm", "addmm")
+    for at in np.flatnonzero(named("cross_entropy_loss")).tolist():
+        first = _grow(at, ~products, family, -1, LOSS_MISSING)
+        casts = np.flatnonzero(named("to", "_to_copy")[first:at])
+        yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
+
+
+def _activation(case: Case, op: int, kind: int) -> float:
+    """Bytes of the activation that an op works on; a norm's and a loss's cast to fp32 does not count."""
+    ops, trace = case.trace.ops, case.trace
+    if ops.dims[op] == NO_TEXT:
+        return 0.0
+    tensors = parse("", trace.text(int(ops.dims[op])), trace.text(int(ops.types[op])), None, None).tensors
+    if not tensors:
+        return 0.0
+    largest = max(tensors, key=lambda t: t.elements)
+    size = 2 if kind in (NORM, LOSS) and _casts(case) else largest.element_bytes
+    return float(largest.elements * size)
+
+
+def _casts(case: Case) -> bool:
+    """Whether most products of the model are in half precision."""
+    roof = case.roofline
+    return roof is None or roof.hardware_flops.get("bf16", 0.0) + roof.hardware_flops.get("fp16", 0.0) > sum(
+        roof.hardware_flops.get(name, 0.0) for name in ("fp32", "tf32")
+    )
+
+
+def _fused_ns(case: Case, found: Sequences, level: int, launches: I64) -> F64:
+    """GPU time of the fused kernels, forward and then backward; ns."""
+    assert case.roofline is not None
+    ceilings = case.roofline.ceilings
+    passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES)[found.kind]])
+    moved = passes * np.tile(found.bytes, 2)
+    return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns

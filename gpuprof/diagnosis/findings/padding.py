@@ -1,0 +1,169 @@
+"""Batches are padded: part of every step goes through tokens that count for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.costs.split import roof_ns
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.compile import ACCUMULATE
+from gpuprof.diagnosis.findings.larger_batch import micro_tokens
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import F64, Graph
+from gpuprof.replay.transform import scaled
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+
+LEAST_PADDING = 0.08
+"""Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
+FILLED = (0.99, 0.97, 0.90)
+"""Part of packed rows that holds tokens: best-fit packing fills 95 to 99 % where samples are much shorter than the row."""
+GROUPED_LEFT = (0.05, 0.15, 0.35)
+"""Padding that is left, of what there was, where batches hold samples of nearly one length."""
+GROWS = (1.03, 1.0, 0.93)
+"""Exponent with which kernels follow the number of tokens; the same spread as for larger batches."""
+SPREAD_LENGTHS = 1.6
+"""Mean square of the samples' lengths over the square of their mean, for lengths that scatter by 0.8 of their mean, as those of
+instruction data sets do: attention's work goes with the square."""
+FLOOR_NS, PRODUCT_FLOOR_NS = 1_200.0, 4_000.0
+"""Shorter than this no elementwise kernel gets, and no product."""
+ATTENTION_LONGER = (0.6, 1.0, 1.6)
+"""Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more where it takes
+the mask as a tensor."""
+
+PAGE = Page(
+    id="padding",
+    title="Part of the batch is padding",
+    means="""
+Samples of different lengths are padded to one, and the padding goes through every matrix product like tokens do. Packing puts
+several samples into one row; padding-free batches drop the padding and keep the samples apart in attention; grouping samples
+by length pads less.
+""",
+    detected="""
+Tokens of the recorded steps with and without padding, as the attention masks told the run. At least 8 % must be padding.
+Recordings that were not made by `gpuprof trace` do not tell.
+""",
+    gain="""
+Packed to the present length, a step takes as long as now and goes through 1 / (share of real tokens) times the samples, of which 97
+% are taken to fit (90 to 99 %). Without padding but with the same samples, kernels of forward and backward shrink with the tokens,
+as they would for a smaller batch: those that wait for launches or for weights do not. Grouped by length, 15 % of the padding is
+left (5 to 35 %).
+""",
+    wrong="""
+Packed rows change what a batch is: more samples per optimizer step, so that the learning rate may have to be set anew. Attention must
+keep the samples apart (FlashAttention's variable lengths; a mask otherwise, which is slower). Shapes that differ from step to
+step cost more than their tokens where kernels are planned anew for each shape (cuDNN's attention, torch.compile): round
+lengths up to a multiple.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """Packing, batches without padding, and batches of one length."""
+    work = case.run.work if case.run else None
+    if work is None or not work.tokens or not work.real_tokens or work.real_tokens >= (1 - LEAST_PADDING) * work.tokens:
+        return
+    graph = case.graph
+    real = work.real_tokens / work.tokens
+    model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+    text = (
+        f"{work.tokens - work.real_tokens:,.0f} of {work.tokens:,.0f} tokens a step are padding ({100 * (1 - real):,.0f} %); the GPU "
+        f"works {case.per_step(float(graph.duration_ns[model].sum())) / 1e6:,.1f} ms a step on forward and backward"
+    )
+    evidence = spans(case, text, model)
+    arguments = case.stack.arguments
+    yield Proposal(
+        title="packing",
+        evidence=evidence,
+        fix=case.stack.fix(
+            "put several samples into a row and restart position_ids at each: "
+            'DataCollatorWithFlattening() with attn_implementation="flash_attention_2"',
+            transformers='DataCollatorWithFlattening() with attn_implementation="flash_attention_2", rows filled to the present length',
+            trl='SFTConfig(packing=True, max_length=…) with model_init_kwargs={"attn_implementation": "flash_attention_2"}',
+            unsloth="SFTConfig(packing=True, max_length=…)",
+        ),
+        change=_attention(case, 1),
+        best=_attention(case, 0),
+        worst=_attention(case, 2),
+        work=FILLED[1] / real,
+        spread=(FILLED[0] / FILLED[2]) ** 0.5,
+        excludes=("larger_batch",),
+        key="packing",
+    )
+    yield Proposal(
+        title="no padding, the same samples",
+        evidence=evidence,
+        fix=case.stack.fix(
+            'DataCollatorWithFlattening() with attn_implementation="flash_attention_2"',
+            trl='SFTConfig(padding_free=True) with model_init_kwargs={"attn_implementation": "flash_attention_2"}',
+            unsloth="SFTConfig(padding_free=True)",
+        ),
+        change=fewer_tokens(case, real, GROWS[1]),
+        best=fewer_tokens(case, real, GROWS[0]),
+        worst=fewer_tokens(case, real, GROWS[2]),
+        excludes=("larger_batch",),
+        key="padding_free",
+    )
+    left = [real + share * (1 - real) for share in GROUPED_LEFT]
+    yield Proposal(
+        title="batches of samples of like length",
+        evidence=evidence,
+        fix=case.stack.fix(
+            "a sampler that batches samples of like length, and a collator that pads to the longest of the batch",
+            transformers=f'{arguments}(train_sampling_strategy="group_by_length")  # and pad to the longest of the batch',
+        ),
+        change=fewer_tokens(case, left[1]),
+        best=fewer_tokens(case, left[0]),
+        worst=fewer_tokens(case, left[2]),
+        spread=1.1,
+        excludes=("larger_batch",),
+        key="grouped",
+    )
+
+
+def fewer_tokens(case: Case, part: float, grows: float = 1.0) -> Change:
+    """The same step with this part of its tokens.
+
+    grows: exponent with which kernels follow their work.
+    """
+    left, graph = np.append(_left(case, part) ** grows, 1.0)[case.graph.gpu_row], case.graph
+    # What was launched before the recording began is of the step before: the same work.
+    model = graph.on_gpu & (np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE)) | (graph.call < 0))
+    return partial(scaled, nodes=model, factor=left)
+
+
+def _left(case: Case, part: float) -> F64:
+    """Per GPU event of the trace the share of its time that is left with this part of the tokens."""
+    gpu = case.trace.gpu
+    ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
+    product = case.category("gemm", "grouped_gemm")
+    share = np.full(len(gpu), part)
+    if case.roofline is not None:
+        work, limits = case.roofline.work, case.roofline.ceilings
+        compute, memory = (np.nan_to_num(ns) for ns in roof_ns(work, limits))
+        # A product with T rows does 2·T operations for each weight, and reads all weights for any number of rows.
+        tokens = micro_tokens(case)
+        weights = np.nan_to_num(work.flops) / tokens / limits.memory_bytes_per_s * 1e9 if tokens else np.zeros(len(gpu))
+        weights = np.where(product, np.minimum(weights, memory), 0.0)
+        before = np.maximum(compute, memory)
+        after = np.maximum(part * compute, part * (memory - weights) + weights)
+        share = np.divide(after, before, out=share, where=before > 0)
+    attention = case.category("attention")
+    share[attention] = min(part, SPREAD_LENGTHS * part * part)
+    floor = np.minimum(np.where(product, PRODUCT_FLOOR_NS, FLOOR_NS), ns)
+    once = case.gpu_within(case.ops_named(lambda name: name == ACCUMULATE))
+    once |= case.category("dequantize", "optimizer", "communication", "memset")
+    return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)
+
+
+def _attention(case: Case, level: int) -> Change:
+    """Packed rows: all as before but attention."""
+    nodes = case.nodes_of_gpu(case.category("attention"))
+
+    def change(graph: Graph) -> Graph:
+        return scaled(graph, nodes, ATTENTION_LONGER[level])
+
+    return change

@@ -1,0 +1,112 @@
+"""One rank that the others wait for. Found in several ranks' recordings together, not in one."""
+
+from __future__ import annotations
+
+import math
+
+from gpuprof.diagnosis.model import Evidence, Finding, Range
+from gpuprof.diagnosis.predict import MARKED, NOISE, SEVERE, WORTH
+from gpuprof.diagnosis.proposal import Page
+from gpuprof.diagnosis.ranks import Excess, Gang
+
+SHOWN = 3
+"""Kinds of work that are named; each at least the share below of all that the rank does more."""
+LEAST_SHARE = 0.05
+
+PAGE = Page(
+    id="straggler",
+    title="The other ranks wait for one",
+    means="""
+The ranks of a training exchange gradients or weights in every step, and no exchange ends before the last rank has come.
+If one rank takes longer than the others, all of them take as long as it does. In the other ranks' recordings that time
+looks like communication, but a faster network would not shorten it.
+""",
+    detected="""
+The collectives of all ranks are matched by process group, order and size. Their ends differ by the clocks' offset only,
+and their shortest duration is the transfer: the rank that comes last does not wait. Each rank is then replayed with its
+peers never late, which is its own pace. A straggler is 5 % slower than the next rank, since steps of one program differ
+by less, and is also the one that came last most often where others noticeably waited (20 µs). What it does more is told
+by comparing its work, by phase and op, with the median of the other ranks.
+""",
+    gain="""
+Without what this rank does more, the step is as long as the next slowest rank's own pace. What the slow rank itself
+waits for others is kept.
+""",
+    wrong="""
+If slowness moves from rank to rank, as with batches of unequal length, no rank is a straggler though all wait: balance
+the batches. A few recorded steps may show a rank that is slow only now and then (a checkpoint, a garbage collection).
+If a rank's recording is missing, waiting for it cannot be told from transfer.
+""",
+)
+
+
+def find_straggler(gang: Gang) -> Finding | None:
+    """The finding, where one rank is slow and the step would gain from its not being so."""
+    if gang.slow is None or gang.step_ns is None or gang.next_pace_ns is None:
+        return None
+    slow = gang.ranks[gang.slow]
+    own_waits = gang.step_ns - (slow.pace_ns or gang.step_ns)
+    expected = min(gang.next_pace_ns + max(own_waits, 0.0), gang.step_ns)
+    if expected <= 0 or gang.step_ns / expected < WORTH:
+        return None
+    low, high = (
+        expected * math.exp(sign * math.hypot(math.log1p(NOISE), math.log(bound / gang.step_ns)))
+        for sign, bound in ((-1, gang.low_ns or gang.step_ns), (1, gang.high_ns or gang.step_ns))
+    )
+    speedup = Range(gang.step_ns / high, gang.step_ns / expected, gang.step_ns / low)
+    return Finding(
+        id=PAGE.id,
+        title=f"rank {slow.rank} as fast as the others",
+        severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
+        evidence=(_waits(gang), *(_more(slow.rank, one) for one in named(gang))),
+        fix=_fix(gang, slow.rank),
+        step_ns=Range(round(low), round(expected), round(high)),
+        speedup=speedup,
+    )
+
+
+def named(gang: Gang) -> tuple[Excess, ...]:
+    """The work that makes most of what the slow rank does more."""
+    total = sum(one.ns for one in gang.excess)
+    return tuple(one for one in gang.excess[:SHOWN] if one.ns >= LEAST_SHARE * total)
+
+
+def _waits(gang: Gang) -> Evidence:
+    slow = gang.ranks[gang.slow or 0]
+    waits = sorted((r.waiting_ns or 0 for i, r in enumerate(gang.ranks) if i != gang.slow))
+    return Evidence(
+        f"rank {slow.rank} needs {_ms(slow.pace_ns or 0)} a step by itself, the next slowest"
+        f" {_ms(gang.next_pace_ns or 0)}; the others wait {_ms(waits[len(waits) // 2])} a step; it comes last to"
+        f" {100 * (slow.late_share or 0):.0f} % of the collectives that are waited in"
+    )
+
+
+def _more(rank: int, one: Excess) -> Evidence:
+    doing = one.doing
+    where = f"rank {rank}: {doing.frame or doing.what}"
+    text = f"{_ms(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"
+    return Evidence(text, doing.start_ns, doing.longest_ns, where)
+
+
+def _fix(gang: Gang, rank: int) -> str:
+    first = next(iter(named(gang)), None)
+    doing = first.doing if first else None
+    place = f" ({doing.frame or doing.what}, {doing.phase})" if doing else ""
+    if gang.excess_bound == "input":
+        return f"Give rank {rank} batches as cheap as the others', or more workers: DataLoader(..., num_workers=8)"
+    if gang.excess_bound == "transfer":
+        return f"Copy on rank {rank}{place} from pinned memory: DataLoader(..., pin_memory=True), non_blocking=True"
+    if gang.excess_bound == "device":
+        return (
+            f"Give rank {rank} no more tokens a step than the others (length-grouped batches); if they are equal its"
+            " GPU is slower: nvidia-smi -q -d PERFORMANCE,CLOCK on its host"
+        )
+    return (
+        f"Take off rank {rank} what only it does in every step{place}: log, evaluate and save less often or in another"
+        " thread; if all ranks run the same code its host is slower or busy: top, taskset"
+    )
+
+
+def _ms(ns: float) -> str:
+    ms = ns / 1e6
+    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"

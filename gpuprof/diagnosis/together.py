@@ -1,0 +1,106 @@
+"""The diagnosis of several ranks: that of the rank which the others wait for, with what all of them show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuprof.diagnosis.findings.straggler import find_straggler, named
+from gpuprof.diagnosis.model import Diagnosis, Finding, Issue, Quality, Verdict
+from gpuprof.diagnosis.ranks import Gang, RankSummary
+from gpuprof.diagnosis.verdict import FAMILIES
+
+_WARNINGS = ("rank_truncated",)
+"""The others say only what is not among the ranks."""
+
+
+def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
+    """`diagnosis` is of the rank `gang.shown`. A step that was timed without a profiler sets the ranks' times right."""
+    measured = diagnosis.steps.unprofiled_ns if diagnosis.steps else None
+    if measured and gang.step_ns:
+        gang = _at(gang, measured / gang.step_ns)
+    straggler = find_straggler(gang) if diagnosis.verdict.bound is not None else None
+    findings = diagnosis.findings if straggler is None else _sorted((straggler, *diagnosis.findings))
+    verdict = diagnosis.verdict
+    if verdict.bound is not None:
+        verdict = _verdict(verdict, gang, straggler)
+    return replace(
+        diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks
+    )
+
+
+def _at(gang: Gang, factor: float) -> Gang:
+    """All times of a step times a factor."""
+
+    def scaled(ns: int | None) -> int | None:
+        return None if ns is None else round(ns * factor)
+
+    def rank(one: RankSummary) -> RankSummary:
+        return replace(one, step_ns=scaled(one.step_ns), pace_ns=scaled(one.pace_ns), waiting_ns=scaled(one.waiting_ns))
+
+    def times(ns: float | None) -> float | None:
+        return None if ns is None else ns * factor
+
+    return replace(
+        gang,
+        ranks=tuple(map(rank, gang.ranks)),
+        step_ns=times(gang.step_ns),
+        low_ns=times(gang.step_ns),
+        high_ns=times(gang.step_ns),
+        next_pace_ns=times(gang.next_pace_ns),
+    )
+
+
+def _sorted(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda one: -one.speedup.expected))
+
+
+def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict:
+    if straggler is None or gang.slow is None:
+        return replace(verdict, summary=f"{verdict.summary} {_even(gang)}".strip())
+    slow = gang.ranks[gang.slow]
+    more = named(gang)
+    does = f" It does {_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase})." if more else ""
+    text = (
+        f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
+        f" {_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {_ms(gang.next_pace_ns or 0)}.{does}"
+    )
+    bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
+    return Verdict(
+        bound=bound,  # type: ignore[arg-type]
+        family=FAMILIES.get(bound or "", "other"),
+        cause="straggler",
+        confidence=verdict.confidence,
+        summary=f"{text} {verdict.summary}".strip(),
+    )
+
+
+def _even(gang: Gang) -> str:
+    """What is said where no rank is slow."""
+    shown = gang.ranks[gang.shown]
+    if not shown.late_share:
+        return ""
+    return (
+        f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"
+        " others waited in); no rank is slower than the others throughout."
+    )
+
+
+def _quality(quality: Quality, gang: Gang) -> Quality:
+    issues = [Issue(id_, "warning" if id_ in _WARNINGS else "info", text) for id_, text in gang.notes]
+    if gang.missing:
+        some = ", ".join(map(str, gang.missing[:8])) + (" and more" if len(gang.missing) > 8 else "")
+        issues.append(
+            Issue(
+                "ranks_missing",
+                "info",
+                f"Of this training's ranks {some} {'is' if len(gang.missing) == 1 else 'are'} not here: waiting for them"
+                " cannot be told from transfer. Add their recordings.",
+            )
+        )
+    worse = quality.status == "ok" and any(issue.severity == "warning" for issue in issues)
+    return Quality("degraded" if worse else quality.status, (*quality.issues, *issues))
+
+
+def _ms(ns: float) -> str:
+    ms = ns / 1e6
+    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
