@@ -33,13 +33,13 @@ class Machine:
 
     launch_own_ns: int
     latency_ns: int
-    """From the beginning of a call's own work to the earliest start of what it launches."""
+    """From the end of a call's own work to the earliest start of what it launches."""
     gap_ns: int
     """From the end of one piece of work to the earliest start of the next on its stream."""
     event_gap_ns: int
     """From the end of awaited work on another stream to the earliest start."""
     queue_items: int
-    """Most items of a stream that are launched and have not started."""
+    """Most items of a stream that are launched and have not ended."""
     sync_own_ns: int
     sync_return_ns: int
     copy_own_ns: int
@@ -233,11 +233,11 @@ class _Gpu:
         queue = self.queued.get(stream, [])
         if len(queue) < self.machine.queue_items:
             return t
-        return max(t, queue[-self.machine.queue_items].start)
+        return max(t, queue[-self.machine.queue_items].end)
 
-    def push(self, stream: int, t_call: int, ns: int, kind: str, name: str, correlation: int) -> Work:
+    def push(self, stream: int, launched: int, ns: int, kind: str, name: str, correlation: int) -> Work:
         before = self.streams.setdefault(stream, [])
-        starts = [t_call + self.machine.latency_ns]
+        starts = [launched + self.machine.latency_ns]
         if before:
             starts.append(before[-1].end + self.machine.gap_ns)
         starts += [work.end + self.machine.event_gap_ns for work in self.awaited.pop(stream, [])]
@@ -309,19 +309,19 @@ class _Thread:
             name = {"copy": "cudaMemcpyAsync", "memset": "cudaMemsetAsync"}.get(call.kind, call.api)
             t_call = gpu.room_at(call.stream, start)
             ns = _scaled(call.ns, self._rate_of(call.kind))
-            work = gpu.push(call.stream, t_call, ns, call.kind, _work_name(call), number)
-            if call.blocking:
-                self.now = max(t_call + self._own(machine.copy_own_ns), work.end + machine.copy_return_ns)
-            else:
-                self.now = t_call + self._own(machine.launch_own_ns)
+            # What a copy that blocks does on the host is part of the transfer.
+            own = _scaled(machine.copy_own_ns, self.rates.transfer) if call.blocking else self._own(machine.launch_own_ns)
+            launched = t_call + own
+            work = gpu.push(call.stream, launched, ns, call.kind, _work_name(call), number)
+            self.now = max(launched, work.end + machine.copy_return_ns) if call.blocking else launched
         elif isinstance(call, GraphLaunch):
             name = "cudaGraphLaunch"
             t_call = gpu.room_at(call.stream, start)
             kernels = [(gap, _scaled(ns, self.rates.device)) for gap, ns in call.kernels]
-            first = gpu.push(call.stream, t_call, kernels[0][1], "compute", "gemm_graph", number)
+            self.now = t_call + self._own(machine.graph_own_ns)
+            first = gpu.push(call.stream, self.now, kernels[0][1], "compute", "gemm_graph", number)
             for gap, ns in kernels[1:]:
                 gpu.push_behind(first, gap, ns, "gemm_graph")
-            self.now = t_call + self._own(machine.graph_own_ns)
         elif isinstance(call, Record):
             name = "cudaEventRecord"
             gpu.events[call.event] = (gpu.last(call.stream), call.stream, number)

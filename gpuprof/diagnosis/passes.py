@@ -14,8 +14,8 @@ from gpuprof.tracefile.model import ANNOTATION, I64, OP
 
 _ENGINE = "autograd::engine::evaluate_function"
 USUAL_LAUNCH_NS = 8_000.0
-"""Host time per launched kernel where a recording has no other work to tell it: 5.5 µs for a small op on an H200's host, and
-half as much again for what Python does between two."""
+"""Host time per launched kernel where a recording has no other work to tell it: 5.5 µs for a small op on an H200's
+host, and half as much again for what Python does between two."""
 
 FEW_LAUNCHES = 20
 """Fewer launches than this tell nothing about the usual one."""
@@ -34,8 +34,8 @@ class Stretches:
 
 
 def siblings(case: Case) -> tuple[I64, I64]:
-    """(rows of the window's forward and recomputed ops, a number per op that those beside one another share): ops of one
-    thread and one op around them follow one another in order of time; annotations around them do not count."""
+    """(rows of the window's forward and recomputed ops, a number per op that those beside one another share): ops of
+    one thread and one op around them follow one another in order of time; annotations around them do not count."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
     ahead = np.isin(case.timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
@@ -94,8 +94,8 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
 
 
 def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
-    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread is told
-    by the sequence numbers that the two have in common."""
+    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread
+    is told by the sequence numbers that the two have in common."""
     ops = case.trace.ops
     numbers = np.unique(ops.forward_thread[rows]).tolist()
     threads = np.unique(stretches.thread).tolist()
@@ -117,10 +117,11 @@ def without_recompute(case: Case, found: I64) -> I64:
 
 
 def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
-    """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes' work.
+    """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes'
+    work.
 
-    beside: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is that of
-    the few long stretches without a launch (data, logging, first use) rather than of a sequence of ops.
+    beside: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is
+    that of the few long stretches without a launch (data, logging, first use) rather than of a sequence of ops.
     """
     graph, calls = case.graph, case.trace.calls
     lanes = graph.lane[like & (graph.lane >= 0)]

@@ -34,7 +34,8 @@ def rework_of(graph: Graph, group: I64, host_ns: F64, gpu_ns: F64, launches: I64
 
 
 def reworked(graph: Graph, rework: Rework) -> Graph:
-    """The graph with the groups' work done anew: no waits for the device in them, the launches spread over their time."""
+    """The graph with the groups' work done anew: no waits for the device in them, the launches spread over their
+    time."""
     inside = rework.group >= 0
     kept = _spread(graph.on_gpu & inside, rework)
     shorter = removed(graph, inside & ~kept)

@@ -93,7 +93,7 @@ def _quality(quality: Quality, gang: Gang) -> Quality:
             Issue(
                 "ranks_missing",
                 "info",
-                f"Of this training's ranks {some} {'is' if len(gang.missing) == 1 else 'are'} not here: waiting for them"
+                f"Of the ranks {some} {'is' if len(gang.missing) == 1 else 'are'} not here: waiting for them"
                 " cannot be told from transfer. Add their recordings.",
             )
         )

@@ -277,7 +277,9 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
 
     start, end = (pieces.start_ns - low).astype(np.float64), (pieces.end_ns - low).astype(np.float64)
     host = np.full(len(pieces), HOST, np.uint8)
-    host[(pieces.scope < 0) & (pieces.call < 0) & (pieces.lane != timeline.main_thread)] = NOTHING
+    # What a thread of one's own does between its ops is not known; autograd's prepares its next op.
+    working = [timeline.main_thread, *timeline.host.autograd]
+    host[(pieces.scope < 0) & (pieces.call < 0) & ~np.isin(pieces.lane, working)] = NOTHING
     phase = _piece_phases(timeline, pieces)
     host[phase == DATA] = INPUT
     host[work.piece[work.blocks]] = TRANSFER

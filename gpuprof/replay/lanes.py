@@ -135,11 +135,12 @@ def _passes(timeline: Timeline, calls: Nesting, threads: list[int]) -> list[Pass
         if thread == main or thread not in timeline.host.autograd:
             continue
         cuts = _cuts(timeline, thread, np.empty(0, np.int64))
-        group = np.searchsorted(main_cuts, cuts, side="right")
-        for g in np.unique(group).tolist():
-            inside = cuts[group == g]
-            if len(inside) >= 2:
-                found.setdefault(g, []).append((thread, int(inside[0]), int(inside[-1])))
+        # Pieces that lie between the same two moments of the main thread are one pass.
+        group = np.searchsorted(main_cuts, cuts[:-1], side="right")
+        within = group == np.searchsorted(main_cuts, cuts[1:], side="left")
+        for g in np.unique(group[within]).tolist():
+            rows = np.flatnonzero(within & (group == g))
+            found.setdefault(g, []).append((thread, int(cuts[rows[0]]), int(cuts[rows[-1] + 1])))
     passes = []
     for lanes in found.values():
         lanes.sort(key=lambda lane: lane[1])

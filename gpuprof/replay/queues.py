@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.replay.graph import F64
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import I64, Calls
 
 QUEUE_ITEMS = 1022
 """Launched and unfinished items that a stream takes, where the recording does not show it filled (H200, CUDA 13)."""
@@ -36,35 +36,47 @@ class QueueEdges:
 def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
     """For every launch the item of its stream that has to be done before there is room."""
     calls, low = timeline.trace.calls, timeline.window[0]
-    parts = []
-    for stream in range(len(work.streams)):
-        items = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0) & ~work.blocks)
-        if len(items) < 2:
-            continue
-        begun = (calls.start_ns[work.call[items]] - low).astype(np.float64)
-        returned = work.launched_ns[items]
-        names = calls.name[work.call[items]]
-        ended = _item_ends(work, items)
-        depth = np.arange(len(items)) - np.searchsorted(np.maximum.accumulate(ended), begun, side="right")
-        own = _usual_own(names, returned - begun, depth)
-        limit = _limit(depth, returned, begun, ended, own)
-        k = np.arange(len(items))
-        source = k - limit
-        in_window = source >= 0
-        free = np.full(len(items), -np.inf)
-        free[in_window] = ended[source[in_window]]
-        waited = in_window & (free > begun) & (free <= returned)
-        possible = (free <= begun) | waited  # a launch that returned earlier shows that there was room
-        left = returned - free
-        own_ns = np.where(waited, np.minimum(own, left), np.nan)
-        lag = np.where(waited, left - np.nan_to_num(own_ns), 0.0)
-        wrapped = items[source[possible] % len(items)] if limit <= len(items) else None
-        if wrapped is not None:
-            parts.append((items[possible], wrapped, lag[possible], own_ns[possible]))
-    if not parts:
+    streams = [_Items(work, calls, low, stream) for stream in range(len(work.streams))]
+    streams = [items for items in streams if len(items.work)]
+    if not streams:
         none = np.empty(0, np.int64)
         return QueueEdges(none, none, none.astype(np.float64), none.astype(np.float64))
+    own = _usual_own(streams)
+    limit = _limit(streams, own)
+    parts = [_edges(items, own, limit) for items in streams]
     return QueueEdges(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
+class _Items:
+    """What was launched on one stream: a CUDA graph is one item."""
+
+    def __init__(self, work: Work, calls: Calls, low: int, stream: int) -> None:
+        self.work = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0))
+        call = work.call[self.work]
+        self.begun = (calls.start_ns[call] - low).astype(np.float64)
+        self.returned = (calls.end_ns[call] - low).astype(np.float64)
+        self.ended = np.maximum.accumulate(_item_ends(work, self.work)) if len(self.work) else np.empty(0)
+        self.names = calls.name[call]
+        self.blocks = work.blocks[self.work]
+        self.depth = np.arange(len(self.work)) - np.searchsorted(self.ended, self.begun, side="right")
+        """Items launched and not done when each call began."""
+
+
+def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64]:
+    count = len(items.work)
+    if limit > count:
+        none = np.empty(0, np.int64)
+        return none, none, none.astype(np.float64), none.astype(np.float64)
+    source = np.arange(count) - limit
+    free = np.where(source >= 0, items.ended[source], -np.inf)
+    waited = (free > items.begun) & (free <= items.returned)
+    possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
+    left = items.returned - free
+    usual = np.array([own.get(name, 0.0) for name in items.names.tolist()])
+    # What a copy that blocks does itself is told apart from its wait elsewhere.
+    own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
+    lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
+    return items.work[possible], items.work[source[possible]], lag[possible], own_ns[possible]
 
 
 def _item_ends(work: Work, items: I64) -> F64:
@@ -79,24 +91,27 @@ def _item_ends(work: Work, items: I64) -> F64:
     return ends
 
 
-def _usual_own(names: np.ndarray, took: F64, depth: I64) -> F64:
-    """The median time of calls of each name, at less than half the greatest depth where there are any."""
-    own = np.empty(len(names))
-    shallow = depth <= depth.max() / 2
+def _usual_own(streams: list[_Items]) -> dict[int, float]:
+    """The median time of launches of each name, at less than half the greatest depth where there are any."""
+    names = np.concatenate([items.names[~items.blocks] for items in streams])
+    took = np.concatenate([(items.returned - items.begun)[~items.blocks] for items in streams])
+    depth = np.concatenate([items.depth[~items.blocks] for items in streams])
+    own = {}
+    shallow = depth <= depth.max(initial=0) / 2
     for name in np.unique(names).tolist():
         mine = names == name
-        some = mine & shallow if (mine & shallow).any() else mine
-        own[mine] = np.median(took[some])
+        own[name] = float(np.median(took[mine & shallow] if (mine & shallow).any() else took[mine]))
     return own
 
 
-def _limit(depth: I64, returned: F64, begun: F64, ended: F64, own: F64) -> int:
-    """The depth at which launches block."""
-    most = int(depth.max())
-    at = np.flatnonzero(depth == most)
-    source = at - most
-    if most < 1 or len(at) < FEWEST_FULL:
-        return max(QUEUE_ITEMS, most + 1)
-    waited = returned[at] >= ended[source]
-    long = np.median((returned - begun)[at] / np.maximum(own[at], 1)) >= LONG
-    return most if np.mean(waited) >= NEARLY_ALL and long else max(QUEUE_ITEMS, most + 1)
+def _limit(streams: list[_Items], own: dict[int, float]) -> int:
+    """The depth at which launches block, on whatever stream."""
+    most = max(int(items.depth.max()) for items in streams)
+    waited, longer = [], []
+    for items in streams:
+        at = np.flatnonzero((items.depth == most) & ~items.blocks)
+        waited += (items.returned[at] >= items.ended[at - most]).tolist()
+        usual = np.array([own[name] for name in items.names[at].tolist()])
+        longer += ((items.returned - items.begun)[at] / np.maximum(usual, 1)).tolist()
+    full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= NEARLY_ALL and np.median(longer) >= LONG
+    return most if full else max(QUEUE_ITEMS, most + 1)

@@ -20,6 +20,8 @@ LOOK_BACK = 16
 """Records of events that are tried, from the last backwards, to find the one that a stream waits for."""
 NEAR_NS = 5_000
 """Work that starts this soon after the end of other work, and late for every reason of its own, waited for it."""
+_NO_STREAM = -2
+"""A stream on which nothing was launched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +74,7 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     usual_return = usual(returned - latest, clear, RETURN_NS)
     own_ns = _own(calls.name[rows], returned - begun, waited)
     # Which of the two made the call as long as it was: its own work, or the wait.
-    by_wait = waited & (returned - latest - usual_return <= returned - begun - own_ns)
+    by_wait = np.isfinite(latest) & (returned - latest - usual_return <= returned - begun - own_ns)
     lag = np.where(by_wait, returned - latest, np.minimum(returned - latest, usual_return))
     lag = np.where(ended < latest[at], np.minimum(returned[at] - ended, usual_return), lag[at])
     own_ns = np.where(by_wait, np.minimum(own_ns, returned - begun), returned - begun)
@@ -126,10 +128,11 @@ def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun
         for k, correlation in enumerate(calls.correlation[rows].tolist()):
             if correlation not in known or kinds.waits_device[rows[k]]:
                 continue
-            _, waited, record = known[correlation]
+            own, waited, record = known[correlation]
+            waited = own if kinds.waits_stream[rows[k]] else waited
             found = [by_id[d, waited] for d in device if (d, waited) in by_id]
-            if len(found) == 1:
-                stream[k] = found[0]
+            if waited >= 0:
+                stream[k] = found[0] if len(found) == 1 else _NO_STREAM
             if kinds.waits_event[rows[k]] and record in row_of:
                 moment[k] = float(calls.start_ns[row_of[record]] - low)
     return stream, moment
@@ -169,7 +172,9 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
             if len(following):
                 waiter = int(work.stream[following[0]])
                 k = int(np.searchsorted(recorded, t)) - 1
-                for candidate in guess[max(k - LOOK_BACK, -1) + 1 : k + 1][::-1].tolist():
+                near = np.arange(max(k - LOOK_BACK, -1) + 1, k + 1)[::-1]
+                others = calls.thread[records[near]] != calls.thread[row]  # a thread waits for its own events first
+                for candidate in guess[near[np.argsort(others, kind="stable")]].tolist():
                     if candidate >= 0 and work.stream[candidate] != waiter:
                         source = candidate
                         break

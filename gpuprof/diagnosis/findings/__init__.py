@@ -10,6 +10,7 @@ from gpuprof.diagnosis.findings import (
     dequantize,
     eager_attention,
     expert_loop,
+    exposed_communication,
     fused_elementwise,
     input_workers,
     larger_batch,
@@ -21,6 +22,7 @@ from gpuprof.diagnosis.findings import (
     recompute,
     syncs,
     tf32,
+    throttling,
 )
 from gpuprof.diagnosis.proposal import Finder, Page
 
@@ -43,6 +45,8 @@ _MODULES = (
     allocator,
     recompiles,
     rare_steps,
+    exposed_communication,
+    throttling,
 )
 
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)

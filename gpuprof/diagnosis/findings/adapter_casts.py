@@ -17,14 +17,15 @@ from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.model import I64, NO_TEXT
 
 NARROW = 4
-"""A weight whose one side is this many times the other is one of a low-rank pair; layers of a model go to 3.5 (28672 : 8192)."""
+"""A weight whose one side is this many times the other is one of a low-rank pair; layers of a model go to 3.5 (28672
+: 8192)."""
 MOST_RANK = 512
 REACH = 5
 """Ops after the second product that still belong to the adapter: scaling, cast, sum, cast."""
 PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (0.22, 0.29, 0.40), (0.45, 0.50, 0.60), (0.32, 0.40, 0.60)
-"""What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also move from the
-fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels. Recorded on an H200 for 8B widths:
-0.29 over all products (0.22 to 0.36 each), 0.50 and 0.35."""
+"""What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also
+move from the fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels.
+Recorded on an H200 for 8B widths: 0.29 over all products (0.22 to 0.36 each), 0.50 and 0.35."""
 PRODUCT_FLOOR_NS, FLOOR_NS = 3_000.0, 1_200.0
 """Shorter than this neither a small product nor an elementwise kernel becomes."""
 HALF = ("c10::BFloat16", "c10::Half")
@@ -33,21 +34,23 @@ PAGE = Page(
     id="adapter_casts",
     title="Adapters compute in fp32",
     means="""
-PEFT creates LoRA adapters in fp32 even where the model is in bf16. Every adapted layer then casts its whole input to fp32, runs
-two thin products without tensor cores, adds the result in mixed precision and casts it back, and the backward pass does the same.
-For small adapters that is more traffic than the adapter itself, and several kernels more per layer.
+PEFT creates LoRA adapters in fp32 even where the model is in bf16. Every adapted layer then casts its whole input to
+fp32, runs two thin products without tensor cores, adds the result in mixed precision and casts it back, and the
+backward pass does the same. For small adapters that is more traffic than the adapter itself, and several kernels more
+per layer.
 """,
     detected="""
-In the forward pass two `aten::linear` in fp32 after one another, the first from wide to narrow (at least 4 : 1, rank at most 512)
-and the second back, with a cast from a half-precision format in front or behind.
+In the forward pass two `aten::linear` in fp32 after one another, the first from wide to narrow (at least 4 : 1, rank
+at most 512) and the second back, with a cast from a half-precision format in front or behind.
 """,
     gain="""
-The casts of the adapters and their backward are taken out, host and GPU. Products keep 29 % of their time, scalings 50 %, sums of
-two formats 40 %, but no kernel gets shorter than 1.2 µs (products 3 µs).
+The casts of the adapters and their backward are taken out, host and GPU. Products keep 29 % of their time, scalings
+50 %, sums of two formats 40 %, but no kernel gets shorter than 1.2 µs (products 3 µs).
 """,
     wrong="""
-With bf16 adapters the optimizer's small updates are rounded to bf16: learning rates below about 1e-5 can stall. Where that
-matters, keep the adapters in fp32 and train under autocast, which casts the small weights instead of the large inputs.
+With bf16 adapters the optimizer's small updates are rounded to bf16: learning rates below about 1e-5 can stall. Where
+that matters, keep the adapters in fp32 and train under autocast, which casts the small weights instead of the large
+inputs.
 """,
 )
 
@@ -70,7 +73,8 @@ def find(case: Case) -> Iterator[Proposal]:
 
     gpu = inside & graph.on_gpu
     text = (
-        f"{len(stretches) / case.steps:,.0f} adapters a step compute in fp32: {case.per_step(gpu.sum()):,.0f} kernels and "
+        f"{len(stretches) / case.steps:,.0f} adapters a step compute in fp32: "
+        f"{case.per_step(gpu.sum()):,.0f} kernels and "
         f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU time a step, "
         f"{case.per_step((casts & graph.on_gpu).sum()):,.0f} of the kernels are casts"
     )
@@ -79,7 +83,8 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, forward >= 0),
         fix=case.stack.fix(
             "get_peft_model(model, config, autocast_adapter_dtype=False)",
-            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), and hand the result to SFTTrainer without peft_config",
+            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
+            "and hand the result to SFTTrainer without peft_config",
         ),
         change=change(1),
         best=change(0),
@@ -99,8 +104,12 @@ def find_adapters(case: Case) -> Stretches | None:
     pairs = pairs[at[pairs + 1] - at[pairs] <= REACH]
     if not len(pairs):
         return None
-    small = case.ops_named(lambda name: name in ("aten::to", "aten::_to_copy", "aten::dropout", "aten::native_dropout"))[rows]
-    behind = case.ops_named(lambda name: name in ("aten::to", "aten::mul", "aten::add", "aten::add_", "aten::_to_copy"))[rows]
+    small = case.ops_named(
+        lambda name: name in ("aten::to", "aten::_to_copy", "aten::dropout", "aten::native_dropout")
+    )[rows]
+    behind = case.ops_named(
+        lambda name: name in ("aten::to", "aten::mul", "aten::add", "aten::add_", "aten::_to_copy")
+    )[rows]
     first, last = at[pairs].copy(), at[pairs + 1].copy()
     for _ in range(2):
         before = np.maximum(first - 1, 0)
@@ -147,7 +156,9 @@ def _nodes_of(case: Case, casts: Mask) -> Mask:
     """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     whole = case.ops_named(
-        lambda name: name in ("aten::to", "aten::_to_copy", "ToCopyBackward0") or name.endswith("_function: ToCopyBackward0")
+        lambda name: (
+            name in ("aten::to", "aten::_to_copy", "ToCopyBackward0") or name.endswith("_function: ToCopyBackward0")
+        )
     )
     outer = casts.copy()
     rows = np.flatnonzero(casts)

@@ -32,7 +32,7 @@ dispatcher. Four LoRA models on H200 hosts took 0.8 to 1.2."""
 PASS_NS = (100_000.0, 300_000.0, 1_500_000.0)
 """Guards, flattening and saving of tensors, once for each forward and each backward pass: what an 8-layer LoRA step of
 5.7 to 6.2 ms with CUDA graphs leaves for them on an H200's host, and more for models of many tensors."""
-FUSED = (0.55, 0.8, 1.3)
+FUSED = (0.4, 0.65, 1.2)
 """What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
 reads from outside and leaves there. Three models on an H200: 0.4 to 0.7; less certain where norms run over long
 rows."""
@@ -40,8 +40,12 @@ LEFT = 0.5
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
 place. 8 LoRA layers on an H200: 122 for 232 chains."""
 REST = (1.0, 1.05, 1.15)
-"""What products and attention take after, of what they took: with less waiting for memory between them the chip draws
-more power and clocks lower, and another kernel may be chosen (H200: products 0 to 11 % longer)."""
+"""What products take after, of what they took: with less waiting for memory between them the chip draws more power and
+clocks lower, and another kernel may be chosen (H200: 0 to 11 % longer)."""
+ATTENTION = (1.0, 1.8, 3.2)
+"""The same of attention: transformers leaves a causal mask out where it can see that nothing is padded, and cannot look
+while Dynamo traces; with a mask nothing is skipped, and the mask is read. On an H200 the same cuDNN kernels took 1.0,
+1.6 and 3.5 times as long for sequences of 128, 512 and 2048."""
 
 PAGE = Page(
     id="compile",
@@ -59,10 +63,10 @@ in a hook): those part the graph into pieces that are too small to gain.
 """,
     gain="""
 In forward, backward and recomputation, kernels of elementwise operations, casts, norms, softmax and reductions that
-follow each other become one, as long as the longest of them (0.55 to 1.3 times); other kernels take 0 to 15 % longer,
-as they do where nothing cools the chip between them. The host keeps, for each kernel that is left, what the op itself
-took (0.7 to 1.35 times), the accumulation of gradients, and 0.1 to 1.5 ms for each pass; all else there is no longer
-done.
+follow each other become one, of 0.4 to 1.2 times the longest of them; products take 0 to 15 % longer, as they do
+where nothing cools the chip between them, and attention up to 3.2 times, where a mask that was left out is passed.
+The host keeps, for each kernel that is left, what the op itself took (0.7 to 1.35 times), the accumulation of
+gradients, and 0.1 to 1.5 ms for each pass; all else there is no longer done.
 """,
     wrong="""
 Batches of changing shapes compile again, up to eight times, before shapes become dynamic: pad to a multiple, or pass
@@ -86,6 +90,8 @@ class Passes:
     """Per GPU node the chain that it is fused in, else -1."""
     rest: Mask
     """Other GPU work of the passes."""
+    attention: Mask
+    """Part of it that is attention."""
     speaker: I64
     """Per chain the GPU node that stands for it."""
     launcher: I64
@@ -173,6 +179,7 @@ def passes(case: Case) -> Passes | None:
         accumulate=host & accumulate,
         group=group,
         rest=graph.on_gpu & within & (group < 0),
+        attention=np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu & within & (group < 0),
         speaker=speaker,
         launcher=launcher,
         first=starts,
@@ -198,6 +205,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         duration[found.speaker] = longest * FUSED[way]
         duration[found.launcher] = found.launch_ns * HOST[way] * LEFT * launched
         duration[found.rest] *= REST[way]
+        duration[found.attention] *= ATTENTION[way] / REST[way]
         duration[found.first] += PASS_NS[way]
         return graph.with_durations(duration)
 

@@ -29,22 +29,23 @@ PAGE = Page(
     id="dequantize",
     title="Quantised weights are unpacked for every product",
     means="""
-QLoRA keeps the model in 4 bits to save memory. Every product unpacks its weight to bf16 first: once forward, once backward, and once
-more with gradient checkpointing. For short batches that traffic, and the kernels and Python that it takes, exceed the products. Where
-bf16 weights fit into the GPU, LoRA on them is faster and more exact.
+QLoRA keeps the model in 4 bits to save memory. Every product unpacks its weight to bf16 first: once forward, once
+backward, and once more with gradient checkpointing. For short batches that traffic, and the kernels and Python that
+it takes, exceed the products. Where bf16 weights fit into the GPU, LoRA on them is faster and more exact.
 """,
     detected="""
-Kernels that dequantise, with the ops that they are launched from. The weights' size is told by what one forward pass unpacks. Four
-times the packed weights must fit into what is free: the GPU's memory without the run's peak, or without the packed weights where
-no peak was recorded, as the fix then says.
+Kernels that dequantise, with the ops that they are launched from. The weights' size is told by what one forward pass
+unpacks. Four times the packed weights must fit into what is free: the GPU's memory without the run's peak, or without
+the packed weights where no peak was recorded, as the fix then says.
 """,
     gain="""
-The unpacking kernels, and the host work of the quantised layers except their products, are taken out of the graph: in the forward pass
-from the view in front of the layer to the copy behind it, in the backward pass the whole of the layer's backward.
+The unpacking kernels, and the host work of the quantised layers except their products, are taken out of the graph: in
+the forward pass from the view in front of the layer to the copy behind it, in the backward pass the whole of the
+layer's backward.
 """,
     wrong="""
-A GPU that is filled by bf16 weights has no room for the batch. Larger batches also make unpacking cheaper per token, and need no more
-memory for weights. Models so large that they must be quantised stay so.
+A GPU that is filled by bf16 weights has no room for the batch. Larger batches also make unpacking cheaper per token,
+and need no more memory for weights. Models so large that they must be quantised stay so.
 """,
 )
 
@@ -65,10 +66,14 @@ def find(case: Case) -> Iterator[Proposal]:
     gpu = gone & graph.on_gpu
     host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{case.per_step(np.count_nonzero(case.nodes_of_gpu(kernels))):,.0f} kernels a step unpack weights: "
+        f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels a step unpack weights: "
         f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of host time"
     )
-    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; the recording does not tell what is free"
+    known = (
+        f", of {free / 2**30:,.0f} GiB that are free"
+        if free is not None
+        else "; the recording does not tell what is free"
+    )
     needs = f"  # {extra / 2**30:,.1f} GiB more for the weights{known}"
     yield Proposal(
         title="bf16 weights instead of quantised ones",
@@ -110,14 +115,16 @@ def unpacked_weights(case: Case, kernels: Mask) -> float:
 
 def _gone(case: Case, kernels: Mask) -> Mask:
     """Nodes that bf16 weights do without."""
-    graph, timeline, ops = case.graph, case.timeline, case.trace.ops
+    timeline, ops = case.timeline, case.trace.ops
     parent = timeline.nesting.parent
     gone = case.nodes_of_gpu(kernels)
     calls = np.zeros(len(case.trace.calls), bool)
     launched = timeline.links.call[kernels]
     calls[launched[launched >= 0]] = True
     gone |= case.nodes_in_calls(calls)
-    quantised = case.ops_named(lambda name: name.startswith("bitsandbytes::") or "MatMul4Bit" in name or "dequantize" in name)
+    quantised = case.ops_named(
+        lambda name: name.startswith("bitsandbytes::") or "MatMul4Bit" in name or "dequantize" in name
+    )
     kept = case.nodes_within(case.ops_named(PRODUCTS.__contains__))
     # Backward: autograd's node of the layer is the outermost op that says so.
     backward = quantised & case.ops_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
@@ -144,7 +151,8 @@ def _gone(case: Case, kernels: Mask) -> Mask:
 
 
 def _short(case: Case, rows: np.ndarray) -> Mask:
-    """Ops that are a copy of the layer's own result, not a cast that an adapter needs: `aten::to` that does nothing, or a clone."""
+    """Ops that are a copy of the layer's own result, not a cast that an adapter needs: `aten::to` that does nothing,
+    or a clone."""
     ops = case.trace.ops
     clone = case.ops_named(lambda name: name == "aten::clone")[rows]
     casts = np.zeros(len(ops), bool)

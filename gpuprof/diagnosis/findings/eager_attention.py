@@ -14,7 +14,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.rework import Rework, reworked, rework_of
+from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import I64, NO_TEXT, OP
@@ -24,38 +24,43 @@ PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
 LEAST_QUERIES = 16
 """Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
 REACH = 120
-"""Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are some 40."""
+"""Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are
+some 40."""
 TENSOR_SHARE = ((0.60, 0.55), (0.42, 0.36), (0.25, 0.20))
-"""Fused attention's share of the tensor ceiling, forward and backward. Recorded on an H200 with cuDNN at width 64 and 2,048 keys:
-0.43 and 0.36, causal; FlashAttention-3 (Shah et al., 2024) reports up to 0.75 and 0.6 at width 128 and long sequences; a kernel
-that is given a mask as a tensor, or short sequences, reach half as much."""
+"""Fused attention's share of the tensor ceiling, forward and backward. Recorded on an H200 with cuDNN at width 64
+and 2,048 keys: 0.43 and 0.36, causal; FlashAttention-3 (Shah et al., 2024) reports up to 0.75 and 0.6 at width 128
+and long sequences; a kernel that is given a mask as a tensor, or short sequences, reach half as much."""
 MEMORY_SHARE = 0.6
-"""What fused attention on short sequences reaches of the memory's ceiling: 0.5 to 0.8 for reading and converting its inputs."""
+"""What fused attention on short sequences reaches of the memory's ceiling: 0.5 to 0.8 for reading and converting its
+inputs."""
 LAUNCHES = (3, 6)
-"""Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be copied."""
+"""Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
+copied."""
 
 PAGE = Page(
     id="eager_attention",
     title="Attention writes all its scores to memory",
     means="""
-Attention computed op by op writes a matrix of sequence × sequence scores per head and reads it back for scaling, mask, casts,
-softmax, dropout and the product with the values, forward and again backward. That traffic grows with the square of the sequence
-and soon exceeds everything else in the step; so does its memory. A fused kernel (FlashAttention, cuDNN, torch's
-`scaled_dot_product_attention`) keeps the scores on the chip.
+Attention computed op by op writes a matrix of sequence × sequence scores per head and reads it back for scaling,
+mask, casts, softmax, dropout and the product with the values, forward and again backward. That traffic grows with the
+square of the sequence and soon exceeds everything else in the step; so does its memory. A fused kernel
+(FlashAttention, cuDNN, torch's `scaled_dot_product_attention`) keeps the scores on the chip.
 """,
     detected="""
-A softmax over [batch, heads, queries, keys] with at least 16 queries, after a batched matrix product that gives that many scores
-and before one that takes them. Where shapes were not recorded it is not looked for.
+A softmax over [batch, heads, queries, keys] with at least 16 queries, after a batched matrix product that gives that
+many scores and before one that takes them, and not inside torch's own attention op. Where shapes were not recorded it
+is not looked for.
 """,
     gain="""
-The kernels between the two products, and their backward, are replaced by fused ones: the FLOPs of attention (halved by a causal
-mask where a mask is added and queries are as many as keys) at 42 % of the tensor ceiling forward and 36 % backward, or the time
-for reading queries, keys, values and writing the result, whichever is longer. Their host time becomes that of 3 launches forward
-and 6 backward.
+The kernels between the two products, and their backward, are replaced by fused ones: the FLOPs of attention (halved
+by a causal mask where a mask is added and queries are as many as keys) at 42 % of the tensor ceiling forward and 36 %
+backward, or the time for reading queries, keys, values and writing the result, whichever is longer. Their host time
+becomes that of 3 launches forward and 6 backward.
 """,
     wrong="""
-A mask that is not causal (padding within the batch) is passed on as a tensor and the kernel does twice the work. Models that add
-something to the scores that the fused kernel does not know (sinks, soft caps) need FlexAttention or a kernel of their own.
+A mask that is not causal (padding within the batch) is passed on as a tensor and the kernel does twice the work.
+Models that add something to the scores that the fused kernel does not know (sinks, soft caps) need FlexAttention or a
+kernel of their own.
 """,
 )
 
@@ -97,8 +102,10 @@ def find(case: Case) -> Iterator[Proposal]:
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
     scores = largest.batch * largest.heads * largest.queries * largest.keys * int(found.size.max())
     text = (
-        f"{count / case.steps:,.0f} attentions a step write scores of {largest.queries:,.0f} × {largest.keys:,.0f} for "
-        f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): {gpu_ms:,.1f} ms of GPU time a step"
+        f"{count / case.steps:,.0f} attentions a step write scores of "
+        f"{largest.queries:,.0f} × {largest.keys:,.0f} for "
+        f"{largest.batch * largest.heads:,.0f} heads ({scores / 1e9:,.2f} GB each time): "
+        f"{gpu_ms:,.1f} ms of GPU time a step"
     )
     yield Proposal(
         title="fused attention instead of eager",
@@ -140,7 +147,9 @@ def find_attentions(case: Case) -> Attentions | None:
         return None
     rows = np.flatnonzero(ahead)
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
-    softmax = np.flatnonzero(case.ops_named(SOFTMAX.__contains__)[rows])
+    # What torch's own attention falls back to is not the model's choice: another one would meet the same reason.
+    fallback = case.ops_within(case.ops_named(lambda name: name.startswith("aten::scaled_dot_product_attention")))
+    softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
     products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
     tanh = case.ops_named(lambda name: name == "aten::tanh")[rows]
     if not len(products):

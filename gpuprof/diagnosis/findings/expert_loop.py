@@ -13,61 +13,87 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.rework import reworked, rework_of
+from gpuprof.diagnosis.rework import rework_of, reworked
 from gpuprof.replay.graph import F64, Graph, Mask
 from gpuprof.tracefile.model import I64, NO_TEXT
 
-RETURNS = frozenset({"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"})
+RETURNS = frozenset(
+    {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
+)
 """How an expert's rows go back to their tokens: the last op of an expert's block."""
 PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul"})
 CHOICES = frozenset({"aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::gather"})
 """How an expert's rows are found or taken."""
+OF_LAYERS = frozenset(
+    {
+        "aten::topk",
+        "aten::sort",
+        "aten::embedding",
+        "aten::_grouped_mm",
+        "aten::rsqrt",
+        "aten::rms_norm",
+        "aten::scaled_dot_product_attention",
+        "aten::softmax",
+        "aten::layer_norm",
+    }
+)
+"""What a layer does once, and an expert does not: a sequence that repeats with these in it is the layers themselves."""
 ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
 """What prepares the loop in front of its first expert, and goes with it."""
 BLOCK_OPS = 250
 """An expert's block has fewer ops than this beside one another; two such ops further apart are of different layers."""
 LONGER = 1.35
-"""A block may be this much longer than the usual one (an expert whose tensors take another path) and is still one of the loop."""
+"""A block may be this much longer than the usual one (an expert whose tensors take another path) and is still one of
+the loop."""
 LEAST_BLOCKS = 4
 """Fewer experts than this in a row are not a loop that is worth grouping."""
+MOST = 0.9
+"""Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
 FORWARD_LAUNCHES, BACKWARD_LAUNCHES = (26, 33, 42), (32, 44, 58)
-"""Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped products, activation,
-masking, weighting, scatter, sum): 31 and 39 recorded with frozen experts, 11 more where the experts are trained; at best a fused
-path, at worst experts with biases."""
+"""Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped products,
+activation, masking, weighting, scatter, sum): 31 and 39 recorded with frozen experts, 11 more where the experts are
+trained; at best a fused path, at worst experts with biases."""
 TENSOR_SHARE, MEMORY_SHARE = (0.90, 0.80, 0.60), (0.60, 0.48, 0.33)
-"""What grouped products reach of the tensor ceiling, and of the memory's while they stream every expert's weights for few
-rows: recorded on an H200 with `torch._grouped_mm` 0.80 to 0.84 and 0.43 to 0.50."""
+"""What grouped products reach of the tensor ceiling, and of the memory's while they stream every expert's weights
+for few rows: recorded on an H200 with `torch._grouped_mm` 0.80 to 0.84 and 0.43 to 0.50."""
 ELEMENTWISE_SHARE = 0.7
 """Of the memory's ceiling that activations of the grouped rows reach: 0.5 to 0.9 recorded."""
 ROW_PASSES, GATE_PASSES = 19.0, 7.6
-"""What ordering, masking and combining the rows costs per layer and pass, in bytes of the rows at the model's width and at the
-width of the first product, at the memory's ceiling: the masks run at 0.35 of it, and so count 2.8 times."""
+"""What ordering, masking and combining the rows costs per layer and pass, in bytes of the rows at the model's width
+and at the width of the first product, at the memory's ceiling: the masks run at 0.35 of it, and so count 2.8 times."""
 SORT_NS = 30_000.0
 """Sorting the rows by expert: 29 µs for 2,048 and for 8,192 rows alike."""
+UNKNOWN_LEFT = (0.4, 0.6, 1.0)
+"""Of the loops' GPU time where shapes were not recorded: 0.2 to 0.7 for the loops that ROW_PASSES is from."""
+NEEDS = "  # transformers 5, torch 2.9 or newer"
 
 PAGE = Page(
     id="expert_loop",
     title="Experts are computed one after another",
     means="""
-A mixture-of-experts layer loops over its experts in Python. For each it finds the tokens that were routed there (which waits for
-the GPU), takes their rows, runs a few small matrix products and elementwise kernels, and adds the result back. With 32 or 128
-experts and dozens of layers that makes thousands of launches of a few microseconds each, and a wait between any two experts.
-The GPU is idle most of the time, and a faster one would not help. Grouped matrix products do all experts of a layer at once.
+A mixture-of-experts layer loops over its experts in Python. For each it finds the tokens that were routed there
+(which waits for the GPU), takes their rows, runs a few small matrix products and elementwise kernels, and adds the
+result back. With 32 or 128 experts and dozens of layers that makes thousands of launches of a few microseconds each,
+and a wait between any two experts. The GPU is idle most of the time, and a faster one would not help. Grouped matrix
+products do all experts of a layer at once.
 """,
     detected="""
-In the forward pass, a sequence of ops that repeats four times or more and ends in an op that adds rows back (`index_add_`,
-`index_put_`, `scatter_add_`), with a matrix product and the choice of its rows (`nonzero`, `where`, `index`) in each repetition.
-The first repetition of a layer is told by the length of the others. Names of models or modules play no part.
+In the forward pass, a sequence of ops that repeats four times or more and ends in an op that adds rows back
+(`index_add_`, `index_put_`, `scatter_add_`), with a matrix product and the choice of its rows (`nonzero`, `where`,
+`index`) in each repetition. The first repetition of a layer is told by the length of the others. Names of models or
+modules play no part.
 """,
     gain="""
-Per layer the loop's host time becomes that of about 33 launches forward and 44 backward, each as long as this recording's other
-launches take; its waits go. The experts' products become grouped ones with the same FLOPs at 80 % of the tensor ceiling, or at
-48 % of the memory ceiling for reading all weights of the experts that were hit, whichever is longer. Elementwise work runs once
-over all rows; ordering, masking and combining the rows is added. 4-bit experts are still dequantised.
+Per layer the loop's host time becomes that of about 33 launches forward and 44 backward, each as long as this
+recording's other launches take; its waits go. The experts' products become grouped ones with the same FLOPs at 80 %
+of the tensor ceiling, or at 48 % of the memory ceiling for reading all weights of the experts that were hit,
+whichever is longer. Elementwise work runs once over all rows; ordering, masking and combining the rows is added.
+4-bit experts are still dequantised.
 """,
     wrong="""
-Grouped products need the experts' weights as one tensor; quantised experts may not have such a path. Experts of which only a
-few are hit (a short batch) gain less. On GPUs older than Hopper the grouped product is slower than stated here.
+Grouped products need the experts' weights as one tensor; quantised experts may not have such a path. Experts of which
+only a few are hit (a short batch) gain less. On GPUs older than Hopper the grouped product is slower than stated
+here.
 """,
 )
 
@@ -109,15 +135,16 @@ def find(case: Case) -> Iterator[Proposal]:
     waits = graph.waits & inside
     host_ms = case.per_step(float(graph.duration_ns[inside & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{layers:,.0f} loops a step over {loops.blocks.mean():,.0f} experts each: {case.per_step(work.sum()):,.0f} kernels, "
+        f"{layers:,.0f} loops a step over {loops.blocks.mean():,.0f} experts each: "
+        f"{case.per_step(work.sum()):,.0f} kernels, "
         f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of host time a step"
     )
     yield Proposal(
         title="grouped GEMM instead of the loop over experts",
         evidence=spans(case, text, forward >= 0),
         fix=case.stack.fix(
-            'AutoModelForCausalLM.from_pretrained(..., experts_implementation="grouped_mm")  # transformers 5, torch 2.9 or newer',
-            trl='SFTConfig(model_init_kwargs={"experts_implementation": "grouped_mm"})  # transformers 5, torch 2.9 or newer',
+            f'AutoModelForCausalLM.from_pretrained(..., experts_implementation="grouped_mm"){NEEDS}',
+            trl=f'SFTConfig(model_init_kwargs={{"experts_implementation": "grouped_mm"}}){NEEDS}',
             unsloth="UNSLOTH_MOE_BACKEND=grouped_mm in the environment, set before unsloth is imported",
         ),
         change=change(1),
@@ -138,7 +165,7 @@ def find_loops(case: Case) -> Loops | None:
     rows, family = siblings(case)
     at = np.flatnonzero(case.ops_named(RETURNS.__contains__)[rows])
     runs = _runs(at, family[at])
-    kinds = [case.ops_named(names.__contains__)[rows] for names in (PRODUCTS, CHOICES, ROUTING)]
+    kinds = [case.ops_named(names.__contains__)[rows] for names in (PRODUCTS, CHOICES, OF_LAYERS, ROUTING)]
     found = [span for run, usual in runs if (span := _span(run, usual, family, *kinds))]
     if not found:
         return None
@@ -164,18 +191,24 @@ def _runs(at: I64, family: I64) -> list[tuple[I64, int]]:
     return [(run, usual) for run in np.split(at, cuts) if len(run) >= LEAST_BLOCKS]
 
 
-def _span(run: I64, usual: int, family: I64, products: Mask, choices: Mask, routing: Mask) -> tuple[int, int, int] | None:
+def _span(
+    run: I64, usual: int, family: I64, products: Mask, choices: Mask, of_layers: Mask, routing: Mask
+) -> tuple[int, int, int] | None:
     """(first op, last op, blocks) of a loop, its preparation included; None if its blocks are no experts."""
-    first, last = max(int(run[0]) - usual + 1, 0), int(run[-1])
-    first += int((family[first : last + 1] != family[last]).sum())
+    last = int(run[-1])
+    if of_layers[run[0] : last + 1].any():
+        return None
+    # Nothing of the loop lies before what its layer does once, nor in another op.
+    limits = np.flatnonzero((of_layers | (family != family[last]))[: run[0]])
+    bound = int(limits[-1]) + 1 if len(limits) else 0
+    first = max(int(run[0]) - usual + 1, bound)
     blocks = np.append(first, run + 1)
     hit = [np.add.reduceat(mask[first : last + 1], blocks[:-1] - first) > 0 for mask in (products, choices)]
-    if (hit[0] & hit[1]).mean() < 0.9:
+    if (hit[0] & hit[1]).mean() < MOST:
         return None
-    before = np.flatnonzero(routing[max(first - usual, 0) : first] & (family[max(first - usual, 0) : first] == family[last]))
-    if len(before):
-        first = max(first - usual, 0) + int(before[0])
-    return first, last, len(run)
+    bound = max(first - usual, bound)
+    before = np.flatnonzero(routing[bound:first])
+    return bound + int(before[0]) if len(before) else first, last, len(run)
 
 
 def _rows_of(case: Case, returns: I64) -> tuple[float, int]:
@@ -202,14 +235,14 @@ def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
     took = graph.duration_ns[rows]
 
     def total(values: F64, where: Mask) -> F64:
-        return np.bincount(mine[where], weights=values[where], minlength=2 * count)
+        return np.bincount(mine[where], weights=values[where], minlength=2 * count).astype(np.float64)
 
     product = case.category("gemm", "grouped_gemm")[event]
     dequantized = case.category("dequantize")[event]
     kept = total(took, dequantized) * (level > 0)
     if roof is None or np.isnan(roof.work.flops[event[product]]).any() or np.isnan(loops.row_bytes).any():
         # Nothing says what the work is: many small products gain by being one, but how much is not known.
-        return total(took, ~dequantized) * (0.4, 0.6, 1.0)[level] + kept
+        return total(took, ~dequantized) * UNKNOWN_LEFT[level] + kept
     ceilings, work = roof.ceilings, roof.work
     flops, moved = total(work.flops[event], product), total(np.nan_to_num(work.bytes[event]), product)
     rate = ceilings.flops.get("bf16") or max(ceilings.flops.values())
@@ -226,7 +259,8 @@ def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
     moved_ns = (activation / ELEMENTWISE_SHARE + around) / memory * 1e9
     has = np.bincount(mine, minlength=2 * count) > 0
     sort = np.repeat([SORT_NS, 0.0], count)
-    return np.where(has, np.maximum(tensor_ns, weights_ns) + moved_ns + sort + launches * ceilings.launch_floor_ns + kept, 0.0)
+    each = np.maximum(tensor_ns, weights_ns) + moved_ns + sort + launches * ceilings.launch_floor_ns + kept
+    return np.where(has, each, 0.0).astype(np.float64)
 
 
 def _resets(case: Case) -> Mask:
@@ -251,7 +285,9 @@ def _first_product_bytes(case: Case, loops: Loops, group: I64) -> F64:
     texts, which = np.unique(np.stack([ops.dims[op], ops.types[op]]), axis=1, return_inverse=True)
     size = np.zeros((texts.shape[1], 2))
     for i, (dims, types) in enumerate(texts.T.tolist()):
-        matrices = [t for t in parse("", case.trace.text(dims), case.trace.text(types), None, None).tensors if len(t.shape) > 1]
+        matrices = [
+            t for t in parse("", case.trace.text(dims), case.trace.text(types), None, None).tensors if len(t.shape) > 1
+        ]
         size[i] = _gives(matrices)
     width = loops.width[group[rows]]
     mine = size[which.reshape(-1)]

@@ -10,37 +10,43 @@ import numpy as np
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.collectives import waiting
+from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE, F64, Mask
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
 
 WORTH_SHARE = 0.03
-"""Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a step."""
+"""Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a
+step."""
 HIDDEN = (0.85, 0.6, 0.25)
-"""Share of exposed transfers that disappears behind computation with prefetching and buckets that suit: the first all-gather and
-the last reduction of a step have nothing to hide behind, and transfers take multiprocessors and bandwidth from what they hide
-behind. Papers on FSDP and DDP (Zhao et al., 2023; Li et al., 2020) report 40 to 90 % overlap."""
+"""Share of exposed transfers that disappears behind computation with prefetching and buckets that suit: the first
+all-gather and the last reduction of a step have nothing to hide behind, and transfers take multiprocessors and
+bandwidth from what they hide behind. Papers on FSDP and DDP (Zhao et al., 2023; Li et al., 2020) report 40 to 90 %
+overlap."""
+BUCKETS = "smaller where one bucket waits for all gradients, larger where there are dozens"
 
 PAGE = Page(
     id="exposed_communication",
     title="Nothing is computed while gradients or weights are exchanged",
     means="""
-Ranks exchange gradients (DDP) or weights and gradients (FSDP) on a stream of their own, so that the GPU can compute meanwhile. Where it
-does not, the exchange is exposed and lengthens the step: buckets that are filled only at the end, weights that are asked for
-only when they are needed, gradients that are exchanged after every micro-step of an accumulation.
+Ranks exchange gradients (DDP) or weights and gradients (FSDP) on a stream of their own, so that the GPU can compute
+meanwhile. Where it does not, the exchange is exposed and lengthens the step: buckets that are filled only at the end,
+weights that are asked for only when they are needed, gradients that are exchanged after every micro-step of an
+accumulation.
 """,
     detected="""
-In the replayed step, the part of collectives' transfers that no kernel runs beside, at least 3 % of the step. Waiting for a peer that comes
-late is no transfer: that is the ranks' comparison. All-reduces in more than one backward pass of a step are told apart.
+In the replayed step, the part of collectives' transfers that no kernel runs beside, at least 3 % of the step. Waiting
+for a peer that comes late is no transfer: that is the ranks' comparison. All-reduces in more than one backward pass
+of a step are told apart.
 """,
     gain="""
-60 % of the exposed transfers disappear (25 to 85 %). Without the exchange in all but the last micro-step, those collectives are taken
-out of the graph.
+60 % of the exposed transfers disappear (25 to 85 %). Without the exchange in all but the last micro-step, those
+collectives are taken out of the graph.
 """,
     wrong="""
-One rank's recording tells a transfer's own time only roughly. If the network is saturated, overlapping moves the limit but does not
-lift it; then exchange less: larger batches per step, fewer or lower-precision gradients (adapters only).
+One rank's recording tells a transfer's own time only roughly. If the network is saturated, overlapping moves the
+limit but does not lift it; then exchange less: larger batches per step, fewer or lower-precision gradients (adapters
+only).
 """,
 )
 
@@ -59,13 +65,15 @@ def find(case: Case) -> Iterator[Proposal]:
     sharded = _named(case, collective, ("AllGather", "ReduceScatter"))
     between = _between_micro_steps(case, collective & _named(case, collective, ("AllReduce",)))
     text = (
-        f"{case.per_step(transfers.sum()):,.0f} collectives a step, {exposed_ns / 1e6:,.1f} ms of whose transfers the GPU computes "
-        "nothing beside"
+        f"{case.per_step(transfers.sum()):,.0f} collectives a step, "
+        f"{exposed_ns / 1e6:,.1f} ms of whose transfers the GPU computes nothing beside"
     )
     if between.any():
         yield Proposal(
             title="gradients exchanged once per optimizer step",
-            evidence=spans(case, f"{case.per_step(between.sum()):,.0f} all-reduces a step belong to earlier micro-steps", between),
+            evidence=spans(
+                case, f"{case.per_step(between.sum()):,.0f} all-reduces a step belong to earlier micro-steps", between
+            ),
             fix="with model.no_sync(): around forward and backward of all but the last micro-step",
             change=partial(removed, nodes=between),
             key="no_sync",
@@ -90,29 +98,44 @@ def _fix(case: Case, sharded: bool) -> str:
         return case.stack.fix(
             "fully_shard(layer, reshard_after_forward=False) where memory allows, and "
             "set_modules_to_forward_prefetch / set_modules_to_backward_prefetch on each layer",
-            transformers=f'{case.stack.arguments}(fsdp_config={{"reshard_after_forward": False, "forward_prefetch": True, '
-            '"backward_prefetch": "BACKWARD_PRE"})',
+            transformers=f'{case.stack.arguments}(fsdp_config={{"reshard_after_forward": False, '
+            '"forward_prefetch": True, "backward_prefetch": "BACKWARD_PRE"})  # where memory allows',
         )
     return case.stack.fix(
-        "DistributedDataParallel(..., gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=…): smaller where one bucket "
-        "waits for all gradients, larger where there are dozens",
-        transformers=f"{case.stack.arguments}(ddp_bucket_cap_mb=…, ddp_find_unused_parameters=False): smaller where one bucket waits "
-        "for all gradients, larger where there are dozens",
+        f"DistributedDataParallel(..., gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=…)  # {BUCKETS}",
+        transformers=f"{case.stack.arguments}(ddp_bucket_cap_mb=…, ddp_find_unused_parameters=False)  # {BUCKETS}",
     )
 
 
 def _exposed_share(case: Case, transfers: Mask) -> F64:
-    """Per node the part of a transfer that no compute kernel of its device runs beside, in the replayed step."""
+    """Per node the part of its time that is a transfer which no compute kernel of its device runs beside, in the
+    replayed step: a collective's transfer is its last part, the first is waiting for peers."""
     graph, schedule = case.graph, case.schedule
-    start, end = (np.round(t).astype(np.int64) for t in (schedule.start_ns, schedule.end_ns))
-    device = np.where(graph.on_gpu, case.trace.gpu.device[graph.gpu_row], -1) if len(case.trace.gpu) else np.full(len(graph), -1)
+    moving = _moving_ns(case, transfers)
+    end = np.round(schedule.end_ns).astype(np.int64)
+    start = np.round(schedule.end_ns - moving).astype(np.int64)
+    device = np.where(graph.on_gpu, case.trace.gpu.device[graph.gpu_row], -1)
     share = np.zeros(len(graph))
     for one in np.unique(device[transfers]).tolist():
         kernels = graph.on_gpu & (graph.resource == DEVICE) & (device == one)
         rows = np.flatnonzero(transfers & (device == one) & (end > start))
-        covered = Cover(union(start[kernels], end[kernels])).between(start[rows], end[rows])
-        share[rows] = 1 - covered / (end - start)[rows]
-    return share
+        begun = np.round(schedule.start_ns[kernels]).astype(np.int64)
+        covered = Cover(union(begun, end[kernels])).between(start[rows], end[rows])
+        share[rows] = (end[rows] - start[rows] - covered) / np.maximum(graph.duration_ns[rows], 1.0)
+    return share.clip(0.0, 1.0)
+
+
+def _moving_ns(case: Case, transfers: Mask) -> F64:
+    """Per node how long it moves data: as the message and the link tell, else as long as the shortest of its name."""
+    graph, names = case.graph, case.trace.gpu.name
+    known = np.append(estimate_transfers(graph), np.nan)[graph.gpu_row]
+    rows = np.flatnonzero(transfers)
+    shortest = np.full(len(case.trace.strings), np.inf)
+    np.minimum.at(shortest, names[graph.gpu_row[rows]], graph.duration_ns[rows])
+    moving = np.zeros(len(graph))
+    guess = shortest[names[graph.gpu_row[rows]]]
+    moving[rows] = np.fmin(np.where(np.isnan(known[rows]), guess, known[rows]), graph.duration_ns[rows])
+    return moving
 
 
 def _named(case: Case, nodes: Mask, names: tuple[str, ...]) -> Mask:

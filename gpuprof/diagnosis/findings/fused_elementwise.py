@@ -14,7 +14,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.rework import Rework, reworked, rework_of
+from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import F64, Graph, Mask
 from gpuprof.tracefile.model import I32, I64, NO_TEXT
 
@@ -22,14 +22,15 @@ KINDS = ("norm", "rope", "gate", "loss", "part")
 NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))
 """`part`: a gate's activation, where other ops stand between it and the gate's product, which then does both."""
 FORWARD_PASSES, BACKWARD_PASSES = (2.0, 2.0, 3.0, 4.0, 0.0), (3.5, 2.0, 5.0, 1.0, 0.0)
-"""How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads it and the
-gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads two and writes one, backward
-reads three and writes two; a loss reads the logits twice, writes their gradient in place, and reads it back."""
+"""How often a fused kernel reads or writes the activation, by kind: a norm reads and writes it, and backward reads
+it and the gradient and writes one (and sums the weight's); rotary embedding reads and writes, twice; a gate reads
+two and writes one, backward reads three and writes two; a loss reads the logits twice, writes their gradient in
+place, and reads it back."""
 LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0))
 """Kernels forward and backward."""
 HOST_LAUNCHES = (2.0, 3.0, 5.0)
-"""Host time of such a kernel in units of a usual launch: an autograd function in Python around Triton's launcher. Three to five in
-recordings of unsloth's, which take 65 to 100 µs where a usual launch takes 20."""
+"""Host time of such a kernel in units of a usual launch: an autograd function in Python around Triton's launcher.
+Three to five in recordings of unsloth's, which take 65 to 100 µs where a usual launch takes 20."""
 MEMORY_SHARE = (0.85, 0.65, 0.45)
 """What such kernels reach of the memory ceiling: row-wise Triton kernels 0.5 to 0.9 on long rows."""
 GATE_REACH = 24
@@ -37,30 +38,31 @@ GATE_REACH = 24
 LOSS_MISSING = 8
 """Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
 WORTH_SHARE = 0.03
-"""Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones want
-torch.compile or CUDA graphs."""
+"""Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones
+want torch.compile or CUDA graphs."""
 
 PAGE = Page(
     id="fused_elementwise",
     title="Activations go through memory for every elementwise operation",
     means="""
-Written in plain torch, an RMSNorm is a cast, a square, a mean, a root, two products and a cast back; rotary embedding, SwiGLU and
-the loss over a large vocabulary are alike. Each is a kernel that reads a whole activation and writes another. They do next to no
-arithmetic, so their time is their traffic. Libraries of fused kernels (Liger, unsloth) do each of these in one kernel per pass.
+Written in plain torch, an RMSNorm is a cast, a square, a mean, a root, two products and a cast back; rotary
+embedding, SwiGLU and the loss over a large vocabulary are alike. Each is a kernel that reads a whole activation and
+writes another. They do next to no arithmetic, so their time is their traffic. Libraries of fused kernels (Liger,
+unsloth) do each of these in one kernel per pass.
 """,
     detected="""
-Sequences of forward ops: a mean and `rsqrt` with the products behind it; `neg` and `cat` between products with the same shape;
-`silu` or `gelu` and the product of its result with one of the same shape; a cross-entropy, with the cast in front. At least 3 % of
-the GPU's time must be in them, and a faster GPU must gain more than a faster host.
+Sequences of forward ops: a mean and `rsqrt` with the products behind it; `neg` and `cat` between products with the
+same shape; `silu` or `gelu` and the product of its result with one of the same shape; a cross-entropy, with the cast
+in front. At least 3 % of the GPU's time must be in them, and a faster GPU must gain more than a faster host.
 """,
     gain="""
-Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss) which moves the
-activation as often as such a kernel must, at 65 % of the memory ceiling. A fused kernel costs the host as much as three usual
-launches.
+Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
+which moves the activation as often as such a kernel must, at 65 % of the memory ceiling. A fused kernel costs the
+host as much as three usual launches.
 """,
     wrong="""
-Liger has kernels for the usual architectures only. Casts and sums of LoRA adapters are not part of it. torch.compile fuses more,
-where a model compiles.
+Liger has kernels for the usual architectures only. Casts and sums of LoRA adapters are not part of it. torch.compile
+fuses more, where a model compiles.
 """,
 )
 
@@ -100,7 +102,11 @@ def find(case: Case) -> Iterator[Proposal]:
         rework = rework_of(graph, group, HOST_LAUNCHES[level] * launches * costs, np.minimum(gpu_ns, now), launches)
         return partial(_apply, rework=rework)
 
-    kinds = [f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}" for k in np.unique(found.kind).tolist() if k != PART]
+    kinds = [
+        f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}"
+        for k in np.unique(found.kind).tolist()
+        if k != PART
+    ]
     text = (
         f"{', '.join(kinds)} a step as {case.per_step(gpu.sum()):,.0f} kernels that only move memory: "
         f"{case.per_step(took) / 1e6:,.1f} ms, {100 * took / whole:,.0f} % of the GPU's time"
@@ -131,7 +137,11 @@ def find_sequences(case: Case) -> Sequences | None:
         return None
     named = _Named(case, rows)
     found = [*_norms(named, family), *_ropes(named, family), *_gates(named, family), *_losses(named, family)]
-    found = [(first, last, kind, size) for first, last, kind, op in found if (size := _activation(case, int(rows[op]), kind)) > 0]
+    found = [
+        (first, last, kind, size)
+        for first, last, kind, op in found
+        if (size := _activation(case, int(rows[op]), kind)) > 0
+    ]
     if not found:
         return None
     first, last, kind, size = (np.array(column) for column in zip(*sorted(found), strict=True))
@@ -157,7 +167,7 @@ class _Named:
 
     def both(self, one: int, dims: I32) -> Mask:
         """Where the first two arguments have the shape of the first argument of another op."""
-        shape = self._shapes(int(one))[:1]
+        shape = self._shapes(one)[:1]
         return np.array([bool(shape) and self._shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
 
     def _shapes(self, text: int) -> list[tuple[int, ...]]:
@@ -165,7 +175,9 @@ class _Named:
             return []
         if text not in self._parsed:
             found = msgspec.json.decode(self._case.trace.text(text) or "[]")
-            self._parsed[text] = [tuple(shape) for shape in found if isinstance(shape, list) and shape and isinstance(shape[0], int)]
+            self._parsed[text] = [
+                tuple(shape) for shape in found if isinstance(shape, list) and shape and isinstance(shape[0], int)
+            ]
         return self._parsed[text]
 
     def __call__(self, *names: str) -> Mask:
@@ -213,7 +225,7 @@ def _gates(named: _Named, family: I64) -> Iterator[Found]:
     for at in np.flatnonzero(named("silu", "gelu")).tolist():
         rest = slice(at + 1, at + 1 + GATE_REACH)
         # The product takes two activations of the size that went through the gate.
-        product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(dims[at], dims[rest]))
+        product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(int(dims[at]), dims[rest]))
         if len(product):
             yield at, at, PART, at
             yield at + 1 + int(product[0]), at + 1 + int(product[0]), GATE, at

@@ -30,8 +30,8 @@ GROWS = (0.93, 1.0, 1.03)
 of what is computed here, as larger products are more efficient."""
 
 HOST_WORST = 1.12
-"""At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times the
-tokens, where the GPU's work alone explains 1.0."""
+"""At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times
+the tokens, where the GPU's work alone explains 1.0."""
 
 PAGE = Page(
     id="larger_batch",

@@ -20,43 +20,46 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
 FILLED = (0.99, 0.97, 0.90)
-"""Part of packed rows that holds tokens: best-fit packing fills 95 to 99 % where samples are much shorter than the row."""
+"""Part of packed rows that holds tokens: best-fit packing fills 95 to 99 % where samples are much shorter than the
+row."""
 GROUPED_LEFT = (0.05, 0.15, 0.35)
 """Padding that is left, of what there was, where batches hold samples of nearly one length."""
 GROWS = (1.03, 1.0, 0.93)
 """Exponent with which kernels follow the number of tokens; the same spread as for larger batches."""
 SPREAD_LENGTHS = 1.6
-"""Mean square of the samples' lengths over the square of their mean, for lengths that scatter by 0.8 of their mean, as those of
-instruction data sets do: attention's work goes with the square."""
+"""Mean square of the samples' lengths over the square of their mean, for lengths that scatter by 0.8 of their mean,
+as those of instruction data sets do: attention's work goes with the square."""
 FLOOR_NS, PRODUCT_FLOOR_NS = 1_200.0, 4_000.0
 """Shorter than this no elementwise kernel gets, and no product."""
 ATTENTION_LONGER = (0.6, 1.0, 1.6)
-"""Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more where it takes
-the mask as a tensor."""
+"""Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
+where it takes the mask as a tensor."""
+FLASH = 'attn_implementation="flash_attention_2"'
+FLASH_TRL = 'model_init_kwargs={"attn_implementation": "flash_attention_2"}'
 
 PAGE = Page(
     id="padding",
     title="Part of the batch is padding",
     means="""
-Samples of different lengths are padded to one, and the padding goes through every matrix product like tokens do. Packing puts
-several samples into one row; padding-free batches drop the padding and keep the samples apart in attention; grouping samples
-by length pads less.
+Samples of different lengths are padded to one, and the padding goes through every matrix product like tokens do.
+Packing puts several samples into one row; padding-free batches drop the padding and keep the samples apart in
+attention; grouping samples by length pads less.
 """,
     detected="""
-Tokens of the recorded steps with and without padding, as the attention masks told the run. At least 8 % must be padding.
-Recordings that were not made by `gpuprof trace` do not tell.
+Tokens of the recorded steps with and without padding, as the attention masks told the run. At least 8 % must be
+padding. Recordings that were not made by `gpuprof trace` do not tell.
 """,
     gain="""
-Packed to the present length, a step takes as long as now and goes through 1 / (share of real tokens) times the samples, of which 97
-% are taken to fit (90 to 99 %). Without padding but with the same samples, kernels of forward and backward shrink with the tokens,
-as they would for a smaller batch: those that wait for launches or for weights do not. Grouped by length, 15 % of the padding is
-left (5 to 35 %).
+Packed to the present length, a step takes as long as now and goes through 1 / (share of real tokens) times the
+samples, of which 97 % are taken to fit (90 to 99 %). Without padding but with the same samples, kernels of forward
+and backward shrink with the tokens, as they would for a smaller batch: those that wait for launches or for weights do
+not. Grouped by length, 15 % of the padding is left (5 to 35 %).
 """,
     wrong="""
-Packed rows change what a batch is: more samples per optimizer step, so that the learning rate may have to be set anew. Attention must
-keep the samples apart (FlashAttention's variable lengths; a mask otherwise, which is slower). Shapes that differ from step to
-step cost more than their tokens where kernels are planned anew for each shape (cuDNN's attention, torch.compile): round
-lengths up to a multiple.
+Packed rows change what a batch is: more samples per optimizer step, so that the learning rate may have to be set
+anew. Attention must keep the samples apart (FlashAttention's variable lengths; a mask otherwise, which is slower).
+Shapes that differ from step to step cost more than their tokens where kernels are planned anew for each shape
+(cuDNN's attention, torch.compile): round lengths up to a multiple.
 """,
 )
 
@@ -69,9 +72,10 @@ def find(case: Case) -> Iterator[Proposal]:
     graph = case.graph
     real = work.real_tokens / work.tokens
     model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+    gpu_ms = case.per_step(float(graph.duration_ns[model].sum())) / 1e6
     text = (
-        f"{work.tokens - work.real_tokens:,.0f} of {work.tokens:,.0f} tokens a step are padding ({100 * (1 - real):,.0f} %); the GPU "
-        f"works {case.per_step(float(graph.duration_ns[model].sum())) / 1e6:,.1f} ms a step on forward and backward"
+        f"{work.tokens - work.real_tokens:,.0f} of {work.tokens:,.0f} tokens a step are padding "
+        f"({100 * (1 - real):,.0f} %); the GPU works {gpu_ms:,.1f} ms a step on forward and backward"
     )
     evidence = spans(case, text, model)
     arguments = case.stack.arguments
@@ -80,9 +84,9 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=evidence,
         fix=case.stack.fix(
             "put several samples into a row and restart position_ids at each: "
-            'DataCollatorWithFlattening() with attn_implementation="flash_attention_2"',
-            transformers='DataCollatorWithFlattening() with attn_implementation="flash_attention_2", rows filled to the present length',
-            trl='SFTConfig(packing=True, max_length=…) with model_init_kwargs={"attn_implementation": "flash_attention_2"}',
+            f"DataCollatorWithFlattening() with {FLASH}",
+            transformers=f"DataCollatorWithFlattening() with {FLASH}, rows filled to the present length",
+            trl=f"SFTConfig(packing=True, max_length=…, {FLASH_TRL})",
             unsloth="SFTConfig(packing=True, max_length=…)",
         ),
         change=_attention(case, 1),
@@ -97,8 +101,8 @@ def find(case: Case) -> Iterator[Proposal]:
         title="no padding, the same samples",
         evidence=evidence,
         fix=case.stack.fix(
-            'DataCollatorWithFlattening() with attn_implementation="flash_attention_2"',
-            trl='SFTConfig(padding_free=True) with model_init_kwargs={"attn_implementation": "flash_attention_2"}',
+            f"DataCollatorWithFlattening() with {FLASH}",
+            trl=f"SFTConfig(padding_free=True, {FLASH_TRL})",
             unsloth="SFTConfig(padding_free=True)",
         ),
         change=fewer_tokens(case, real, GROWS[1]),
@@ -113,7 +117,7 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=evidence,
         fix=case.stack.fix(
             "a sampler that batches samples of like length, and a collator that pads to the longest of the batch",
-            transformers=f'{arguments}(train_sampling_strategy="group_by_length")  # and pad to the longest of the batch',
+            transformers=f'{arguments}(train_sampling_strategy="group_by_length")  # padded to the longest of a batch',
         ),
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),

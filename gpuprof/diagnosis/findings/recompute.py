@@ -18,35 +18,38 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import OP
 
 SAVED_SHARE = 0.125, 0.18
-"""Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead: usually, and
-at most. A LoRA fine-tune on an H200 kept 7.8 GiB instead of repeating 64.9 GB of traffic, of which a third is writes, and most of
-what is written (casts, intermediate results of norms) is not saved for the backward pass."""
+"""Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead:
+usually, and at most. A LoRA fine-tune on an H200 kept 7.8 GiB instead of repeating 64.9 GB of traffic, of which a
+third is writes, and most of what is written (casts, intermediate results of norms) is not saved for the backward
+pass."""
 HOOKED_SHARE = 0.65
-"""What is left of the forward pass's host time without the hooks that note each tensor that autograd saves: 0.57 and 0.64 in two
-programs recorded with torch's checkpointing (`use_reentrant=False`) and without."""
+"""What is left of the forward pass's host time without the hooks that note each tensor that autograd saves: 0.57 and
+0.64 in two programs recorded with torch's checkpointing (`use_reentrant=False`) and without."""
 USABLE_SHARE = 0.92
-"""Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the rest."""
+"""Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
+rest."""
 
 PAGE = Page(
     id="recompute",
     title="Gradient checkpointing repeats the forward pass",
     means="""
-Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves memory and
-costs a third more work. Where the memory is there, it is time spent for nothing; many recipes switch it on by default.
+Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves
+memory and costs a third more work. Where the memory is there, it is time spent for nothing; many recipes switch it on
+by default.
 """,
     detected="""
-Forward ops that run inside the backward pass, on autograd's thread, with gradients on. Whether the memory suffices is told by the
-run's peak and by what the repeated ops read and write: about an eighth of that, 18 % at most, would be kept. Where no peak was
-recorded the fix says so, and nothing is advised that could not fit even into an empty GPU.
+Forward ops that run inside the backward pass, on autograd's thread, with gradients on. Whether the memory suffices is
+told by the run's peak and by what the repeated ops read and write: about an eighth of that, 18 % at most, would be
+kept. Where no peak was recorded the fix says so, and nothing is advised that could not fit even into an empty GPU.
 """,
     gain="""
-The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them. Checkpointing without
-an autograd function of its own (`use_reentrant=False`) also calls a Python function for every tensor that the forward pass saves;
-without it 65 % of the forward's host time is left.
+The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them. Checkpointing
+without an autograd function of its own (`use_reentrant=False`) also calls a Python function for every tensor that the
+forward pass saves; without it 65 % of the forward's host time is left.
 """,
     wrong="""
-The peak that counts is that of the longest batch. Checkpointing only some layers, or keeping only the results of matrix products
-(selective checkpointing), gains in proportion to what is no longer repeated.
+The peak that counts is that of the longest batch. Checkpointing only some layers, or keeping only the results of
+matrix products (selective checkpointing), gains in proportion to what is no longer repeated.
 """,
 )
 
@@ -63,7 +66,9 @@ def find(case: Case) -> Iterator[Proposal]:
     graph, hooked = case.graph, _hooked(case)
     gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
     host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
-    text = f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of host time a step repeat forward work inside the backward pass"
+    text = (
+        f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of host time a step repeat the forward pass inside the backward"
+    )
     yield Proposal(
         title="no gradient checkpointing",
         evidence=spans(case, text, again),
@@ -80,16 +85,16 @@ def find(case: Case) -> Iterator[Proposal]:
 
 
 def _once(graph: Graph, again: Mask, hooked: Mask, share: float, left: float = 0.0) -> Graph:
-    """Without the repetition (but `left` of it: the values that are kept are read back from memory, not from the cache), and
-    without the hooks around the forward's ops."""
+    """Without the repetition (but `left` of it: the values that are kept are read back from memory, not from the
+    cache), and without the hooks around the forward's ops."""
     shorter = removed(graph, again)
     duration = np.where(again, left * graph.duration_ns, shorter.duration_ns)
     return shorter.with_durations(np.where(hooked, share * duration, duration))
 
 
 def _hooked(case: Case) -> Mask:
-    """Host work of the forward pass where each saved tensor goes through a Python function: in checkpointing that is not an
-    autograd function of its own (then its backward bears its name)."""
+    """Host work of the forward pass where each saved tensor goes through a Python function: in checkpointing that is
+    not an autograd function of its own (then its backward bears its name)."""
     named = case.ops_named(lambda name: "heckpoint" in name) & (case.timeline.host.op == BACKWARD)
     graph = case.graph
     host = (graph.phase == FORWARD) & (graph.resource == HOST) & (graph.lane == case.timeline.main_thread)

@@ -16,8 +16,8 @@ from gpuprof.replay.graph import F64, Graph, Mask
 from gpuprof.replay.transform import scaled
 
 TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
-"""What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS 13, 0.65 over
-all of a step."""
+"""What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS
+13, 0.65 over all of a step."""
 FLOOR_NS = 4_000.0
 """A small product does not get shorter than this: 3 to 5 µs recorded for products of under a microsecond of work."""
 
@@ -25,19 +25,19 @@ PAGE = Page(
     id="tf32",
     title="fp32 matrix products run without tensor cores",
     means="""
-Matrix products of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed, a format of fp32's range and ten bits
-of mantissa that tensor cores multiply several times faster. torch does not allow it by default.
+Matrix products of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed, a format of fp32's range
+and ten bits of mantissa that tensor cores multiply several times faster. torch does not allow it by default.
 """,
     detected="""
 Kernels of matrix products whose operands are fp32 and whose names are not those of tensor-core kernels.
 """,
     gain="""
-Each such product takes the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 % of the memory's, whichever is
-longer, at least 4 µs and never more than it took.
+Each such product takes the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 % of the memory's,
+whichever is longer, at least 4 µs and never more than it took.
 """,
     wrong="""
-Where a product's other half (its transpose, a cast) stands beside it as a kernel of its own, that stays. Training in bf16 gains
-more, at less precision. GPUs before Ampere have no TF32.
+Where a product's other half (its transpose, a cast) stands beside it as a kernel of its own, that stays. Training in
+bf16 gains more, at less precision. GPUs before Ampere have no TF32.
 """,
 )
 
@@ -56,7 +56,8 @@ def find(case: Case) -> Iterator[Proposal]:
     left = [_left(graph, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix products a step without tensor cores: {case.per_step(took) / 1e6:,.1f} ms, "
+        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix products a step without tensor cores: "
+        f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
     yield Proposal(

@@ -17,11 +17,13 @@ from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.model import KERNEL
 
 HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability")
-"""Reasons that a machine can be freed of. A power limit (`sw_power_cap`) is the GPU's own: it is at work, as it should be."""
+"""Reasons that a machine can be freed of. A power limit (`sw_power_cap`) is the GPU's own: it is at work, as it
+should be."""
 LEAST_SHARE = 0.2
 """Part of the samples in which the clock was held back, less of which may be a few seconds of a warm-up."""
 SLOWER = 1.06
-"""The same kernels this many times as slow in the last steps as in the first are no noise: kernels of an H200 repeat within 2 %."""
+"""The same kernels this many times as slow in the last steps as in the first are no noise: kernels of an H200 repeat
+within 2 %."""
 LEAST_STEPS, LEAST_KERNELS = 6, 50
 """Steps and kinds of kernels that a drift must show in."""
 LONG_NS = 5_000
@@ -31,21 +33,22 @@ PAGE = Page(
     id="throttling",
     title="The GPU is slowed down by heat or its power supply",
     means="""
-A GPU that gets too hot, or whose supply tells it to, lowers its clock. The same kernels then take longer, and the whole step with them
-where the GPU limits it. Neighbouring GPUs in a badly cooled host, dust, a failing fan or an undersized supply are what is behind it.
+A GPU that gets too hot, or whose supply tells it to, lowers its clock. The same kernels then take longer, and the
+whole step with them where the GPU limits it. Neighbouring GPUs in a badly cooled host, dust, a failing fan or an
+undersized supply are what is behind it.
 """,
     detected="""
-The driver's reasons for the clock in at least 20 % of a run's samples: thermal, hardware slowdown, power brake, board limit. Or, in
-recordings of at least six steps, kernels that become slower from the first steps to the last: the median over 50 kinds or more by 6 %.
-A GPU at its own power limit is not meant.
+The driver's reasons for the clock in at least 20 % of a run's samples: thermal, hardware slowdown, power brake, board
+limit. Or, in recordings of at least six steps, kernels that become slower from the first steps to the last: the
+median over 50 kinds or more by 6 %. A GPU at its own power limit is not meant.
 """,
     gain="""
-Kernels that are limited by arithmetic or by latency go with the clock: they become as fast as at the highest clock seen in the run, or
-as in the first steps. Those limited by memory stay.
+Kernels that are limited by arithmetic or by latency go with the clock: they become as fast as at the highest clock
+seen in the run, or as in the first steps. Those limited by memory stay.
 """,
     wrong="""
-The highest clock was seen at less load and may not be sustained: a GPU at its power limit clocks lower under heavy matrix
-products, heat or not. Kernels may also slow down because another process has come to the GPU.
+The highest clock was seen at less load and may not be sustained: a GPU at its power limit clocks lower under heavy
+matrix products, heat or not. Kernels may also slow down because another process has come to the GPU.
 """,
 )
 
@@ -57,18 +60,15 @@ def find(case: Case) -> Iterator[Proposal]:
     if held is None and drift is None:
         return
     graph = case.graph
-    if held is not None:
-        factor, text = held
-        left = np.where(_by_clock(case), factor, 1.0)
-    else:
-        factor, text = drift  # type: ignore[misc]
-        left = np.full(len(graph), factor)
+    factor, text = held or drift or (1.0, "")
+    left = np.where(_by_clock(case), factor, 1.0) if held else np.full(len(graph), factor)
     nodes = graph.resource == DEVICE
     half = 1 - (1 - left) / 2
     yield Proposal(
         title="cooling and power for the GPU's full clock",
         evidence=spans(case, text, nodes & (left < 1)),
-        fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; clean or space the GPUs, raise the fans, check the supply",
+        fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
+        "clean or space the GPUs, raise the fans, check the supply",
         change=partial(scaled, nodes=nodes, factor=left),
         worst=partial(scaled, nodes=nodes, factor=half),
     )
@@ -87,8 +87,8 @@ def _held_back(case: Case) -> tuple[float, str] | None:
             heat = f" at up to {gpu.temperature_c:,.0f} °C" if gpu.temperature_c is not None else ""
             found = (
                 factor,
-                f"GPU {gpu.index} ran at {gpu.sm_mhz:,.0f} of {gpu.sm_mhz_max_seen:,.0f} MHz{heat}, held back in {100 * share:,.0f} % of "
-                "the samples",
+                f"GPU {gpu.index} ran at {gpu.sm_mhz:,.0f} of {gpu.sm_mhz_max_seen:,.0f} MHz{heat}, "
+                f"held back in {100 * share:,.0f} % of the samples",
             )
     return found
 
@@ -110,15 +110,22 @@ def _drift(case: Case) -> tuple[float, str] | None:
     took = (gpu.end_ns - gpu.start_ns)[event].astype(np.float64)
     long = (took >= LONG_NS) & (gpu.kind[event] == KERNEL)
     rows, event, took = rows[long], event[long], took[long]
-    key = np.unique(np.stack([gpu.name[event], gpu.grid_x[event], gpu.grid_y[event], gpu.grid_z[event]]), axis=1, return_inverse=True)[1]
+    key = np.unique(
+        np.stack([gpu.name[event], gpu.grid_x[event], gpu.grid_y[event], gpu.grid_z[event]]),
+        axis=1,
+        return_inverse=True,
+    )[1]
     key, third = key.reshape(-1), graph.steps // 3
     first, last = graph.step[rows] < third, graph.step[rows] >= graph.steps - third
-    ratios = [_ratio(key, took, first, last)]
-    both = ratios[0]
+    both = _ratio(key, took, first, last)
     if len(both) < LEAST_KERNELS or np.median(both) < SLOWER:
         return None
     slower = float(np.median(both))
-    return 1 / slower, f"the same kernels take {100 * (slower - 1):,.0f} % longer in the last {third} recorded steps than in the first"
+    percent = 100 * (slower - 1)
+    return (
+        1 / slower,
+        f"the same kernels take {percent:,.0f} % longer in the last {third} recorded steps than in the first",
+    )
 
 
 def _ratio(key: np.ndarray, took: F64, first: np.ndarray, last: np.ndarray) -> F64:

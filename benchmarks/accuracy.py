@@ -1,0 +1,233 @@
+"""How near the replay, the unprofiled step, the verdicts and the predicted fixes come to what was measured.
+
+    python -m benchmarks.accuracy [--shared FOLDER] [--only NAME]
+
+Recordings and their truths: tests/data/pairs (each program timed without a profiler before and after a change, in fresh
+processes that took turns), tests/data/runs (recorded by `gpuprof trace`, with a baseline of their own), and the H200
+recordings of FOLDER (../shared), where it is there. A truth is an interval; inside it the error is 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+import gpuprof
+from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.replay.build import build
+from gpuprof.replay.simulate import simulate
+from gpuprof.timeline.timeline import build_timeline
+from gpuprof.tracefile.read import read_recording
+
+ROOT = Path(__file__).parents[1]
+DEVICE = ("compute", "memory", "latency", "balanced")
+MS = 1e6
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A change that was timed: the finding that proposes it, and the step after it."""
+
+    finding: str
+    step_ms: tuple[float, float]
+    work: float = 1.0
+
+
+@dataclass(frozen=True)
+class Case:
+    """A recording and what is true of it."""
+
+    name: str
+    path: Path
+    unprofiled_ms: tuple[float, float] | None
+    verdict: tuple[str, ...] | None
+    cause: str | None = None
+    fixes: tuple[Fix, ...] = ()
+
+
+@dataclass
+class Result:
+    """What gpuprof says of a case."""
+
+    case: Case
+    diagnosis: Diagnosis
+    step_error: float
+    """Of the untouched replay, as a share of the window; `start_error` of kernel starts, as a share of the step."""
+    start_error: float
+    fixes: list[tuple[Fix, Finding | None]] = field(default_factory=list)
+
+    @property
+    def estimate_error(self) -> float | None:
+        """Of the unprofiled step that the trace alone gives, signed."""
+        steps = self.diagnosis.steps
+        if self.case.unprofiled_ms is None or steps is None or steps.estimated_ns is None:
+            return None
+        return error(steps.estimated_ns / MS, self.case.unprofiled_ms)
+
+    @property
+    def covered(self) -> bool | None:
+        """Whether the 80 % interval of the unprofiled step meets the truth."""
+        d = self.diagnosis
+        if self.case.unprofiled_ms is None or d.profiler is None or d.steps is None:
+            return None
+        low, high = ((d.steps.recorded_ns - ns) / MS for ns in (d.profiler.high_ns, d.profiler.low_ns))
+        return low <= self.case.unprofiled_ms[1] and high >= self.case.unprofiled_ms[0]
+
+    @property
+    def right(self) -> bool | None:
+        verdict = self.diagnosis.verdict
+        if self.case.verdict is None:
+            return None
+        return verdict.bound in self.case.verdict and self.case.cause in (None, verdict.cause)
+
+
+def error(value: float, truth: tuple[float, float]) -> float:
+    """Relative distance from an interval, 0 inside."""
+    low, high = truth
+    return value / high - 1 if value > high else value / low - 1 if value < low else 0.0
+
+
+def pairs(folder: Path = ROOT / "tests" / "data" / "pairs") -> Iterator[Case]:
+    """Programs that were timed before and after a change."""
+    for name, run in json.loads((folder / "truth.json").read_text())["runs"].items():
+        path = folder / run["trace"]
+        if path.exists():
+            fixes = tuple(Fix(f["finding"], tuple(f["step_ms"]), f["work"]) for f in run["fixes"])
+            verdict = tuple(run["verdict"]) if run["verdict"] else None
+            yield Case(name, path, tuple(run["unprofiled_ms"]), verdict, None, fixes)
+
+
+def shared(folder: Path) -> Iterator[Case]:
+    """The recordings of ../shared/traces/h200."""
+    truth = json.loads((folder / "truth.json").read_text())["runs"]
+    known: dict[str, tuple[tuple[str, ...], str | None, dict[str, tuple[str, float]]]] = {
+        "dense8b_lora_compute": (DEVICE, None, {}),
+        "tiny_lora_small_batch": (("host",), "launch", {
+            "batch_x8_ms": ("larger_batch", 8.0), "fix_fused_adamw_ms": ("optimizer", 1.0),
+            "fix_torch_compile_ms": ("compile", 1.0)}),
+        "moe_gptoss_expert_loop": (("host",), "launch", {"fix_grouped_mm_ms": ("expert_loop", 1.0)}),
+        "tiny_lora_dataloader": (("input",), None, {"fix_workers8_ms": ("input_workers", 1.0)}),
+        "unsloth_llama1b": (("host",), "launch", {}),
+        "hf_trainer_lora": (("host",), "launch", {}),
+    }  # fmt: skip
+    for name, (verdict, cause, fixes) in known.items():
+        run = truth[name]
+        timed = tuple(Fix(finding, tuple(run[key]), work) for key, (finding, work) in fixes.items())
+        step = tuple(run["unprofiled_ms"]) if "unprofiled_ms" in run else None
+        yield Case(name, folder / f"{name}.json.gz", step, verdict, cause, timed)
+    stacks = "tiny_lora_small_batch"
+    yield Case(f"{stacks}_stack", folder / f"{stacks}_stack.json.gz", tuple(truth[stacks]["unprofiled_ms"]), ("host",))
+    step = tuple(truth["ddp_straggler"]["unprofiled_ms"])
+    yield Case("ddp_straggler_rank0", folder / "ddp_straggler_rank0.json.gz", step, ("communication",), "peer_wait")
+    yield Case("ddp_straggler_rank1", folder / "ddp_straggler_rank1.json.gz", step, ("host",))
+
+
+def run(case: Case) -> Result:
+    """Diagnoses one recording from its trace alone."""
+    trace = read_recording(str(case.path)).trace
+    assert trace is not None
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    graph = build(timeline)
+    replayed = simulate(graph)
+    low, high = timeline.window
+    gpu = graph.on_gpu
+    starts = np.abs(replayed.start_ns - graph.recorded_start_ns)[gpu]
+    diagnosis = gpuprof.diagnose(trace)
+    found = []
+    for fix in case.fixes:
+        same = [f for f in diagnosis.findings if f.id == fix.finding and math.isclose(f.work, fix.work, rel_tol=0.01)]
+        found.append((fix, same[0] if same else None))
+    return Result(
+        case=case,
+        diagnosis=diagnosis,
+        step_error=abs(float(replayed.step_end_ns[-1]) - (high - low)) / (high - low),
+        start_error=float(np.median(starts)) / ((high - low) / graph.steps),
+        fixes=found,
+    )
+
+
+def cases(folder: Path | None) -> Iterator[Case]:
+    """All that there are."""
+    yield from pairs()
+    if folder is not None and (folder / "traces" / "h200" / "truth.json").exists():
+        yield from shared(folder / "traces" / "h200")
+
+
+def report(results: list[Result]) -> Iterator[str]:
+    """The table, line by line, and the summary that the tests hold."""
+    yield f"{'recording':27}{'recorded':>9}{'estimated':>10}{'measured':>14}{'error':>7}  verdict"
+    for r in results:
+        steps = r.diagnosis.steps
+        assert steps is not None
+        truth = "–" if r.case.unprofiled_ms is None else "–".join(f"{ms:g}" for ms in r.case.unprofiled_ms)
+        off = "" if r.estimate_error is None else f"{100 * r.estimate_error:+.0f} %"
+        verdict = r.diagnosis.verdict
+        mark = "" if r.right is not False else f"  WRONG: is {' or '.join(r.case.verdict or ())}"
+        estimate = "–" if steps.estimated_ns is None else f"{steps.estimated_ns / MS:.1f}"
+        yield (
+            f"{r.case.name:27}{steps.recorded_ns / MS:9.1f}{estimate:>10}{truth:>14}{off:>7}  {verdict.bound}"
+            f"{f' ({verdict.cause})' if verdict.cause else ''}{mark}"
+        )
+        for fix, found in r.fixes:
+            measured = "–".join(f"{ms:g}" for ms in fix.step_ms)
+            if found is None:
+                yield f"    {fix.finding:18} measured {measured}: not advised"
+                continue
+            step = found.step_ns
+            off = f"{100 * error(step.expected / MS, fix.step_ms):+.0f} %"
+            inside = "" if meets(found, fix) else "  OUTSIDE"
+            low, expected, high = (f"{ns / MS:.1f}" for ns in (step.low, step.expected, step.high))
+            yield f"    {fix.finding:18} measured {measured}: predicted {expected} ({low}–{high}) {off}{inside}"
+    yield ""
+    yield from summary(results)
+
+
+def meets(found: Finding, fix: Fix) -> bool:
+    """Whether the predicted interval meets the measured one."""
+    return found.step_ns.low / MS <= fix.step_ms[1] and found.step_ns.high / MS >= fix.step_ms[0]
+
+
+def summary(results: list[Result]) -> Iterator[str]:
+    def spread(values: list[float]) -> str:
+        return f"median {100 * statistics.median(values):.1f} %, worst {100 * max(values):.1f} %"
+
+    yield f"replayed step      {spread([r.step_error for r in results])}"
+    yield f"kernel starts      {spread([r.start_error for r in results])} of the step, at the median kernel"
+    known = [r for r in results if r.estimate_error is not None]
+    covered = statistics.mean(bool(r.covered) for r in known)
+    yield (
+        f"unprofiled step    {spread([abs(r.estimate_error or 0) for r in known])}; the interval meets"
+        f" {100 * covered:.0f} %"
+    )
+    told = [r for r in results if r.right is not None]
+    yield f"verdicts           {sum(bool(r.right) for r in told)} of {len(told)} right"
+    shown = [(fix, found) for r in results for fix, found in r.fixes if found is not None]
+    if shown:
+        errors = [abs(error(found.step_ns.expected / MS, fix.step_ms)) for fix, found in shown]
+        widths = [found.step_ns.high / found.step_ns.low for _, found in shown]
+        inside = statistics.mean(meets(found, fix) for fix, found in shown)
+        yield (
+            f"fixes              {len(shown)} predicted: {spread(errors)}; the interval meets {100 * inside:.0f} %,"
+            f" high/low {statistics.median(widths):.2f} at the median, {max(widths):.2f} at most"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
+    parser.add_argument("--only", default="")
+    args = parser.parse_args()
+    results = [run(case) for case in cases(args.shared) if args.only in case.name]
+    print("\n".join(report(results)))
+
+
+if __name__ == "__main__":
+    main()
