@@ -43,6 +43,7 @@ class Machine:
     sync_own_ns: int
     sync_return_ns: int
     copy_own_ns: int
+    """What the call of a copy that blocks does before the copy may start."""
     copy_return_ns: int
     record_own_ns: int
     wait_own_ns: int
@@ -221,7 +222,7 @@ class _Gpu:
         self.done = done
         self.streams: dict[int, list[Work]] = {}
         self.queued: dict[int, list[Work]] = {}
-        """The items that take a place in the queue: all but the later kernels of a graph."""
+        """What takes a place in the queue until it has ended: of a graph, which takes one, the last kernel."""
         self.awaited: dict[int, list[Work]] = {}
         """What the next item of each stream has to wait for."""
         self.events: dict[int, tuple[Work | None, int, int]] = {}
@@ -249,7 +250,9 @@ class _Gpu:
     def push_behind(self, first: Work, gap: int, ns: int, name: str) -> None:
         """A further kernel of the graph whose last one so far is the last of the stream."""
         start = self.streams[first.stream][-1].end + gap
-        self._append(Work(first.stream, "compute", name, start, start + ns, first.correlation, within_graph=True))
+        work = Work(first.stream, "compute", name, start, start + ns, first.correlation, within_graph=True)
+        self.queued[first.stream][-1] = work
+        self._append(work)
 
     def _append(self, work: Work) -> None:
         self.streams[work.stream].append(work)
@@ -476,6 +479,7 @@ def showing(
         ops.append([Launch(s, long), Sync(stream=s), Cpu(short_ns), Sync(stream=s)])
         ops.append([Cpu(clear_ns), Launch(s, short_ns, api="cudaLaunchKernelExC")])
         ops += [[Cpu(clear_ns), Launch(s, short_ns, kind)] for kind in ("copy", "memset")]
+        ops.append([Cpu(clear_ns), Launch(s, short_ns, "copy", blocking=True)])
         ops.append([Cpu(clear_ns), Launch(s, long)])
         if len(streams) > 1:
             events += 1
@@ -549,10 +553,10 @@ class _Maker:
             latency_ns=latency,
             gap_ns=gap,
             event_gap_ns=self.ns(2, 40),
-            queue_items=UNBOUNDED if self.graphs or self.chance(2) else self.choose(4, 16),
+            queue_items=UNBOUNDED if self.chance(2) else self.choose(4, 16),
             sync_own_ns=self.ns(10, 40),
             sync_return_ns=self.ns(5, 60),
-            copy_own_ns=launch,
+            copy_own_ns=self.ns(20, 200),
             copy_return_ns=returns,
             record_own_ns=self.ns(5, 20),
             wait_own_ns=self.ns(5, 20),
@@ -651,9 +655,7 @@ class _Maker:
         return [copy, Sync(stream=stream)] if self.chance(2) else [copy]
 
     def _blocking_copy(self) -> list[Instruction]:
-        """So long that the call always waits for it, however fast: its own cost never shows."""
-        stream, m = self.pick(self.streams), self.machine
-        copy = self._launch(stream, 4 * m.copy_own_ns + self.ns(1, 300), "copy")
+        copy = self._launch(self.pick(self.streams), self.ns(10, 300), "copy")
         return [replace(copy, blocking=True)]
 
     def _sync(self) -> list[Instruction]:

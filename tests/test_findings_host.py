@@ -104,6 +104,7 @@ class Program:
                 start - 1 * US,
                 self.now + 1 * US,
                 AUTOGRAD,
+                "cpu_op",
                 **{"Sequence number": self.sequence, "Fwd thread id": 1},
             )
             self.now += 2 * US
@@ -254,6 +255,17 @@ def test_no_compile_where_it_is_compiled(tmp_path, mark):
     assert not list(compile.find(case))
 
 
+def test_no_graphs_where_lengths_vary(tmp_path):
+    length = iter(range(100, 200))
+
+    def begin(program: Program):
+        program.op("aten::embedding", kernel="indexSelect", dims=[[1000, 64], [1, next(length)]])
+
+    case = eager(tmp_path, begin=begin)
+    assert not list(cuda_graphs.find(case))
+    assert "dynamic=True" in only(compile, case).fix
+
+
 def test_graphs_on_top_of_compiled_code(tmp_path):
     program = Program()
 
@@ -275,9 +287,9 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
         program.step(body)
     case = program.case(tmp_path)
     proposal = only(cuda_graphs, case)
-    kernels = 500 * (3 * US + cuda_graphs.NEXT_NS)
+    # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
     step = case.step_of(proposal.change(case.graph))
-    assert kernels * 0.7 <= step <= kernels + 3 * compile.PASS_NS[1]
+    assert step == pytest.approx(500 * (3 * US + cuda_graphs.NEXT_NS), rel=0.05)
 
 
 # -- a larger batch
@@ -383,12 +395,14 @@ def test_a_step_closed_by_a_synchronisation_names_that(tmp_path):
 # -- the optimizer
 
 
-def _optimizer(tmp_path, name: str, op: str, count: int) -> Case:
+def _optimizer(tmp_path, name: str, op: str, count: int, late: int = 0) -> Case:
+    """late: how long after the end of the step the optimizer's range ends."""
+
     def end(program: Program):
         start = program.now
         for _ in range(count):
             program.op(op, kernel="multi_tensor_apply_kernel<FusedAdam>", work_ns=20 * US)
-        program.trace.annotation(f"Optimizer.step#{name}.step", start - 1 * US, program.now + 1 * US)
+        program.trace.annotation(f"Optimizer.step#{name}.step", start - 1 * US, program.now + 1 * US + late)
         program.now += 2 * US
 
     return eager(tmp_path, end=end)
@@ -403,6 +417,12 @@ def test_a_loop_over_parameters_becomes_one_kernel(tmp_path):
     step = case.step_of(proposal.change(case.graph))
     assert 0.99 * (case.step_ns - saved) <= step <= case.step_ns - saved + tail
     assert proposal.fix == "torch.optim.AdamW(..., fused=True)"
+
+
+def test_a_profiler_that_steps_within_the_optimizer(tmp_path):
+    """The next step's range then begins in the optimizer's, and lies in it by its times."""
+    case = _optimizer(tmp_path, "AdamW", "aten::_foreach_mul_", 40, late=5 * US)
+    assert ": 40 kernels a step" in only(optimizer, case).evidence[0].text
 
 
 @pytest.mark.parametrize(("name", "op"), [("AdamW", "aten::_fused_adamw_"), ("AdamW8bit", "aten::_foreach_mul_")])

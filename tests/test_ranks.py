@@ -276,6 +276,28 @@ def test_equal_ranks_have_no_straggler(tmp_path: Path):
     assert gang.step_ns == near(truth_ns(programs))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ranks(tmp_path: Path, seed: int):
+    """Whatever the ranks do, their step is found, and the slowest by 5 % or more is named."""
+    rng = np.random.default_rng(seed)
+    programs = [
+        Program(
+            extra_ns=int(rng.integers(0, 40)) * MS, forward_ns=int(rng.integers(10, 30)) * MS,
+            backward_ns=int(rng.integers(10, 50)) * MS, clock_ns=int(rng.integers(-(10**12), 10**12)),
+        )
+        for _ in range(int(rng.integers(2, 6)))
+    ]  # fmt: skip
+    gang = survey(write(tmp_path, programs, steps=3), read_trace)
+    own = [truth_ns([one]) for one in programs]
+    assert [r.pace_ns for r in gang.ranks] == [near(ns) for ns in own]
+    assert gang.step_ns == near(truth_ns(programs))
+    slowest, second = sorted(own)[-1], sorted(own)[-2]
+    if abs(slowest / second - 1.05) > 0.01:
+        assert gang.slow == (own.index(slowest) if slowest > 1.05 * second else None)
+    offsets = [one.clock_ns - programs[0].clock_ns for one in programs]
+    assert [r.clock_offset_ns for r in gang.ranks] == offsets
+
+
 def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
     programs = [Program(), Program(extra_ns=40 * MS)]
     paths = write(tmp_path, programs, steps=8)
@@ -330,7 +352,8 @@ def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
         (["same", "same"], "both of rank 0"),
         (["nothing"], "is a folder"),
         (["rank", "lone"], "share no collective"),
-        (["rank", "no.json"], "fewer than two.*no such file"),
+        (["rank", "no.json"], "no such file"),
+        (["rank", "broken"], "fewer than two.*not a profiler trace"),
         (["rank", "nothing"], "is a folder"),
     ],
 )
@@ -342,11 +365,36 @@ def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, sa
     done = run([Program()], 3)
     files = {"same": paths[0], "rank": paths[1], "nothing": tmp_path / "nothing", "no.json": tmp_path / "no.json"}
     files["lone"] = recording(0, lone[0], done[0], 9).write(tmp_path / "lone.json")
+    files["broken"] = tmp_path / "broken.json"
+    files["broken"].write_text('{"a": 1}')
     result = command(*(files[name] for name in given))
     assert result.returncode == 2
     assert result.stdout == ""
     assert len(result.stderr.strip().splitlines()) == 1
     assert re.search(says, result.stderr)
+
+
+def test_a_run_of_several_ranks(tmp_path: Path):
+    """Its folder means all of its ranks; one of its traces means that one."""
+    programs = [Program(), Program(extra_ns=40 * MS)]
+    for r, path in enumerate(write(tmp_path, programs)):
+        path.rename(tmp_path / f"trace.rank{r}.json.gz")
+        (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
+    together = gpuprof.diagnose(tmp_path)
+    assert (together.verdict.cause, together.source.kind) == ("straggler", "run")
+    assert together.ranks is not None
+    assert gpuprof.diagnose(tmp_path / "trace.rank0.json.gz").ranks is None
+
+
+def test_a_run_whose_ranks_cannot_be_compared_is_diagnosed_by_its_first(tmp_path: Path):
+    for r in range(2):
+        made = TraceBuilder(distributedInfo={"rank": r, "world_size": 2}).step(1, 0, 10 * MS)
+        made.op("aten::mm", 0, 9 * MS).launch("gemm", (1 * MS, 2 * MS), (3 * MS, 4 * MS))
+        made.write(tmp_path / f"trace.rank{r}.json.gz")
+        (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
+    alone = gpuprof.diagnose(tmp_path)
+    assert alone.ranks is None
+    assert alone.environment.rank == 0
 
 
 def test_no_paths_at_all():
@@ -403,6 +451,23 @@ def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
     nodes = np.flatnonzero(graph.resource == COMMUNICATION)
     assert found[graph.gpu_row[nodes]] == pytest.approx(graph.duration_ns[nodes], rel=0.02)
     assert communication_cause(model_collectives(graph)) == "transfer"
+
+
+def test_what_was_queued_before_the_recording_is_the_round_befores(tmp_path: Path):
+    """15 ms of unlaunched work delay the first kernel, once. In the loop the stream is free when the host has come."""
+    made = TraceBuilder().step(1, 0, 17 * MS)
+    made.gpu("gemm", US, 15 * MS, correlation=77)
+    made.op("aten::mm", 0, 10 * MS)
+    made.launch("gemm", (10 * MS, 10 * MS + CALL), (15 * MS + US, 16 * MS))
+    made.call("cudaDeviceSynchronize", 10 * MS + CALL, 16 * MS + RETURN, correlation=99)
+    graph = carried_over(graph_of(made.write(tmp_path / "queued.json")))
+    first = simulate(graph)
+    launched = graph.on_gpu & (graph.call >= 0)
+    assert first.start_ns[launched] == pytest.approx([15 * MS + US])
+    assert first.step_end_ns == pytest.approx([17 * MS])
+    rest = 17 * MS - (16 * MS + RETURN)
+    looped = 10 * MS + CALL + LATENCY + (1 * MS - US) + RETURN + rest
+    assert simulate(graph, 3).step_ns == pytest.approx(looped, abs=5 * US)
 
 
 # -- recorded ranks

@@ -49,7 +49,7 @@ from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.read import read_trace
 
 MACHINE = Machine(
-    launch_own_ns=10, latency_ns=16, gap_ns=2, event_gap_ns=4, queue_items=1024, sync_own_ns=6, sync_return_ns=8,
+    launch_own_ns=10, latency_ns=6, gap_ns=2, event_gap_ns=4, queue_items=1024, sync_own_ns=6, sync_return_ns=8,
     copy_own_ns=10, copy_return_ns=12, record_own_ns=2, wait_own_ns=2, graph_own_ns=20,
 )  # fmt: skip
 HALF, TWICE = Fraction(1, 2), Fraction(2)
@@ -101,20 +101,28 @@ def test_a_synchronisation_returns_after_what_it_waits_for():
 
 def test_a_full_queue_holds_the_call_before_its_own_work():
     done = executed(*[Launch(7, 100)] * 5, queue_items=2)
-    # The first runs from 16 on, two wait; the fourth may be pushed when the second has started, and so on.
+    # The third may be pushed when the first has ended, at 116, the fourth when the second has, and so on.
     assert spans(done) == [(16, 116), (118, 218), (220, 320), (322, 422), (424, 524)]
     calls = [(s.start, s.end) for s in done.host if s.category == "cuda_runtime"]
-    assert calls == [(0, 10), (10, 20), (20, 30), (30, 128), (128, 230)]
+    assert calls == [(0, 10), (10, 20), (20, 126), (126, 228), (228, 330)]
     late = executed(Launch(7, 100), Launch(7, 20), Launch(7, 20), queue_items=1)
-    assert spans(late) == [(16, 116), (118, 138), (140, 160)], "one that waited has its latency from then on"
-    assert late.step_end == [128]
+    assert spans(late) == [(16, 116), (132, 152), (168, 188)], "one that waited has its latency from then on"
+    assert late.step_end == [162]
+
+
+def test_a_graph_is_one_item_of_a_queue_until_its_last_kernel_has_ended():
+    done = executed(GraphLaunch(7, ((0, 50), (6, 20))), Launch(7, 10), Launch(7, 10), queue_items=2)
+    assert spans(done) == [(26, 76), (82, 102), (104, 114), (118, 128)]
+    assert done.step_end == [102 + 10]
 
 
 def test_a_blocking_copy_ends_after_the_copy():
     done = executed(Launch(7, 50), Launch(7, 30, "copy", blocking=True), Cpu(4))
     assert spans(done) == [(16, 66), (68, 98)]
     assert done.step_end == [98 + 12 + 4]
-    assert executed(Launch(7, 50, "copy", blocking=True), copy_own_ns=200).step_end == [200]
+    alone = {rates: executed(Launch(7, 50, "copy", blocking=True), rates=rates, copy_own_ns=200).step_end
+             for rates in (UNCHANGED, Rates(host=HALF), Rates(transfer=HALF))}  # fmt: skip
+    assert list(alone.values()) == [[200 + 6 + 50 + 12]] * 2 + [[100 + 6 + 25 + 12]], "its own work is the transfer's"
 
 
 def test_the_main_thread_stands_still_in_a_backward():
@@ -127,7 +135,7 @@ def test_the_main_thread_stands_still_in_a_backward():
 
 def test_the_kernels_of_a_graph_keep_their_gaps():
     done = executed(GraphLaunch(7, ((0, 50), (6, 20), (1, 30))), Launch(7, 10))
-    assert spans(done) == [(16, 66), (72, 92), (93, 123), (125, 135)]
+    assert spans(done) == [(26, 76), (82, 102), (103, 133), (135, 145)]
     assert done.step_end == [30]
 
 
@@ -139,7 +147,7 @@ def test_each_resource_is_changed_alone():
     )  # fmt: skip
     plain = [(136, 236), (238, 318), (156, 216)]
     assert spans(executed(*body)) == plain
-    assert spans(executed(*body, rates=Rates(host=HALF))) == [(96, 196), (198, 278), (106, 166)]
+    assert spans(executed(*body, rates=Rates(host=HALF))) == [(91, 191), (193, 273), (101, 161)]
     assert spans(executed(*body, rates=Rates(input=HALF))) == [(a - 20, b - 20) for a, b in plain]
     assert spans(executed(*body, rates=Rates(device=TWICE))) == [(136, 336), (338, 418), (156, 216)]
     assert spans(executed(*body, rates=Rates(transfer=HALF))) == [(136, 236), (238, 278), (156, 216)]
@@ -154,8 +162,8 @@ class TickStream:
     waiting: list[Waiting] = field(default_factory=list)
     done_at: int = -(10**9)
     """When its last piece of work ended, or will end."""
-    pushed: int = 0
-    started: int = 0
+    items: list[int] = field(default_factory=list)
+    """Of each item that was pushed the work that ends it."""
 
 
 @dataclass
@@ -192,18 +200,23 @@ def tick(program: Program, m: Machine) -> tuple[list[int], list[int]]:
                 if not ready or not all(e in end and t >= end[e] + m.event_gap_ns for e in work.awaited):
                     break
                 stream.waiting.pop(0)
-                stream.started += 1
                 start[work.number], end[work.number] = t, t + work.ns
                 stream.done_at = t + work.ns
 
-    def push(stream: int, ns: int, gap: int | None = None) -> int:
+    def push(stream: int, own_ns: int, ns: int, gap: int | None = None) -> int:
         number = len(order)
         order.append(number)
         awaited = held.pop(stream, []) if gap is None else []
-        streams[stream].waiting.append(Waiting(number, t + m.latency_ns if gap is None else 0, ns, gap, awaited))
-        streams[stream].pushed += 1
+        ready = t + own_ns + m.latency_ns if gap is None else 0
+        streams[stream].waiting.append(Waiting(number, ready, ns, gap, awaited))
+        if gap is None:
+            streams[stream].items.append(number)
+        streams[stream].items[-1] = number
         last[stream] = number
         return number
+
+    def full(stream: int) -> bool:
+        return sum(n not in end or end[n] > t for n in streams[stream].items) >= m.queue_items
 
     order: list[int] = []
     while any(threads) or any(s.waiting for s in streams.values()) or any(works[k] > t for k in (0, 1)):
@@ -213,10 +226,8 @@ def tick(program: Program, m: Machine) -> tuple[list[int], list[int]]:
                 if not todo:
                     break
                 i = todo[0]
-                if isinstance(i, (Launch, GraphLaunch)):
-                    queue = streams[i.stream]
-                    if queue.pushed - queue.started >= m.queue_items:
-                        break
+                if isinstance(i, (Launch, GraphLaunch)) and full(i.stream):
+                    break
                 todo.pop(0)
                 works[k], waits[k] = t, []
                 if i is None:
@@ -224,14 +235,15 @@ def tick(program: Program, m: Machine) -> tuple[list[int], list[int]]:
                 elif isinstance(i, (Cpu, Call)):
                     works[k] += i.ns
                 elif isinstance(i, Launch):
-                    number = push(i.stream, i.ns)
-                    works[k] += m.copy_own_ns if i.blocking else m.launch_own_ns
+                    own = m.copy_own_ns if i.blocking else m.launch_own_ns
+                    number = push(i.stream, own, i.ns)
+                    works[k] += own
                     waits[k] = [(number, m.copy_return_ns)] if i.blocking else []
                 elif isinstance(i, GraphLaunch):
                     works[k] += m.graph_own_ns
-                    push(i.stream, i.kernels[0][1])
+                    push(i.stream, m.graph_own_ns, i.kernels[0][1])
                     for gap, ns in i.kernels[1:]:
-                        push(i.stream, ns, gap)
+                        push(i.stream, m.graph_own_ns, ns, gap)
                 elif isinstance(i, Record):
                     at_event[i.event] = last.get(i.stream)
                     works[k] += m.record_own_ns
@@ -287,16 +299,23 @@ def read(case: Case, folder: Path, origin: int = 0) -> tuple[Executed, Timeline]
     return done, timeline
 
 
+def launched_at(done: Executed, m: Machine) -> dict[int, int]:
+    """When the own work of each call was done; of copies that block, on a stream that was not full."""
+    blocking = {work.correlation for work in done.work if "Pageable" in work.name}
+    calls = [span for span in done.host if span.correlation]
+    return {c.correlation: c.start + m.copy_own_ns if c.correlation in blocking else c.end for c in calls}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_runs_are_possible(seed: int):
     """What no machine can do does not happen: overlaps on a thread or a stream, work before its launch."""
     case = make_case(seeded(seed))
     done, m = run(case.program, case.machine), case.machine
-    begun = {span.correlation: span.start for span in done.host if span.correlation}
+    launched = launched_at(done, m)
     by_stream, by_thread = defaultdict(list), defaultdict(list)
     for work in done.work:
         by_stream[work.stream].append(work)
-        assert work.within_graph or work.start >= begun[work.correlation] + m.latency_ns
+        assert work.within_graph or work.start >= launched[work.correlation] + m.latency_ns
     for items in by_stream.values():
         for before, after in pairwise(items):
             assert after.start - before.end >= (1 if after.within_graph else m.gap_ns)
@@ -329,7 +348,11 @@ def test_runs_show_every_constant(seed: int):
         by_stream[work.stream].append(work)
     first = [w for w in done.work if not w.within_graph]
     gaps = [b.start - a.end for s in by_stream.values() for a, b in pairwise(s) if not b.within_graph]
-    assert min(work.start - calls[work.correlation].start for work in first) == m.latency_ns
+    launched = launched_at(done, m)
+    lags = [work.start - launched[work.correlation] for work in first]
+    blocking = [work for work in first if "Pageable" in work.name]
+    assert min(lags) == min(work.start - launched[work.correlation] for work in blocking) == m.latency_ns
+    assert {calls[work.correlation].end - work.end for work in blocking} == {m.copy_return_ns}
     assert min(gaps) == m.gap_ns
     assert min(durations["cudaLaunchKernel"]) == min(durations["cudaLaunchKernelExC"]) == m.launch_own_ns
     for name in ("cudaStreamSynchronize", "cudaEventSynchronize", "cudaDeviceSynchronize"):
@@ -373,7 +396,7 @@ def test_programs_are_of_all_kinds():
         [case.machine.queue_items <= 16 for case, _ in runs],
         [bool(case.program.second) for case, _ in runs],
         [any(s.thread == SECOND and s.category == "cuda_runtime" for s in done.host) for _, done in runs],
-        ["Pageable" in str({w.name for w in done.work}) for _, done in runs],
+        [sum("Pageable" in w.name for w in done.work) > 6 for _, done in runs],
         [len({w.stream for w in done.work}) >= 3 for _, done in runs],
     ):
         assert 5 <= sum(found) <= 55
@@ -433,7 +456,7 @@ def compare(name: str, graph: Graph, schedule: Schedule, work: list[Work], step_
 
 
 REAL = Machine(
-    launch_own_ns=3000, latency_ns=5000, gap_ns=800, event_gap_ns=1200, queue_items=1024, sync_own_ns=1600,
+    launch_own_ns=3000, latency_ns=2200, gap_ns=800, event_gap_ns=1200, queue_items=1024, sync_own_ns=1600,
     sync_return_ns=2600, copy_own_ns=3000, copy_return_ns=2000, record_own_ns=600, wait_own_ns=700, graph_own_ns=6000,
 )  # fmt: skip
 
@@ -447,7 +470,7 @@ def engine(*body: Instruction) -> Op:
 
 
 ALONE: dict[str, list[Instruction]] = {
-    "the latency counts from the beginning of a call": [Cpu(60_000), Launch(7, 4000)],
+    "the latency counts from the end of a call": [Cpu(60_000), Launch(7, 4000)],
     "a graph's call is longer than other launches": [Cpu(60_000), GraphLaunch(7, ((0, 4000), (200, 6000)))],
     "a copy that blocks, on an idle stream": [Cpu(60_000), Launch(7, 40_000, "copy", blocking=True)],
     "a copy that blocks, behind other work": [Launch(7, 90_000), Launch(7, 40_000, "copy", blocking=True)],

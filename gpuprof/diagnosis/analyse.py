@@ -11,6 +11,8 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.model import Replay
 from gpuprof.replay.build import build
+from gpuprof.replay.carried import carried_over
+from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.overhead import Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
@@ -45,6 +47,7 @@ def analyse(
     graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
         return Replay(None, False, "no GPU work to replay"), None
+    graph = model_collectives(carried_over(graph))
     error = replay_error(graph)
     if not error <= WORST_ERROR:
         text = f"the replay misses the recorded steps by {100 * error:.0f} %"

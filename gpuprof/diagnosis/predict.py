@@ -34,13 +34,11 @@ class _Predicted:
         return self.proposal.work / self.step.expected
 
 
-def findings(case: Case) -> tuple[Finding, ...]:
-    """All fixes that are expected to gain, most first."""
-    return tuple(_finding(case, p) for p in _predicted(case))
-
-
 def findings_and_best(case: Case) -> tuple[tuple[Finding, ...], Combined | None]:
-    """All fixes that are expected to gain, most first, and what the best of them do together."""
+    """All fixes that are expected to gain, and what the best of them do together.
+
+    Most first; those that change the batch, and so the training itself, after those that do not.
+    """
     predicted = _predicted(case)
     return tuple(_finding(case, p) for p in predicted), _combined(case, predicted)
 
@@ -52,7 +50,8 @@ def _predicted(case: Case) -> list[_Predicted]:
             step = predict(case, proposal)
             if proposal.work * case.step_ns / step.expected >= WORTH:
                 found.append(_Predicted(page.id, proposal, step))
-    return sorted(found, key=lambda p: -p.speedup)
+    # What does the same work in less time stands before what changes the training's own numbers.
+    return sorted(found, key=lambda p: (p.proposal.work != 1.0, -p.speedup))
 
 
 def predict(case: Case, proposal: Proposal) -> Range:

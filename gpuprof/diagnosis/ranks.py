@@ -190,7 +190,7 @@ def _in_order(seen: list[_Seen], notes: list[tuple[str, str]], names: list[str])
     if len(seen) < 2:
         why = f": {notes[0][1]}" if notes else ""
         raise UnreadableTrace(
-            f"of {len(names)} recordings ({names[0]}, …) fewer than two can be compared as ranks{why}"
+            f"of {len(names)} recordings ({names[0]}, …) fewer than two are ranks of one training{why}"
         )
     by_rank: dict[int, Path] = {}
     for one in seen:

@@ -19,18 +19,21 @@ class Rework:
     """Per node its group; -1: as it was."""
     host_share: F64
     """Of a group's host time, what is left."""
+    before_ns: F64
+    """What the group's GPU work took, all pieces together."""
     gpu_ns: F64
-    """What the group's GPU work takes afterwards."""
+    """What it takes afterwards."""
     launches: I64
     """Pieces that it is launched in."""
 
 
 def rework_of(graph: Graph, group: I64, host_ns: F64, gpu_ns: F64, launches: I64) -> Rework:
     """From the host's time afterwards, ns per group, against that of this graph; never more than that."""
-    host = (group >= 0) & ~graph.on_gpu
+    host, gpu = (group >= 0) & ~graph.on_gpu, (group >= 0) & graph.on_gpu
+    took = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=len(gpu_ns)).astype(np.float64)
     before = np.bincount(group[host], weights=graph.duration_ns[host], minlength=len(host_ns))
     share = np.divide(host_ns, before, out=np.ones(len(host_ns)), where=before > 0)
-    return Rework(group, np.minimum(share, 1.0), gpu_ns, launches)
+    return Rework(group, np.minimum(share, 1.0), took, gpu_ns, launches)
 
 
 def reworked(graph: Graph, rework: Rework) -> Graph:
@@ -43,7 +46,10 @@ def reworked(graph: Graph, rework: Rework) -> Graph:
     duration = shorter.duration_ns.copy()
     duration[host] = graph.duration_ns[host] * rework.host_share[rework.group[host]]
     counts = np.bincount(rework.group[kept], minlength=len(rework.gpu_ns))
-    each = np.divide(rework.gpu_ns, counts, out=np.zeros(len(counts)), where=counts > 0)
+    gpu = inside & graph.on_gpu
+    now = np.bincount(rework.group[gpu], weights=graph.duration_ns[gpu], minlength=len(counts))
+    scale = np.divide(now, rework.before_ns, out=np.ones(len(counts)), where=rework.before_ns > 0)
+    each = np.divide(scale * rework.gpu_ns, counts, out=np.zeros(len(counts)), where=counts > 0)
     duration[kept] = each[rework.group[kept]]
     return shorter.with_durations(duration)
 

@@ -19,7 +19,7 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     if measured and gang.step_ns:
         gang = _at(gang, measured / gang.step_ns)
     straggler = find_straggler(gang) if diagnosis.verdict.bound is not None else None
-    findings = diagnosis.findings if straggler is None else _sorted((straggler, *diagnosis.findings))
+    findings = diagnosis.findings if straggler is None else (straggler, *diagnosis.findings)
     verdict = diagnosis.verdict
     if verdict.bound is not None:
         verdict = _verdict(verdict, gang, straggler)
@@ -48,10 +48,6 @@ def _at(gang: Gang, factor: float) -> Gang:
         high_ns=times(gang.step_ns),
         next_pace_ns=times(gang.next_pace_ns),
     )
-
-
-def _sorted(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    return tuple(sorted(findings, key=lambda one: -one.speedup.expected))
 
 
 def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict:

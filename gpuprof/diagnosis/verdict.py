@@ -13,6 +13,7 @@ import numpy as np
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Bound, Family, Verdict
+from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, F64, Graph
 from gpuprof.replay.overhead import ROUNDS, Removal
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
@@ -90,6 +91,8 @@ def judge(removal: Removal, found: Sensitivities, parts_ns: dict[str, F64] | Non
     cause = None
     if bound == "host":
         cause = host_cause(graph)
+    elif bound == "communication":
+        cause = communication_cause(graph)
     return Verdict(
         bound=bound,
         family=FAMILIES.get(bound, "other"),

@@ -29,7 +29,7 @@ from gpuprof.replay.graph import (
 )
 from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, bind, usual
 from gpuprof.replay.lanes import Pieces, cut_lanes
-from gpuprof.replay.queues import queue_edges
+from gpuprof.replay.queues import QueueEdges, queue_edges
 from gpuprof.replay.waits import event_edges, near_edges, sync_edges
 from gpuprof.replay.work import Work, copy_own_ns, place_work, previous_of
 from gpuprof.timeline.devices import COMMUNICATE
@@ -53,9 +53,10 @@ def build(timeline: Timeline) -> Graph:
     pieces, handovers = cut_lanes(timeline)
     kinds = call_kinds(trace, timeline.links.call)
     work = place_work(timeline, pieces, kinds)
-    copy_own = copy_own_ns(timeline, work)
     syncs = sync_edges(timeline, pieces, work, kinds)
     queue = queue_edges(timeline, work)
+    begun = _own_begun(timeline, work, queue)
+    copy_own = copy_own_ns(timeline, work, begun)
     edges = _Edges(pieces, work, syncs.piece)
     duration = _durations(pieces, work, low)
     for piece, own in syncs.own_of_piece.items():
@@ -66,7 +67,7 @@ def build(timeline: Timeline) -> Graph:
     duration[work.piece[queue.work[waited]]] = queue.own_ns[waited]
 
     _host_edges(edges, pieces, handovers, timeline)
-    _work_edges(edges, pieces, work, copy_own, timeline, event_edges(timeline, work, kinds))
+    _work_edges(edges, pieces, work, begun + copy_own, timeline, event_edges(timeline, work, kinds))
     edges.add(QUEUE, edges.piece(work.piece[queue.work]), edges.work(queue.source), queue.lag_ns)
     edges.add(SYNC, edges.wait(syncs.piece), edges.work(syncs.source), syncs.lag_ns)
     edges.add(
@@ -167,19 +168,30 @@ def _host_edges(edges: _Edges, pieces: Pieces, handovers: list[tuple[int, int]],
         edges.add(ANCHOR, edges.piece(free), edges.piece(at), pieces.start_ns[free] - pieces.start_ns[at], True)
 
 
+def _own_begun(timeline: Timeline, work: Work, queue: QueueEdges) -> F64:
+    """When the launching call of each work began what it does itself: after its wait for room on its stream."""
+    calls = timeline.trace.calls
+    begun = np.where(work.piece >= 0, calls.start_ns[work.call] - timeline.window[0] if len(calls) else 0, 0.0)
+    now = queue.source < queue.work
+    np.maximum.at(begun, queue.work[now], work.end_ns[queue.source[now]])
+    return begun
+
+
 def _work_edges(
-    edges: _Edges, pieces: Pieces, work: Work, copy_own: F64, timeline: Timeline, events: tuple[I64, I64]
+    edges: _Edges, pieces: Pieces, work: Work, copied: F64, timeline: Timeline, events: tuple[I64, I64]
 ) -> None:
-    """Launch, stream, event and graph edges of all GPU work, each with its lag."""
+    """Launch, stream, event and graph edges of all GPU work, each with its lag.
+
+    `copied`: when the calls of blocking copies had done their own work.
+    """
     if not len(work):
         return
-    low = timeline.window[0]
     carried = work.carried_ns[work.stream]
     has_previous = work.previous >= 0
     free = np.where(has_previous, work.end_ns[work.previous], np.where(carried > NEVER, carried, np.nan))
     launched = np.where(work.head, work.launched_ns, np.nan)
     blocked = np.flatnonzero(work.blocks)
-    launched[blocked] = timeline.trace.calls.start_ns[work.call[blocked]] - low + copy_own[blocked]
+    launched[blocked] = copied[blocked]
     parent = _graph_parent(work)
     waiter, source = events
     awaited = np.full(len(work), np.nan)

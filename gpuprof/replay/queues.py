@@ -55,7 +55,9 @@ class _Items:
         call = work.call[self.work]
         self.begun = (calls.start_ns[call] - low).astype(np.float64)
         self.returned = (calls.end_ns[call] - low).astype(np.float64)
-        self.ended = np.maximum.accumulate(_item_ends(work, self.work)) if len(self.work) else np.empty(0)
+        self.last = _last_of(work, self.work)
+        """The work that ends each item."""
+        self.ended = np.maximum.accumulate(work.end_ns[self.last])
         self.names = calls.name[call]
         self.blocks = work.blocks[self.work]
         self.depth = np.arange(len(self.work)) - np.searchsorted(self.ended, self.begun, side="right")
@@ -76,19 +78,21 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     # What a copy that blocks does itself is told apart from its wait elsewhere.
     own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
     lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
-    return items.work[possible], items.work[source[possible]], lag[possible], own_ns[possible]
+    return items.work[possible], items.last[source[possible]], lag[possible], own_ns[possible]
 
 
-def _item_ends(work: Work, items: I64) -> F64:
-    """When each launch's work is done: of a CUDA graph its last node."""
-    ends = work.end_ns[items].copy()
+def _last_of(work: Work, items: I64) -> I64:
+    """The work with which each launch's work is done: of a CUDA graph the node that ends last, on whatever stream."""
     others = np.flatnonzero(~work.head & (work.piece >= 0))
-    if len(others):
-        order = np.argsort(work.call[items], kind="stable")
-        k = np.minimum(np.searchsorted(work.call[items][order], work.call[others]), len(items) - 1)
-        same = work.call[items][order][k] == work.call[others]
-        np.maximum.at(ends, order[k[same]], work.end_ns[others[same]])
-    return ends
+    if not len(others) or not len(items):
+        return items
+    order = np.argsort(work.call[items], kind="stable")
+    k = np.minimum(np.searchsorted(work.call[items][order], work.call[others]), len(items) - 1)
+    same = work.call[items][order][k] == work.call[others]
+    item, node = np.concatenate([np.arange(len(items)), order[k[same]]]), np.concatenate([items, others[same]])
+    by_end = np.lexsort((work.end_ns[node], item))
+    ends = np.flatnonzero(np.diff(item[by_end], append=len(items)))
+    return node[by_end[ends]]
 
 
 def _usual_own(streams: list[_Items]) -> dict[int, float]:

@@ -107,17 +107,17 @@ def _carried(timeline: Timeline, pairs: np.ndarray, low: int) -> F64:
     return result
 
 
-def copy_own_ns(timeline: Timeline, work: Work) -> F64:
+def copy_own_ns(timeline: Timeline, work: Work, begun: F64) -> F64:
     """What a blocking copy's call does before its copy can start; NaN on other work.
 
-    Told by copies that started on an idle stream: there the launch is all that they waited for.
+    Told by copies that started on an idle stream: there the launch is all that they waited for. `begun`: when each call
+    began its own work, which it does when its stream has room.
     """
     own = np.full(len(work), np.nan)
     rows = np.flatnonzero(work.blocks)
     if not len(rows):
         return own
-    calls, low = timeline.trace.calls, timeline.window[0]
-    begun = (calls.start_ns[work.call[rows]] - low).astype(np.float64)
+    begun = begun[rows]
     free = np.where(work.previous[rows] >= 0, work.end_ns[work.previous[rows]], work.carried_ns[work.stream[rows]])
     latency = usual(
         work.start_ns - work.launched_ns,

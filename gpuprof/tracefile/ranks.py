@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
@@ -23,7 +23,9 @@ def rank_traces(paths: Sequence[Path]) -> tuple[Path, ...]:
     """
     if len(paths) > 1:
         for path in paths:
-            if path.is_dir():
+            if not _is(path, Path.exists):
+                raise UnreadableTrace(f"{path}: no such file")
+            if _is(path, Path.is_dir):
                 raise UnreadableTrace(
                     f"{path} is a folder: give the traces of all ranks, or one folder that holds them"
                 )
@@ -34,7 +36,7 @@ def rank_traces(paths: Sequence[Path]) -> tuple[Path, ...]:
 
 def traces_in(folder: Path) -> tuple[Path, ...]:
     """The traces in a folder: of a run one per rank, else every .json and .json.gz; in order of rank, then of name."""
-    if not folder.is_dir():
+    if not _is(folder, Path.is_dir):
         return ()
     run = find_run(folder)
     if run is not None:
@@ -44,6 +46,14 @@ def traces_in(folder: Path) -> tuple[Path, ...]:
     except OSError:
         return ()
     return tuple(sorted(files, key=lambda path: (rank_in_name(path) or 0, path.name)))
+
+
+def _is(path: Path, test: Callable[[Path], bool]) -> bool:
+    """A test of a path that may be none: too long a name, a NUL in it."""
+    try:
+        return test(path)
+    except (OSError, ValueError):
+        return False
 
 
 def _of_run(folder: Path) -> tuple[Path, ...]:

@@ -20,6 +20,7 @@ from gpuprof.diagnosis.findings import (
     rare_steps,
     recompiles,
     recompute,
+    straggler,
     syncs,
     tf32,
     throttling,
@@ -52,5 +53,5 @@ _MODULES = (
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
 """What is looked for in a recording, in the order of the documentation."""
 
-PAGES: tuple[Page, ...] = tuple(page for page, _ in FINDINGS)
+PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE)
 """What `gpuprof explain` and docs/findings say."""

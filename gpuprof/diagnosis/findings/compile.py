@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import COPY, F64, LAUNCH, SYNC, Graph, Mask
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import I64, NO_TEXT
 
 COMPILED = re.compile(
     r"^(Torch-Compiled Region|CompiledFxGraph|## Call CompiledFxGraph|CompiledFunction)|^triton_(poi|red|per)_"
@@ -91,7 +92,7 @@ class Passes:
     rest: Mask
     """Other GPU work of the passes."""
     attention: Mask
-    """Part of it that is attention."""
+    """Part of it that is attention to which no mask is passed."""
     speaker: I64
     """Per chain the GPU node that stands for it."""
     launcher: I64
@@ -123,7 +124,9 @@ def find(case: Case) -> Iterator[Proposal]:
             found.host,
         ),
         fix=case.stack.fix(
-            "model.compile()  # before the first step; keep shapes fixed, or model.compile(dynamic=True)",
+            "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
+            if shapes_vary(case)
+            else "model.compile()  # before the first step",
             transformers=f"{arguments}(torch_compile=True)",
             lightning="model = torch.compile(model)  # before Trainer.fit",
         ),
@@ -132,6 +135,19 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=compiled(found, 2),
         excludes=("cuda_graphs", "fused_elementwise"),
     )
+
+
+def shapes_vary(case: Case) -> bool:
+    """Whether the batches of the recorded steps have different shapes, as what is embedded (else multiplied) tells."""
+    ops, steps = case.trace.ops, case.timeline.steps
+    for names in (("aten::embedding",), ("aten::mm", "aten::addmm")):
+        rows = np.flatnonzero(case.ops_named(names.__contains__) & (ops.dims != NO_TEXT))
+        step = np.searchsorted(steps.start_ns, ops.start_ns[rows], side="right") - 1
+        inside = (step >= 0) & (ops.start_ns[rows] < steps.end_ns[np.maximum(step, 0)])
+        seen = [set(ops.dims[rows[inside & (step == s)]].tolist()) for s in range(len(steps.start_ns))]
+        if all(seen):
+            return any(shapes != seen[0] for shapes in seen)
+    return False
 
 
 def model_phases(graph: Graph) -> Mask:
@@ -179,7 +195,7 @@ def passes(case: Case) -> Passes | None:
         accumulate=host & accumulate,
         group=group,
         rest=graph.on_gpu & within & (group < 0),
-        attention=np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu & within & (group < 0),
+        attention=_unmasked_attention(case) & within & (group < 0),
         speaker=speaker,
         launcher=launcher,
         first=starts,
@@ -210,6 +226,22 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
         return graph.with_durations(duration)
 
     return change
+
+
+def _unmasked_attention(case: Case) -> Mask:
+    """GPU work of attention, if no mask was passed to most of it (or shapes were not recorded)."""
+    ops, graph = case.trace.ops, case.graph
+    rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::scaled_dot_product_attention"))
+    masked = 0
+    for dims, count in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
+        try:
+            shapes = json.loads(case.trace.text(int(dims)) or "[]")
+        except ValueError:
+            continue
+        masked += int(count) if isinstance(shapes, list) and len(shapes) > 3 and shapes[3] else 0
+    if 2 * masked > len(rows):
+        return np.zeros(len(graph), bool)
+    return np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
 
 
 def _longest(found: Passes, duration_ns: F64) -> F64:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import PASS_NS, Passes, compiled, model_phases, passes
+from gpuprof.diagnosis.findings.compile import PASS_NS, Passes, compiled, model_phases, passes, shapes_vary
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import STREAM, Graph, Mask
 from gpuprof.replay.transform import removed
@@ -42,7 +42,7 @@ forward or backward pass once, and replays them with one call: the GPU then work
     detected="""
 Passes that `torch.compile` could fuse (see `compile`), or that it has compiled already and launches one kernel after
 another, on one GPU. Not where kernels of a collective run among them, and not where passes wait for values of the
-device.
+device. Nor where the recorded steps have batches of different shapes.
 """,
     gain="""
 As for `compile`; and the host no longer launches what is in the passes (at worst a seventh of it), but still checks
@@ -59,7 +59,7 @@ graphs hold is not free for anything else.
 
 def find(case: Case) -> Iterator[Proposal]:
     """CUDA graphs: with torch.compile, or on top of it where it is used already."""
-    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any():
+    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any() or shapes_vary(case):
         return
     graph = case.graph
     torch = (

@@ -11,8 +11,9 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import launcher_of
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph
+from gpuprof.replay.graph import Graph, Mask
 from gpuprof.replay.transform import removed, without_waits
+from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.model import ANNOTATION, I64
 
 STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
@@ -55,20 +56,20 @@ in another way.
 
 def find(case: Case) -> Iterator[Proposal]:
     """fused=True, for an optimizer that has it and does not use it."""
-    graph, trace, parent = case.graph, case.trace, case.timeline.nesting.parent
+    graph, trace = case.graph, case.trace
     ranges = case.ops_named(STEP.match)
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
-    inside_ops = case.ops_within(ranges) if names & FUSABLE else np.zeros(len(ranges), bool)
+    inside_ops = _inside(case, ranges) if names & FUSABLE else np.zeros(len(ranges), bool)
     if not names or not names <= FUSABLE or (inside_ops & case.ops_named(FUSED.match)).any():
         return
     lists = bool((inside_ops & case.ops_named(FOREACH.match)).any())
     if not lists and not (inside_ops & case.ops_named(IN_PLACE.match)).any():
         return
-    inside = case.nodes_within(ranges)
+    inside = np.append(inside_ops, False)[graph.scope]
     work = np.flatnonzero(inside & graph.on_gpu)
     source = launcher_of(graph)[work] if len(work) else work
     work, source = work[source >= 0], source[source >= 0]
-    if not len(work) or not len(parent):
+    if not len(work):
         return
     host = inside & ~graph.on_gpu & ~graph.waits
     in_op = host & np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
@@ -114,6 +115,18 @@ def find(case: Case) -> Iterator[Proposal]:
         best=fused(0),
         worst=fused(2),
     )
+
+
+def _inside(case: Case, ranges: Mask) -> Mask:
+    """Ops in the optimizer's steps.
+
+    A profiler that steps in a hook of the optimizer begins its next range within the optimizer's: what is in the one is
+    not in the other.
+    """
+    parent = case.timeline.nesting.parent
+    ends = ranges | case.ops_named(lambda text: text.startswith("ProfilerStep"))
+    found = climb(np.arange(len(ranges)), parent, lambda rows, _: ~ends[rows])
+    return np.append(ranges, False)[found]
 
 
 def _fix(case: Case, name: str) -> str:
