@@ -9,17 +9,11 @@ from dataclasses import dataclass
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.model import Combined, Finding, Range, Remaining
-from gpuprof.diagnosis.proposal import Proposal
+from gpuprof.diagnosis.proposal import MARKED, NOISE, SEVERE, WORTH, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.overhead import ROUNDS
 from gpuprof.replay.simulate import simulate
 
-WORTH = 1.05
-"""A fix that gains less is not told from noise: steps of one program differ by as much."""
-NOISE = 0.06
-"""Half an 80 % interval, in parts of the step, of a predicted step whose change is known exactly: one program's step differs by
-this much between processes on the same machine (H200 hosts: 3 to 10 %)."""
-SEVERE, MARKED = 1.3, 1.1
 MOST_COMBINED = 4
 
 

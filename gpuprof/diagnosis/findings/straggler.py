@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from gpuprof.diagnosis.model import Evidence, Finding, Range
-from gpuprof.diagnosis.predict import MARKED, NOISE, SEVERE, WORTH
-from gpuprof.diagnosis.proposal import Page
+from gpuprof.diagnosis.proposal import MARKED, NOISE, SEVERE, WORTH, Page
 from gpuprof.diagnosis.ranks import Excess, Gang
 
 SHOWN = 3
