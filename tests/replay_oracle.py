@@ -546,18 +546,16 @@ class _Maker:
         return Case(self.machine, replace(program, steps=(*steps[:-1], (*steps[-1], rest))), self.records)
 
     def _machine(self) -> Machine:
-        launch, gap, returns = self.ns(20, 60), self.ns(2, 20), self.ns(5, 80)
-        latency = gap + self.ns(5, 120)
         return Machine(
-            launch_own_ns=launch,
-            latency_ns=latency,
-            gap_ns=gap,
+            launch_own_ns=self.ns(20, 60),
+            latency_ns=self.ns(1, 120),
+            gap_ns=self.ns(2, 20),
             event_gap_ns=self.ns(2, 40),
             queue_items=UNBOUNDED if self.chance(2) else self.choose(4, 16),
             sync_own_ns=self.ns(10, 40),
             sync_return_ns=self.ns(5, 60),
             copy_own_ns=self.ns(20, 200),
-            copy_return_ns=returns,
+            copy_return_ns=self.ns(5, 80),
             record_own_ns=self.ns(5, 20),
             wait_own_ns=self.ns(5, 20),
             graph_own_ns=self.ns(30, 90),

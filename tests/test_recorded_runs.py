@@ -22,7 +22,7 @@ RUNS = ROOT / "tests" / "data" / "runs"
 TRUTH = json.loads((RUNS / "truth.json").read_text())["programs"]
 VERDICTS = {
     "tiny_lora": ("host", "launch"),
-    "dense8b_lora": ("compute", None),
+    "dense8b_lora": ("memory", None),
     "trainer_lora": ("host", "launch"),
     "trl_sft": ("host", "launch"),
     "unsloth_qlora": ("host", "launch"),

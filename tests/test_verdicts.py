@@ -40,7 +40,7 @@ def test_committed_recordings(path, bound, cause):
         ("hf_trainer_lora", {"host"}, "launch"),
         ("tiny_lora_dataloader", {"input"}, None),
         ("dense8b_lora_compute", {"compute", "memory", "balanced"}, None),
-        ("ddp_straggler_rank0", {"communication"}, None),
+        ("ddp_straggler_rank0", {"communication"}, "peer_wait"),
         ("ddp_straggler_rank1", {"host"}, None),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_step_time_from_outside_is_parted():
     parts = (estimate.compute_ns, estimate.communication_ns, estimate.copy_ns, estimate.idle_ns)
     assert sum(parts) == estimate.step_ns == 81_000_000
     # Kernels take as long without the profiler as with it.
-    assert estimate.compute_ns == pytest.approx(diagnosis.devices[0].compute_ns, abs=2)
+    assert estimate.compute_ns == pytest.approx(diagnosis.devices[0].compute_ns, rel=1e-3)
 
 
 def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
@@ -108,9 +108,9 @@ def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
         return gpuprof.diagnose(build(read_small(data), "t.json", len(data)))
 
     assert trace(0).verdict.bound == "host"
-    inflated = trace(18_000).verdict
-    assert inflated.bound == "compute"
-    assert "profiler" in inflated.summary
+    inflated = trace(18_000)
+    assert inflated.verdict.bound == "compute"
+    assert 60e6 < inflated.steps.estimated_ns < 70e6
 
 
 def test_a_cut_file_gives_no_verdict_on_waits():
@@ -139,6 +139,7 @@ def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
     path = shared_trace("h200/ddp_straggler_rank0")
     recorded, told = diagnose(path), diagnose(path, step_ms=115.4)
     (estimate,) = told.devices_estimated
-    assert estimate.compute_ns == pytest.approx(recorded.devices[0].compute_ns / 2, rel=1e-6)
-    assert told.verdict.bound == "communication"
+    assert estimate.compute_ns == pytest.approx(recorded.devices[0].compute_ns / 2, rel=0.05)
+    assert (told.verdict.bound, told.verdict.cause) == ("communication", "peer_wait")
     assert recorded.profiler.low_ns <= recorded.steps.recorded_ns - 115.4e6 <= recorded.profiler.high_ns
+    assert recorded.steps.estimated_ns == pytest.approx(115.4e6, rel=0.1)

@@ -107,7 +107,10 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
         & within
     )
     mark[again] = RECOMPUTE
-    phase = inherit(mark, nesting.parent, _UNSET)
+    # A step that a hook of the optimizer opens begins inside the optimizer's range, but is not of it.
+    parent = nesting.parent.copy()
+    parent[trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1
+    phase = inherit(mark, parent, _UNSET)
     main = _main_thread(trace, autograd_op | within)
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main}
     backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), steps)

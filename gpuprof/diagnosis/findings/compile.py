@@ -29,10 +29,12 @@ inputs are one or two, a loop over experts or a hook per layer is many."""
 HOST = (0.7, 0.95, 1.35)
 """What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
 worst. A generated wrapper calls the same entry of the library with memory already found, but not without torch's
-dispatcher. Four LoRA models on H200 hosts took 0.8 to 1.2."""
+dispatcher. Not measured by itself: chosen so that the steps of three LoRA models on H200 hosts come out, with room for
+others."""
 PASS_NS = (100_000.0, 300_000.0, 1_500_000.0)
-"""Guards, flattening and saving of tensors, once for each forward and each backward pass: what an 8-layer LoRA step of
-5.7 to 6.2 ms with CUDA graphs leaves for them on an H200's host, and more for models of many tensors."""
+"""Guards, flattening and saving of tensors, once for each forward and each backward pass: about what an 8-layer LoRA
+step of 5.7 to 6.1 ms with CUDA graphs leaves for them on an H200's host; the worst is a guess for models of many
+tensors."""
 FUSED = (0.4, 0.65, 1.2)
 """What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
 reads from outside and leaves there. Three models on an H200: 0.4 to 0.7; less certain where norms run over long
@@ -41,12 +43,12 @@ LEFT = 0.5
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
 place. 8 LoRA layers on an H200: 122 for 232 chains."""
 REST = (1.0, 1.05, 1.15)
-"""What products take after, of what they took: with less waiting for memory between them the chip draws more power and
-clocks lower, and another kernel may be chosen (H200: 0 to 11 % longer)."""
+"""What products take after, of what they took: 0, 2 and 11 % longer in three models on an H200. Why is not known;
+higher power without pauses for memory, or another choice of kernel, would do it."""
 ATTENTION = (1.0, 1.8, 3.2)
-"""The same of attention: transformers leaves a causal mask out where it can see that nothing is padded, and cannot look
-while Dynamo traces; with a mask nothing is skipped, and the mask is read. On an H200 the same cuDNN kernels took 1.0,
-1.6 and 3.5 times as long for sequences of 128, 512 and 2048."""
+"""The same of attention: on an H200 the same cuDNN kernels took 1.0, 1.6 and 3.5 times as long once compiled, for
+sequences of 128, 512 and 2048. Probably since transformers leaves a causal mask out where it sees that nothing is
+padded, and cannot look while Dynamo traces; with a mask nothing is skipped."""
 
 PAGE = Page(
     id="compile",
@@ -64,10 +66,10 @@ in a hook): those part the graph into pieces that are too small to gain.
 """,
     gain="""
 In forward, backward and recomputation, kernels of elementwise operations, casts, norms, softmax and reductions that
-follow each other become one, of 0.4 to 1.2 times the longest of them; products take 0 to 15 % longer, as they do
-where nothing cools the chip between them, and attention up to 3.2 times, where a mask that was left out is passed.
-The host keeps, for each kernel that is left, what the op itself took (0.7 to 1.35 times), the accumulation of
-gradients, and 0.1 to 1.5 ms for each pass; all else there is no longer done.
+follow each other become one, of 0.4 to 1.2 times the longest of them; products take 0 to 15 % longer, and attention
+up to 3.2 times where it had no mask, as was measured. The host keeps, for each kernel that is left, what the op
+itself took (0.7 to 1.35 times), the accumulation of gradients, and 0.1 to 1.5 ms for each pass; all else is no longer
+done.
 """,
     wrong="""
 Batches of changing shapes compile again, up to eight times, before shapes become dynamic: pad to a multiple, or pass

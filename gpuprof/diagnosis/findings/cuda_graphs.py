@@ -17,7 +17,8 @@ from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 
 LAUNCHED = (0.0, 0.0, 0.15)
-"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
+"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst (a
+guess: one of seven)."""
 WORTH = 1.05
 """What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
 MOST_REGIONS = 10

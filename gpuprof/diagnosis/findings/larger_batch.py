@@ -26,8 +26,8 @@ MEMORY_SHARE = 0.9
 MULTIPROCESSORS = 108
 """An A100's, where the recording does not say how many there are."""
 GROWS = (0.93, 1.0, 1.03)
-"""Exponent of the growth of a kernel, at best, usually, at worst: five pairs of models on an H200 grew by 0.92 to 1.01
-of what is computed here, as larger products are more efficient."""
+"""Exponent of the growth of a kernel, at best, usually, at worst: the kernels of five pairs on an H200 took 0.91 to
+1.00 of what is computed here."""
 
 HOST_WORST = 1.12
 """At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times

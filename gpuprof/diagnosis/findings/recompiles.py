@@ -28,12 +28,11 @@ TIMES = 30.0
 """And so many times the usual of the same op; a host that is merely interrupted or slow does not do that to one op."""
 SHARE = 0.5
 """Part of the recorded steps that it must happen in: once is warming up."""
-USUAL_NS = 40_000.0
+USUAL_NS = 80_000.0
 """What such an op takes otherwise, where the recording shows it only while planning: cuDNN attention on an H200's host
-takes 30 to 60 µs."""
+takes 70 to 90 µs."""
 OTHER_KERNEL = 1.3
-"""At worst the attention kernel that is used instead takes so much longer; cuDNN's is the fastest on Hopper and
-later."""
+"""At worst the attention kernel that is used instead takes so much longer: a guess, not measured."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
 MULTIPLE = 64
 """Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
