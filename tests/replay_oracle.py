@@ -313,7 +313,9 @@ class _Thread:
             t_call = gpu.room_at(call.stream, start)
             ns = _scaled(call.ns, self._rate_of(call.kind))
             # What a copy that blocks does on the host is part of the transfer.
-            own = _scaled(machine.copy_own_ns, self.rates.transfer) if call.blocking else self._own(machine.launch_own_ns)
+            own = (
+                _scaled(machine.copy_own_ns, self.rates.transfer) if call.blocking else self._own(machine.launch_own_ns)
+            )
             launched = t_call + own
             work = gpu.push(call.stream, launched, ns, call.kind, _work_name(call), number)
             self.now = max(launched, work.end + machine.copy_return_ns) if call.blocking else launched

@@ -12,7 +12,7 @@ from traces import shared_trace
 from benchmarks import accuracy
 from benchmarks.accuracy import Case, Result
 
-OWN = [case for case in accuracy.pairs()]
+OWN = list(accuracy.pairs())
 """Programs that were timed before and after a change; their recordings are committed."""
 
 
@@ -44,7 +44,9 @@ def test_the_untouched_replay_is_the_recording(everything):
 
 
 def test_verdicts(everything):
-    wrong = {r.case.name: (r.diagnosis.verdict.bound, r.diagnosis.verdict.cause) for r in everything if r.right is False}
+    wrong = {
+        r.case.name: (r.diagnosis.verdict.bound, r.diagnosis.verdict.cause) for r in everything if r.right is False
+    }
     assert not wrong
 
 

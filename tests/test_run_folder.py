@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np

@@ -1,4 +1,5 @@
-"""The replayed part of a diagnosis: the graph of the steps, the profiler's cost taken out, what binds, and the fixes."""
+"""The replayed part of a diagnosis: the graph of the steps, the profiler's cost taken out, what binds, and the
+fixes."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from gpuprof.timeline.timeline import Timeline
 WORST_ERROR = 0.05
 """A graph that misses the recorded steps by more than this predicts nothing."""
 UNLAUNCHED = 0.25
-"""With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be replayed."""
+"""With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
+replayed."""
 
 _CODES: dict[str | None, int] = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
@@ -78,7 +80,8 @@ def _unlaunched_share(timeline: Timeline) -> float:
 
 
 def bound_parts(timeline: Timeline, roofline: Roofline) -> dict[str, F64]:
-    """Per GPU event its whole time under what limits it; of work that is not known under what usually limits its like."""
+    """Per GPU event its whole time under what limits it; of work that is not known under what usually limits its
+    like."""
     split = roofline.split
     whole = np.sum(split.parts, axis=0).astype(np.float64)
     usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)

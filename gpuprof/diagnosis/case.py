@@ -12,12 +12,12 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.model import Device, Kernels, Run
 from gpuprof.diagnosis.stack import Stack
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.graph import Graph, Mask
 from gpuprof.replay.overhead import ROUNDS, Removal
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.replay.simulate import Schedule, simulate
 from gpuprof.timeline.categories import CATEGORIES
-from gpuprof.timeline.nesting import climb, inherit
+from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import I64, Trace
 

@@ -130,7 +130,9 @@ def diagnose(
     )  # fmt: skip
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
-    verdict = judge(analysis.removal, analysis.sensitivities, roof and bound_parts(timeline, roof), summary(busiest, kernels))
+    verdict = judge(
+        analysis.removal, analysis.sensitivities, roof and bound_parts(timeline, roof), summary(busiest, kernels)
+    )
     if trace.reading.truncated and waits(busiest):
         verdict = undecided(verdict)
     fixes, combined = findings_and_best(case)

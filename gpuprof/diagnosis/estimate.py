@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, call_kinds
 from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
-from gpuprof.replay.graph import INPUT, LAUNCH, F64, Graph, Mask
+from gpuprof.replay.graph import F64, INPUT, LAUNCH, Graph, Mask
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
@@ -90,7 +90,9 @@ class _HostCauses:
         graph, schedule = self._schedule.graph, self._schedule
         own = np.flatnonzero((graph.lane == lane) & ~(graph.waits & (graph.call < 0)))
         # The waiting part of a call lasts from the end of its own work, which stands before it.
-        start = np.where(graph.waits[own], schedule.end_ns[np.maximum(own_before(graph, own), 0)], schedule.start_ns[own])
+        start = np.where(
+            graph.waits[own], schedule.end_ns[np.maximum(own_before(graph, own), 0)], schedule.start_ns[own]
+        )
         return start, schedule.end_ns[own], self._cause[own]
 
     def of(self, gaps: Intervals, nodes: I64) -> dict[int, float]:
@@ -105,7 +107,9 @@ class _HostCauses:
         known = k < len(order)
         awaited = order[np.minimum(k, len(order) - 1)]
         launch = self._launch[awaited]
-        launched = np.where(known & (launch >= 0), schedule.end_ns[np.maximum(launch, 0)], gaps.start.astype(np.float64))
+        launched = np.where(
+            known & (launch >= 0), schedule.end_ns[np.maximum(launch, 0)], gaps.start.astype(np.float64)
+        )
         launched = np.where(known, launched, gaps.end)  # at the end of the loop the host is still on its way
         launched = np.clip(launched, gaps.start, gaps.end)
         result[_DEVICE] = float((gaps.end - launched).sum())

@@ -27,7 +27,9 @@ def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN) -> tuple[Evide
         start, end = graph.recorded_start_ns[mine], np.maximum.accumulate(graph.recorded_end_ns[mine])
         cuts = np.flatnonzero(start[1:] - end[:-1] > APART_NS) + 1
         first, last = np.concatenate([[0], cuts]), np.concatenate([cuts, [len(mine)]]) - 1
-        stretches += [(float(end[b] - start[a]), float(start[a]), int(mine[a]), track) for a, b in zip(first, last, strict=True)]
+        stretches += [
+            (float(end[b] - start[a]), float(start[a]), int(mine[a]), track) for a, b in zip(first, last, strict=True)
+        ]
     for ns, start, node, track in sorted(stretches, reverse=True)[:shown]:
         found.append(Evidence(_where(case, node), round(start), round(ns), _track(case, track)))
     return tuple(found)

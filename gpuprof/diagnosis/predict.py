@@ -51,8 +51,8 @@ def _predicted(case: Case) -> list[_Predicted]:
 def predict(case: Case, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns.
 
-    Independent sources of uncertainty add up as squares of logarithms: how well the fix works (its best and worst case), what
-    the profiler cost, and the noise between processes.
+    Independent sources of uncertainty add up as squares of logarithms: how well the fix works (its best and worst
+    case), what the profiler cost, and the noise between processes.
     """
 
     def step(change: Change, graph: Graph) -> float:

@@ -11,8 +11,8 @@ from gpuprof.diagnosis.model import Evidence
 WORTH = 1.05
 """A fix that gains less is not told from noise: steps of one program differ by as much."""
 NOISE = 0.06
-"""Half an 80 % interval, in parts of the step, of a predicted step whose change is known exactly: one program's step differs by
-this much between processes on the same machine (H200 hosts: 3 to 10 %)."""
+"""Half an 80 % interval, in parts of the step, of a predicted step whose change is known exactly: one program's step
+differs by this much between processes on the same machine (H200 hosts: 3 to 10 %)."""
 SEVERE, MARKED = 1.3, 1.1
 """Speedups from which a finding is of high and of medium severity."""
 
@@ -46,7 +46,8 @@ class Proposal:
     change: Change
     """What the fix does to the graph, as expected."""
     best: Change | None = None
-    """The same where the fix works as well as it can, and below as badly: eight of ten lie between. None: as expected."""
+    """The same where the fix works as well as it can, and below as badly: eight of ten lie between. None: as
+    expected."""
     worst: Change | None = None
     work: float = 1.0
     """How many times the work of a step is done in it: 8 for eight times the batch."""

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Bound, Family, Verdict
 from gpuprof.replay.collectives import communication_cause
-from gpuprof.replay.graph import SYNC, F64, Graph
+from gpuprof.replay.graph import F64, SYNC, Graph
 from gpuprof.replay.overhead import ROUNDS, Removal
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import simulate
@@ -26,9 +26,11 @@ CLOSE, SMALL = 0.05, 0.1
 """Sensitivities closer than this are told apart by noise as well as by cause; ones below the second say little."""
 DRAWS = 40
 ERROR = 0.03
-"""Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other processes."""
+"""Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
+processes."""
 CEILING_ERROR = 0.1
-"""The same of the kernels' split, relative: measured ceilings of one kind of GPU differ by this much between sources."""
+"""The same of the kernels' split, relative: measured ceilings of one kind of GPU differ by this much between
+sources."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
@@ -57,7 +59,7 @@ def device_part(found: Sensitivities) -> Bound:
     if any(value is None for value in parts.values()):
         return "memory"
     first, second = sorted(parts, key=lambda name: -parts[name])[:2]
-    return "balanced" if parts[first] - parts[second] < CLOSE else first
+    return "balanced" if parts[first] - parts[second] < CLOSE else first  # type: ignore[return-value]
 
 
 def _without(graph: Graph, resource: str) -> float:

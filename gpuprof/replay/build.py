@@ -25,6 +25,7 @@ from gpuprof.replay.graph import (
     TRANSFER,
     F64,
     Graph,
+    Mask,
     edges_of,
 )
 from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, bind, usual
@@ -67,7 +68,7 @@ def build(timeline: Timeline) -> Graph:
     duration[work.piece[queue.work[waited]]] = queue.own_ns[waited]
 
     _host_edges(edges, pieces, handovers, timeline)
-    _work_edges(edges, pieces, work, begun + copy_own, timeline, event_edges(timeline, work, kinds))
+    _work_edges(edges, pieces, work, begun, copy_own, timeline, event_edges(timeline, work, kinds))
     edges.add(QUEUE, edges.piece(work.piece[queue.work]), edges.work(queue.source), queue.lag_ns)
     edges.add(SYNC, edges.wait(syncs.piece), edges.work(syncs.source), syncs.lag_ns)
     edges.add(
@@ -92,7 +93,7 @@ class _Edges:
             [
                 # A lane that stands still does so until others have done what stands between.
                 np.where(pieces.waits, pieces.end_ns, pieces.start_ns),
-                np.where(work.piece >= 0, pieces.start_ns[work.piece] if len(pieces) else 0, _begun(pieces, work)),
+                work.moment_ns,
                 pieces.start_ns[waiting],
             ]
         )
@@ -120,14 +121,14 @@ class _Edges:
     def work(self, index: I64) -> I64:
         return self._work[index]
 
-    def add(self, kind: int, target: I64, source: I64, lag_ns: F64 | float = 0.0, from_start: bool = False) -> None:
+    def add(self, kind: int, target: I64, source: I64, lag_ns: F64 | float = 0.0, from_start: bool | Mask = False) -> None:
         shape = len(target)
         self._columns.append(
             (
                 target,
                 source,
                 np.broadcast_to(np.asarray(lag_ns, np.float64), shape),
-                np.full(shape, from_start),
+                np.broadcast_to(np.asarray(from_start, bool), shape),
                 np.full(shape, kind, np.uint8),
             )
         )
@@ -135,12 +136,6 @@ class _Edges:
     def columns(self) -> tuple[I64, I64, F64, np.ndarray, U8]:
         target, source, lag, from_start, kind = (np.concatenate(column) for column in zip(*self._columns, strict=True))
         return target, source, lag, from_start, kind
-
-
-def _begun(pieces: Pieces, work: Work) -> I64:
-    """For work whose launch was not recorded: its own start, on the trace's clock."""
-    low = int(pieces.start_ns[pieces.first].min()) if len(pieces) else 0
-    return (work.start_ns + low).astype(np.int64)
 
 
 def _durations(pieces: Pieces, work: Work, low: int) -> F64:
@@ -162,8 +157,7 @@ def _host_edges(edges: _Edges, pieces: Pieces, handovers: list[tuple[int, int]],
     called = {int(pieces.lane[target]) for _, target in handovers}
     free = np.array([i for i in first if pieces.lane[i] not in {*called, timeline.main_thread}], np.int64)
     if len(free) and timeline.main_thread >= 0:
-        main = np.full(len(free), timeline.main_thread, np.int32)
-        at = pieces.at(main, pieces.start_ns[free])
+        at = pieces.active(timeline.main_thread, pieces.start_ns[free])
         free, at = free[at >= 0], at[at >= 0]
         edges.add(ANCHOR, edges.piece(free), edges.piece(at), pieces.start_ns[free] - pieces.start_ns[at], True)
 
@@ -178,11 +172,11 @@ def _own_begun(timeline: Timeline, work: Work, queue: QueueEdges) -> F64:
 
 
 def _work_edges(
-    edges: _Edges, pieces: Pieces, work: Work, copied: F64, timeline: Timeline, events: tuple[I64, I64]
+    edges: _Edges, pieces: Pieces, work: Work, begun: F64, copy_own: F64, timeline: Timeline, events: tuple[I64, I64]
 ) -> None:
     """Launch, stream, event and graph edges of all GPU work, each with its lag.
 
-    `copied`: when the calls of blocking copies had done their own work.
+    `begun`: when each launching call began what it does itself, `copy_own` what that is for copies that block.
     """
     if not len(work):
         return
@@ -191,7 +185,7 @@ def _work_edges(
     free = np.where(has_previous, work.end_ns[work.previous], np.where(carried > NEVER, carried, np.nan))
     launched = np.where(work.head, work.launched_ns, np.nan)
     blocked = np.flatnonzero(work.blocks)
-    launched[blocked] = copied[blocked]
+    launched[blocked] = (begun + copy_own)[blocked]
     parent = _graph_parent(work)
     waiter, source = events
     awaited = np.full(len(work), np.nan)
@@ -211,12 +205,14 @@ def _work_edges(
         mine = work.stream == stream
         gap[mine] = usual(observed[:, 1], queued & mine, every)
     late = np.fmin(observed[:, 0], observed[:, 1])
-    event = usual(
-        observed[:, 2], ~no_event & (late > CLEAR_NS) & (observed[:, 2] < CLEAR_NS), EVENT_NS
-    )
+    event = usual(observed[:, 2], ~no_event & (late > CLEAR_NS) & (observed[:, 2] < CLEAR_NS), EVENT_NS)
     usual_ns = np.stack([latency, gap, np.full(len(work), event)], axis=1)
     excess = np.nanmin(np.where(np.isnan(observed), np.inf, observed - usual_ns), axis=1)
-    more = near_edges(work, np.flatnonzero(np.isfinite(excess) & (excess > event) & work.head), excess[np.isfinite(excess) & (excess > event) & work.head])
+    more = near_edges(
+        work,
+        np.flatnonzero(np.isfinite(excess) & (excess > event) & work.head),
+        excess[np.isfinite(excess) & (excess > event) & work.head],
+    )
     if len(more[0]):
         waiter, source = np.concatenate([waiter, more[0]]), np.concatenate([source, more[1]])
         np.fmax.at(awaited, more[0], work.end_ns[more[1]])
@@ -227,7 +223,11 @@ def _work_edges(
     lags[in_graph, 1] = np.minimum(work.start_ns - free, gap)[in_graph]
 
     rows = np.flatnonzero(~np.isnan(launched) & work.head)
-    edges.add(LAUNCH, edges.work(rows), edges.piece(work.piece[rows]), lags[rows, 0])
+    # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
+    since = work.start_ns[rows] - (pieces.start_ns[work.piece[rows]] - timeline.window[0])
+    early = (observed[rows, 0] < 0) & (since >= 0) & (begun[rows] <= work.start_ns[rows] - since)
+    lag = np.where(early, since, lags[rows, 0])
+    edges.add(LAUNCH, edges.work(rows), edges.piece(work.piece[rows]), lag, early)
     rows = np.flatnonzero(has_previous & ~np.isnan(lags[:, 1]))
     edges.add(STREAM, edges.work(rows), edges.work(work.previous[rows]), lags[rows, 1])
     # The first work of a stream follows the last one of the round before.
@@ -235,7 +235,9 @@ def _work_edges(
     last = np.array([np.flatnonzero(work.stream == s)[-1] for s in work.stream[first]], np.int64)
     lag = np.where(np.isnan(lags[first, 1]), gap[first], lags[first, 1])
     edges.add(STREAM, edges.work(first), edges.work(last), np.where(in_graph[first], 0, lag))
-    edges.add(EVENT, edges.work(waiter), edges.work(source), _event_lags(work, waiter, source, awaited, lags[:, 2], event))
+    edges.add(
+        EVENT, edges.work(waiter), edges.work(source), _event_lags(work, waiter, source, awaited, lags[:, 2], event)
+    )
     rows = np.flatnonzero(in_graph)
     edges.add(GRAPH, edges.work(rows), edges.work(parent[rows]), work.start_ns[rows] - work.end_ns[parent[rows]])
     _anchor(edges, pieces, work, timeline, free)
@@ -272,11 +274,10 @@ def _anchor(edges: _Edges, pieces: Pieces, work: Work, timeline: Timeline, free:
         return
     if timeline.main_thread < 0 or not len(pieces):
         return
-    low = timeline.window[0]
-    t = (work.start_ns[lost] + low).astype(np.int64)
-    at = pieces.at(np.full(len(lost), timeline.main_thread, np.int32), t)
-    lost, t, at = lost[at >= 0], t[at >= 0], at[at >= 0]
-    edges.add(ANCHOR, edges.work(lost), edges.piece(at), t - pieces.start_ns[at], True)
+    at = pieces.active(timeline.main_thread, work.moment_ns[lost])
+    lost, at = lost[at >= 0], at[at >= 0]
+    since = work.start_ns[lost] - (pieces.start_ns[at] - timeline.window[0])
+    edges.add(ANCHOR, edges.work(lost), edges.piece(at), since, True)
 
 
 def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, duration: F64) -> Graph:
@@ -300,7 +301,6 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
     resource[timeline.kind[work.row] == COMMUNICATE] = COMMUNICATION
     between = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text or "DtoH" in text or "PtoP" in text)
     resource[(work.kind == MEMCPY) & between[work.row]] = TRANSFER
-    moment = np.where(work.piece >= 0, pieces.start_ns[work.piece] if len(pieces) else 0, work.start_ns + low)
     steps = timeline.steps.end_ns
     before = np.full(edges.nodes, NEVER)
     main = np.flatnonzero(pieces.lane == timeline.main_thread)
@@ -310,8 +310,10 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
         before[edges.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
     own = duration.copy()
     last = len(timeline.steps.end_ns) - 1
-    step_end = edges.end(pieces.before(np.full(len(steps), timeline.main_thread, np.int32), steps)) if len(main) else (
-        edges.work(np.full(len(steps), len(work) - 1))
+    step_end = (
+        edges.end(pieces.before(np.full(len(steps), timeline.main_thread, np.int32), steps))
+        if len(main)
+        else (edges.work(np.full(len(steps), len(work) - 1)))
     )
     return Graph(
         timeline=timeline,
@@ -328,7 +330,7 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
         waits=nodes(pieces.waits, np.zeros(len(work), bool), np.ones(len(waiting), bool)),
         phase=nodes(phase, timeline.phase[work.row], phase[waiting]),
         step=nodes(*(np.minimum(np.searchsorted(steps, t, side="right"), last) for t in (
-            pieces.start_ns, moment, pieces.start_ns[waiting]))),
+            pieces.start_ns, work.moment_ns, pieces.start_ns[waiting]))),
         step_end=step_end,
     )  # fmt: skip
 

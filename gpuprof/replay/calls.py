@@ -55,4 +55,6 @@ def recorded_waits(trace: Trace) -> dict[int, tuple[int, int, int]]:
     """
     syncs = trace.syncs
     columns = (syncs.correlation, syncs.stream, syncs.wait_stream, syncs.wait_correlation)
-    return {row[0]: (row[1], row[2], row[3]) for row in zip(*(c.tolist() for c in columns), strict=True) if row[0] != ABSENT}
+    return {
+        row[0]: (row[1], row[2], row[3]) for row in zip(*(c.tolist() for c in columns), strict=True) if row[0] != ABSENT
+    }

@@ -60,9 +60,7 @@ class Edges:
         )
 
 
-def edges_of(
-    nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask, kind: U8
-) -> Edges:
+def edges_of(nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask, kind: U8) -> Edges:
     """Edges in any order, as compressed rows."""
     order = np.argsort(target, kind="stable")
     first = np.zeros(nodes + 1, np.int64)

@@ -28,8 +28,8 @@ def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
 def bind(observed: F64, usual_ns: F64) -> F64:
     """Lags of the reasons of each start: [starts, reasons] observed lags (NaN: no such reason) and usual ones.
 
-    The reason whose lag is nearest to the usual one (by excess) bound the start and keeps what was observed; the others get
-    the usual lag, or less where less was observed.
+    The reason whose lag is nearest to the usual one (by excess) bound the start and keeps what was observed; the
+    others get the usual lag, or less where less was observed.
     """
     excess = np.where(np.isnan(observed), np.inf, observed - usual_ns)
     lags = np.fmin(observed, usual_ns)

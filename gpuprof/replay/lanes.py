@@ -40,6 +40,14 @@ class Pieces:
         """Index of the last piece of each lane that starts at or before t; -1 where there is none."""
         return self._last(lane, t, "right")
 
+    def active(self, lane: int, t: I64) -> I64:
+        """Index of the last piece of one lane that starts at or before each t and does not stand still; or -1."""
+        rows = np.flatnonzero((self.lane == lane) & ~self.waits)
+        k = np.searchsorted(self.start_ns[rows], t, side="right") - 1
+        found = np.full(len(t), -1, np.int64)
+        found[k >= 0] = rows[k[k >= 0]]
+        return found
+
     def _last(self, lane: I32, t: I64, side: Literal["left", "right"]) -> I64:
         found = np.full(len(t), -1, np.int64)
         for thread in np.unique(lane).tolist():

@@ -1,8 +1,9 @@
 """What recording cost the host, taken out of the graph again.
 
-Every recorded op, call and frame cost the thread that it was recorded on some time, partly inside the interval that was
-written down and partly around it. That cost is taken out of the pieces of host work on either side of each event's begin and end;
-what the step then takes comes from simulating it, since time that the host spends while the GPU is at work is no loss.
+Every recorded op, call and frame cost the thread that it was recorded on some time, partly inside the interval that
+was written down and partly around it. That cost is taken out of the pieces of host work on either side of each
+event's begin and end; what the step then takes comes from simulating it, since time that the host spends while the
+GPU is at work is no loss.
 """
 
 from __future__ import annotations
@@ -12,38 +13,43 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.replay.graph import COMMUNICATION, DEVICE, HOST, INPUT, F64, Graph, Mask
+from gpuprof.replay.graph import COMMUNICATION, DEVICE, F64, HOST, INPUT, Graph, Mask
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale as by_resource
 from gpuprof.tracefile.model import I64
 
 EVENT_NS = 2_300.0
-"""What a recorded op or call costs, with shapes recorded: the median over fourteen H200 recordings whose step was also timed
-without a profiler (middle half 2.1 to 2.5 µs), by simulating each with this cost removed until it took the measured time."""
+"""What a recorded op or call costs, with shapes recorded: the median over fourteen H200 recordings whose step was
+also timed without a profiler (middle half 2.1 to 2.5 µs), by simulating each with this cost removed until it took the
+measured time."""
 FRAME_NS = 700.0
-"""A recorded Python frame, from the same program recorded with and without stacks: 18,700 frames a step took 14 ms more."""
+"""A recorded Python frame, from the same program recorded with and without stacks: 18,700 frames a step took 14 ms
+more."""
 KERNEL_RANGE_NS = 15_000.0
-"""What an op takes more that is named as its own kernel: Inductor's launcher formats the kernel's arguments for the profiler."""
+"""What an op takes more that is named as its own kernel: Inductor's launcher formats the kernel's arguments for the
+profiler."""
 GRAPH_NODE_NS = 1_700.0
-"""What `cudaGraphLaunch` takes more for every node whose execution is recorded: 0.7 to 1.2 ms for graphs of 314 to 594 nodes, on an
-H200, where an unrecorded launch takes some 0.1 to 0.2 ms."""
+"""What `cudaGraphLaunch` takes more for every node whose execution is recorded: 0.7 to 1.2 ms for graphs of 314 to
+594 nodes, on an H200, where an unrecorded launch takes some 0.1 to 0.2 ms."""
 PROBES = (("aten::as_strided", 420.0, 0.05), ("aten::empty_strided", 2_950.0, 0.0))
-"""Ops that do next to nothing, so that their recorded time tells how fast the host records: with the median of the recordings that
-EVENT_NS is from, and the share of all ops that makes them trusted (compiled code holds few, in places that are not typical)."""
+"""Ops that do next to nothing, so that their recorded time tells how fast the host records: with the median of the
+recordings that EVENT_NS is from, and the share of all ops that makes them trusted (compiled code holds few, in places
+that are not typical)."""
 FEWEST_OPS = 30
 PACES = (0.6, 3.0)
 """Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
 SPREAD = 1.25
 """Eight of ten of those recordings lie within EVENT_NS ÷ SPREAD and EVENT_NS × SPREAD."""
 NOISE = 0.04
-"""The same program's GPU-bound step differs by this much from one process to the next (clocks, memory placement), in eight of
-ten; so no interval is narrower."""
+"""The same program's GPU-bound step differs by this much from one process to the next (clocks, memory placement), in
+eight of ten; so no interval is narrower."""
 HOST_NOISE = 0.05
 """The same for the host's time, where a measured step says what it is."""
 LEAST = 0.1
 """Share of a piece's recorded time that is left at least."""
 MOST = 1.6
-"""A measured step can ask for this many times the cost that is usual on such a host before something else must explain it."""
+"""A measured step can ask for this many times the cost that is usual on such a host before something else must
+explain it."""
 ROUNDS = 3
 """Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
 CLOSE = 1e-3
@@ -74,7 +80,8 @@ class Removal:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """How many recorded events touch each node: ops, calls, frames, kernel ranges and nodes of CUDA graphs, in fractions.
+    """How many recorded events touch each node: ops, calls, frames, kernel ranges and nodes of CUDA graphs, in
+    fractions.
 
     A quarter of an op or call belongs to each piece on either side of its begin and of its end; half of a frame to each
     piece that it begins or ends in.
@@ -121,11 +128,13 @@ def recorded_events(graph: Graph) -> Recorded:
             else:
                 count[mine] = (_at(times, begin[mine]) + _at(times, end[mine])) / 4
         counts.append(count)
-    return Recorded(*counts, _graph_nodes(graph, host))
+    ops, calls, frames, kernel_ranges = counts
+    return Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host))
 
 
 def _graph_nodes(graph: Graph, host: Mask) -> F64:
-    """Per node that is in a call: the pieces of work that the call launched beyond the first, shared by the call's nodes."""
+    """Per node that is in a call: the pieces of work that the call launched beyond the first, shared by the call's
+    nodes."""
     calls = len(graph.timeline.trace.calls)
     launched = np.bincount(graph.call[graph.on_gpu & (graph.call >= 0)], minlength=calls)
     nodes = np.flatnonzero(host & (graph.call >= 0))
@@ -167,7 +176,8 @@ def _reduce(duration, cost, lane, lanes, least):  # pragma: no cover - compiled
 
 
 def host_pace(graph: Graph) -> float:
-    """How slowly the host records, 1 for the median host that EVENT_NS is from: the time of its shortest op over the usual."""
+    """How slowly the host records, 1 for the median host that EVENT_NS is from: the time of its shortest op over the
+    usual."""
     trace = graph.timeline.trace
     for name, usual, share in PROBES:
         number = trace.string_ids.get(name)
@@ -178,7 +188,9 @@ def host_pace(graph: Graph) -> float:
     return 1.0
 
 
-def remove_profiler(graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None) -> Removal:
+def remove_profiler(
+    graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None
+) -> Removal:
     """The graph as it would have run unprofiled.
 
     `measured_ns`: a step timed without a profiler, which the cost is then fitted to, and `spread` its 80 % interval.

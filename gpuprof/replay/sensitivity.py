@@ -16,8 +16,8 @@ from gpuprof.replay.transform import scale
 class Sensitivities:
     """2 · (T − T(twice as fast)) / T per resource: 1 where doubling it halves the step, 0 where it changes nothing.
 
-    `compute`, `memory` and `latency` are parts of `device`: only that part of each kernel is twice as fast. None where the
-    kernels' FLOPs and bytes are not known.
+    `compute`, `memory` and `latency` are parts of `device`: only that part of each kernel is twice as fast. None
+    where the kernels' FLOPs and bytes are not known.
     """
 
     host: float
@@ -40,11 +40,17 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None) -> Sensi
     def gain(faster: Graph) -> float:
         return max(2 * (step - simulate(faster, ROUNDS).step_ns) / step, 0.0) if step > 0 else 0.0
 
-    whole = {name: gain(scale(graph, **{name: 0.5})) for name in ("host", "input", "transfer", "communication", "device")}
     parts: dict[str, float | None] = {}
     for name, ns in (parts_ns or {}).items():
         parts[name] = gain(graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns))
-    return Sensitivities(**whole, **parts)
+    return Sensitivities(
+        host=gain(scale(graph, host=0.5)),
+        input=gain(scale(graph, input=0.5)),
+        transfer=gain(scale(graph, transfer=0.5)),
+        communication=gain(scale(graph, communication=0.5)),
+        device=gain(scale(graph, device=0.5)),
+        **parts,
+    )
 
 
 def _share(graph: Graph, part_ns: F64) -> F64:

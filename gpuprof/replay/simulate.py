@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.replay.graph import NEVER, F64, Graph
+from gpuprof.replay.graph import F64, NEVER, Graph
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,12 @@ from gpuprof.replay.graph import (
     COMMUNICATION,
     COPY,
     DEVICE,
+    F64,
     HOST,
     INPUT,
     QUEUE,
     SYNC,
     TRANSFER,
-    F64,
     Graph,
     Mask,
 )

@@ -12,7 +12,7 @@ from gpuprof.replay.lags import CLEAR_NS, RETURN_NS, usual
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.model import I64
 
 SLACK_NS = 1_000
 """Host and device clocks agree to about this."""
@@ -46,7 +46,10 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     piece = pieces.before(calls.thread[rows], calls.end_ns[rows])
     own = (piece >= 0) & (pieces.call[piece] == rows)
     rows, piece = rows[own], piece[own]
-    rows, piece = rows[np.argsort(calls.start_ns[rows], kind="stable")], piece[np.argsort(calls.start_ns[rows], kind="stable")]
+    rows, piece = (
+        rows[np.argsort(calls.start_ns[rows], kind="stable")],
+        piece[np.argsort(calls.start_ns[rows], kind="stable")],
+    )
     begun = (calls.start_ns[rows] - low).astype(np.float64)
     returned = (calls.end_ns[rows] - low).astype(np.float64)
     stream, moment = _what_for(timeline, work, kinds, rows, begun)
@@ -78,7 +81,9 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     lag = np.where(by_wait, returned - latest, np.minimum(returned - latest, usual_return))
     lag = np.where(ended < latest[at], np.minimum(returned[at] - ended, usual_return), lag[at])
     own_ns = np.where(by_wait, np.minimum(own_ns, returned - begun), returned - begun)
-    return SyncEdges(piece[at], source, wrapped, np.maximum(lag, 0), dict(zip(piece.tolist(), own_ns.tolist(), strict=True)))
+    return SyncEdges(
+        piece[at], source, wrapped, np.maximum(lag, 0), dict(zip(piece.tolist(), own_ns.tolist(), strict=True))
+    )
 
 
 def _own(names: np.ndarray, took: F64, waited: np.ndarray) -> F64:
@@ -104,7 +109,8 @@ def _by_thread(timeline: Timeline, work: Work, thread: np.ndarray, t: F64) -> I6
 
 
 def _what_for(timeline: Timeline, work: Work, kinds: CallKinds, rows: I64, begun: F64) -> tuple[I64, F64]:
-    """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work counts."""
+    """Per waiting call: the stream that it waits for (-1: all of the device), and the moment up to which work
+    counts."""
     calls, low = timeline.trace.calls, timeline.window[0]
     stream, moment = np.full(len(rows), -1, np.int64), begun.copy()
     if not len(work):

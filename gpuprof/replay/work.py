@@ -28,6 +28,9 @@ class Work:
     call: I64
     piece: I64
     """Piece of host work that ends the launching call; -1 where the launch was not recorded."""
+    moment_ns: I64
+    """Where it stands in the order, on the trace's clock: at the beginning of that piece; where the launch was not
+    recorded when it began, as far as what was launched before and after it on its stream allows."""
     kind: U8
     head: Mask
     """First work of its launch; the others are further nodes of a CUDA graph."""
@@ -63,9 +66,10 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     at = pieces.before(calls.thread[call[linked]], calls.end_ns[call[linked]])
     same = (at >= 0) & ((pieces.call[at] == call[linked]) | (pieces.end_ns[at] == calls.end_ns[call[linked]]))
     piece[linked[same]] = at[same]
-    moment = np.where(piece >= 0, pieces.start_ns[piece] if len(pieces) else 0, gpu.start_ns[rows])
+    begun = np.where(piece >= 0, pieces.start_ns[piece] if len(pieces) else 0, gpu.start_ns[rows])
+    moment = _moments(begun, piece < 0, gpu.start_ns[rows], np.stack([gpu.device[rows], gpu.stream[rows]], axis=1))
     order = np.lexsort((gpu.start_ns[rows], moment))
-    rows, call, piece = rows[order], call[order], piece[order]
+    rows, call, piece, moment = rows[order], call[order], piece[order], moment[order]
     start = (gpu.start_ns[rows] - low).astype(np.float64)
     end = np.maximum((gpu.end_ns[rows] - low).astype(np.float64), start)
     pairs, stream = np.unique(np.stack([gpu.device[rows], gpu.stream[rows]], axis=1), axis=0, return_inverse=True)
@@ -80,9 +84,30 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
         blocks &= kinds.blocking_copy[call] & (calls.end_ns[call] >= gpu.end_ns[rows])
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
-        call=call, piece=piece, kind=gpu.kind[rows], head=head, launched_ns=launched, previous=previous_of(stream),
+        call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched, previous=previous_of(stream),
         carried_ns=_carried(timeline, pairs, low), blocks=blocks,
     )  # fmt: skip
+
+
+def _moments(begun: I64, lost: Mask, start: I64, stream: I64) -> I64:
+    """Where work stands in the order of launches; what was not seen launched stays in the order of its stream."""
+    moment = begun.copy()
+    if not lost.any():
+        return moment
+    _, key = np.unique(stream, axis=0, return_inverse=True)
+    key = key.reshape(-1)
+    for one in np.unique(key[lost]).tolist():
+        rows = np.flatnonzero(key == one)
+        rows = rows[np.argsort(start[rows], kind="stable")]
+        unknown = lost[rows]
+        after = np.maximum.accumulate(np.where(unknown, np.iinfo(np.int64).min, begun[rows]))
+        before = np.minimum.accumulate(np.where(unknown, np.iinfo(np.int64).max, begun[rows])[::-1])[::-1]
+        # Equal moments stand in the order in which the work began.
+        latest = np.where(before > after, before - 1, after)
+        # What was queued before any of it was launched is what the round before leaves running, see `carried_over`.
+        between = unknown & (after > np.iinfo(np.int64).min)
+        moment[rows[between]] = np.clip(begun[rows], after, latest)[between]
+    return moment
 
 
 def previous_of(key: I64) -> I64:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
-
-import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
@@ -15,35 +12,34 @@ from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.transform import scaled
 
 FETCH_NS = (200_000.0, 600_000.0, 2_000_000.0)
-"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory, hand it
-to the pinning thread): at best, usually, at worst."""
+"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its
+memory, hand it to the pinning thread): at best, usually, at worst."""
 COUNTS = (2, 4, 8, 16)
 SLOWER_BESIDE_OTHERS = 1.3
-"""A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and cores."""
+"""A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and
+cores."""
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
     id="input_workers",
     title="The GPU waits for the next batch",
     means="""
-The next batch is read, tokenised and collated by the training process itself, between two steps. While it does so nothing is
-launched, and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer contains the input.
-""",
+The next batch is read, tokenised and collated by the training process itself, between two steps. While it does so
+nothing is launched, and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer
+contains the input. """,
     detected="""
-Time in the data phase: inside a DataLoader's `__next__`, or a range whose name says that it loads data. It counts if replaying
-the step without it makes the step shorter; time that the GPU spends on work it was given before is no loss.
+Time in the data phase: inside a DataLoader's `__next__`, or a range whose name says that it loads data. It counts if
+replaying the step without it makes the step shorter; time that the GPU spends on work it was given before is no loss.
 """,
     gain="""
-Host work in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms), and the step
-is replayed. It cannot become shorter than the input's time divided by the number of workers, each 1.3 times slower than the
-training process, since they share its machine. Where workers are already used, the input's own cost is told by what they deliver: one
-batch per worker and step.
-""",
+Host work in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
+and the step is replayed. It cannot become shorter than the input's time divided by the number of workers, each 1.3
+times slower than the training process, since they share its machine. Where workers are already used, the input's own
+cost is told by what they deliver: one batch per worker and step. """,
     wrong="""
-If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is saturated. An
-`IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the training, removes the work
-instead of moving it.
-""",
+If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is
+saturated. An `IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the
+training, removes the work instead of moving it. """,
 )
 
 
@@ -75,7 +71,9 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title=f"{wanted} input workers" if not has_workers else f"{workers} → {wanted} input workers",
         evidence=spans(
-            case, f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in the training's own process", nodes
+            case,
+            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in the training's own process",
+            nodes,
         ),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
