@@ -23,11 +23,8 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.kernels import kernel_summary
 from gpuprof.diagnosis.model import Baseline, GpuTelemetry, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.predict import WORTH, predict
-from gpuprof.diagnosis.shares import devices
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
 from gpuprof.replay.overhead import remove_profiler
@@ -147,7 +144,7 @@ def case_of(path, as_recorded: bool = False, run: Run | None = None, ms: float |
     assert trace is not None
     timeline = build_timeline(trace)
     assert timeline is not None
-    gaps, graph = find_gaps(timeline), build(timeline)
+    graph = build(timeline)
     roof = roofline(timeline)
     removal = remove_profiler(graph, ms * 1e6 if ms else None)
     if as_recorded:
@@ -155,9 +152,7 @@ def case_of(path, as_recorded: bool = False, run: Run | None = None, ms: float |
         removal = replace(removal, step_ns=_step(removal.graph))
     return Case(
         timeline=timeline,
-        gaps=gaps,
-        devices=devices(timeline, gaps),
-        kernels=kernel_summary(timeline, 10),
+        origin_ns=timeline.window[0],
         removal=removal,
         sensitivities=sensitivities(removal.graph, None),
         roofline=roof,

@@ -21,10 +21,7 @@ from gpuprof.diagnosis.findings import (
     recompiles,
     syncs,
 )
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.kernels import kernel_summary
 from gpuprof.diagnosis.predict import WORTH, predict
-from gpuprof.diagnosis.shares import devices
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
 from gpuprof.replay.overhead import ROUNDS, Removal, remove_profiler
@@ -129,7 +126,7 @@ def case_of(path, *, ms: float | None = None, as_recorded: bool = False) -> Case
     assert trace is not None
     timeline = build_timeline(trace)
     assert timeline is not None
-    gaps, graph = find_gaps(timeline), build(timeline)
+    graph = build(timeline)
     if as_recorded:
         step = simulate(graph, ROUNDS).step_ns
         removal = Removal(graph, step, step, step, True, 0.0, 1.0, graph, graph)
@@ -137,9 +134,7 @@ def case_of(path, *, ms: float | None = None, as_recorded: bool = False) -> Case
         removal = remove_profiler(graph, ms * 1e6 if ms else None)
     return Case(
         timeline=timeline,
-        gaps=gaps,
-        devices=devices(timeline, gaps),
-        kernels=kernel_summary(timeline, 10),
+        origin_ns=timeline.window[0],
         removal=removal,
         sensitivities=sensitivities(removal.graph),
         roofline=roofline(timeline),

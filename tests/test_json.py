@@ -55,7 +55,7 @@ def test_what_is_not_known_is_null():
     assert document["verdict"]["bound"] is None
     for key in ("run", "gaps", "kernels", "roofline", "sensitivities", "ranks", "devices_estimated"):
         assert document[key] is None
-    assert document["replay"] == {"error": None, "shown": False, "reason": ""}
+    assert document["replay"] == {"error": None, "shown": False, "reason": "", "steps": None}
     assert document["findings"] == []
 
 

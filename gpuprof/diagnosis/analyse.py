@@ -60,7 +60,7 @@ def analyse(
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
     found = sensitivities(removal.graph, bound_parts(timeline, roofline) if roofline else None)
-    replay = Replay(error, True)
+    replay = Replay(error, True, steps=graph.steps)
     return replay, Analysis(replay, removal, found)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.gaps import GapColumns
-from gpuprof.diagnosis.model import Device, Kernels, Run
+from gpuprof.diagnosis.model import Run
 from gpuprof.diagnosis.stack import Stack
 from gpuprof.replay.graph import Graph, Mask
 from gpuprof.replay.overhead import ROUNDS, Removal
@@ -29,15 +29,16 @@ class Case:
     """One recording with everything that is known about it."""
 
     timeline: Timeline
-    gaps: GapColumns
-    devices: tuple[Device, ...]
-    kernels: Kernels
+    """The steps that are replayed: all, or some of many."""
+    origin_ns: int
+    """Start of the diagnosed window, which what is shown counts from, on the trace's own clock."""
     removal: Removal
     sensitivities: Sensitivities
     roofline: Roofline | None
     run: Run | None
     stack: Stack
-    _cache: dict = field(default_factory=dict, repr=False)
+    memo: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What several findings look for, found once."""
 
     @property
     def trace(self) -> Trace:
@@ -65,6 +66,11 @@ class Case:
     def schedule(self) -> Schedule:
         """The unchanged graph in its loop."""
         return simulate(self.graph, ROUNDS)
+
+    @property
+    def devices(self) -> int:
+        """GPUs that did work."""
+        return max(len(self.timeline.devices), 1)
 
     # -- where things are, as masks
 

@@ -31,6 +31,7 @@ from gpuprof.diagnosis.model import (
     Window,
 )
 from gpuprof.diagnosis.predict import findings_and_best
+from gpuprof.diagnosis.representative import representative
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
 from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
@@ -114,8 +115,9 @@ def diagnose(
     recorded = [average_step(device, steps.count) for device in found]
     quality = _with(quality, _mismatch(steps, recorded, of_run=step_ms is None))
     replay, analysis = (Replay(None, False), None)
+    part = representative(timeline)
     if quality.status != "unusable":
-        replay, analysis = analyse(timeline, roof, steps.unprofiled_ns, _spread(facts, step_ms))
+        replay, analysis = analyse(part, roof, steps.unprofiled_ns, _spread(facts, step_ms))
     common |= {
         "quality": quality,
         "kernels": kernels,
@@ -125,13 +127,18 @@ def diagnose(
     if analysis is None:
         return _by_shares(common, steps, recorded, kernels, roof, profiler, whole=not trace.reading.truncated)
     case = Case(
-        timeline, columns, found, kernels, analysis.removal, analysis.sensitivities, roof,
-        facts and facts.run, stack_of(trace, facts and facts.run, _packages(run)),
-    )  # fmt: skip
+        timeline=part,
+        origin_ns=timeline.window[0],
+        removal=analysis.removal,
+        sensitivities=analysis.sensitivities,
+        roofline=roof,
+        run=facts and facts.run,
+        stack=stack_of(trace, facts and facts.run, _packages(run)),
+    )
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     verdict = judge(
-        analysis.removal, analysis.sensitivities, roof and bound_parts(timeline, roof), summary(busiest, kernels)
+        analysis.removal, analysis.sensitivities, roof and bound_parts(part, roof), summary(busiest, kernels)
     )
     if trace.reading.truncated and waits(busiest):
         verdict = undecided(verdict)

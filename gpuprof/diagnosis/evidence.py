@@ -18,6 +18,7 @@ def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN) -> tuple[Evide
     """The statement, and the longest stretches of the nodes in the recording."""
     graph = case.graph
     found = [Evidence(text)]
+    later = case.timeline.window[0] - case.origin_ns
     stretches = []
     rows = np.flatnonzero(nodes & ~graph.waits)
     tracks = np.where(graph.on_gpu[rows], -1 - _device(case, rows), graph.lane[rows])
@@ -31,7 +32,7 @@ def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN) -> tuple[Evide
             (float(end[b] - start[a]), float(start[a]), int(mine[a]), track) for a, b in zip(first, last, strict=True)
         ]
     for ns, start, node, track in sorted(stretches, reverse=True)[:shown]:
-        found.append(Evidence(_where(case, node), round(start), round(ns), _track(case, track)))
+        found.append(Evidence(_where(case, node), round(start) + later, round(ns), _track(case, track)))
     return tuple(found)
 
 

@@ -366,6 +366,8 @@ class Replay:
     """Whether it is good enough for predictions."""
     reason: str = ""
     """Why there are none."""
+    steps: int | None = None
+    """Steps that were replayed: of a long recording some that stand for all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -308,6 +308,11 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
         before[edges.end(main[-1:])] = 0.0
     for s in range(len(work.streams)):
         before[edges.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
+    started = nodes(start, work.start_ns, start[waiting])
+    if not len(main):
+        # Without a host thread nothing but the round before says when a stream begins.
+        wraps = np.flatnonzero((kind == STREAM) & (source >= target))
+        before[source[wraps]] = started[target[wraps]] - lag[wraps]
     own = duration.copy()
     last = len(timeline.steps.end_ns) - 1
     step_end = (
@@ -321,7 +326,7 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
         resource=nodes(host, resource, np.full(len(waiting), NOTHING, np.uint8)),
         edges=edges_of(edges.nodes, target, source, lag, from_start, kind),
         before_ns=before,
-        recorded_start_ns=nodes(start, work.start_ns, start[waiting]),
+        recorded_start_ns=started,
         recorded_end_ns=nodes(end, work.end_ns, end[waiting]),
         lane=nodes(pieces.lane, np.full(len(work), -1, np.int32), pieces.lane[waiting]),
         scope=nodes(pieces.scope, timeline.links.scope[work.row], pieces.scope[waiting]),

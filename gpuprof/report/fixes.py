@@ -76,7 +76,9 @@ def footer(diagnosis: Diagnosis) -> str:
     """`replay error 0.1 % · confidence 0.97 · remaining run 3 h 10 → 0 h 45 with fix 1`."""
     parts = []
     if diagnosis.replay.error is not None:
-        parts.append(f"replay error {100 * diagnosis.replay.error:.1f} %")
+        steps, replayed = diagnosis.steps, diagnosis.replay.steps
+        some = f" ({replayed} of {steps.count} steps)" if steps and replayed and replayed < steps.count else ""
+        parts.append(f"replay error {100 * diagnosis.replay.error:.1f} %{some}")
     if diagnosis.verdict.confidence is not None:
         parts.append(f"confidence {diagnosis.verdict.confidence:.2f}")
     if diagnosis.findings and diagnosis.findings[0].remaining_ns:

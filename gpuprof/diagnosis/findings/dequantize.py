@@ -110,7 +110,7 @@ def unpacked_weights(case: Case, kernels: Mask) -> float:
         return 0.0
     moved = float(np.nansum(case.roofline.work.traffic_bytes[kernels & (case.timeline.phase == FORWARD)]))
     passes = max(len(case.timeline.host.backward), case.steps)
-    return moved / (HALF_BYTES + PACKED_BYTES) / passes / max(len(case.devices), 1)
+    return moved / (HALF_BYTES + PACKED_BYTES) / passes / case.devices
 
 
 def _gone(case: Case, kernels: Mask) -> Mask:

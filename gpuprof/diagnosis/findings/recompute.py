@@ -134,7 +134,7 @@ def extra_bytes(case: Case) -> tuple[float, float] | None:
     again &= case.timeline.phase == RECOMPUTE
     moved = float(np.nansum(case.roofline.work.traffic_bytes[again])) / case.steps
     micro = case.run.work.micro_steps if case.run and case.run.work.micro_steps else 1.0
-    moved /= max(micro, 1.0) * max(len(case.devices), 1)
+    moved /= max(micro, 1.0) * case.devices
     return (SAVED_SHARE[0] * moved, SAVED_SHARE[1] * moved) if moved else None
 
 

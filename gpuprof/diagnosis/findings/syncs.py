@@ -180,11 +180,11 @@ def _pieces(case: Case, waits: Mask) -> Mask:
 
 def _loop_nodes(case: Case) -> Mask:
     """Nodes within loops over experts; found once for a case."""
-    if "expert_loop_nodes" not in case._cache:
+    if "expert_loop_nodes" not in case.memo:
         loops = find_loops(case)
         none = np.zeros(len(case.graph), bool)
-        case._cache["expert_loop_nodes"] = none if loops is None else nodes_in(case, loops.stretches) >= 0
-    return case._cache["expert_loop_nodes"]
+        case.memo["expert_loop_nodes"] = none if loops is None else nodes_in(case, loops.stretches) >= 0
+    return case.memo["expert_loop_nodes"]
 
 
 def _without(waits: Mask, own: Mask) -> Change:
