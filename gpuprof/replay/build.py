@@ -309,16 +309,17 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
     for s in range(len(work.streams)):
         before[edges.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
     started = nodes(start, work.start_ns, start[waiting])
-    if not len(main):
-        # Without a host thread nothing but the round before says when a stream begins.
-        wraps = np.flatnonzero((kind == STREAM) & (source >= target))
-        before[source[wraps]] = started[target[wraps]] - lag[wraps]
+    # Where nothing but the round before says when a stream or a thread begins, that one ended just so.
+    rooted = np.zeros(edges.nodes, bool)
+    rooted[target[source < target]] = True
+    wraps = np.flatnonzero(np.isin(kind, (LANE, STREAM)) & ~rooted[target] & (before[source] == NEVER))
+    before[source[wraps]] = started[target[wraps]] - lag[wraps]
     own = duration.copy()
     last = len(timeline.steps.end_ns) - 1
     step_end = (
         edges.end(pieces.before(np.full(len(steps), timeline.main_thread, np.int32), steps))
         if len(main)
-        else (edges.work(np.full(len(steps), len(work) - 1)))
+        else np.full(len(steps) if edges.nodes else 0, edges.nodes - 1)
     )
     return Graph(
         timeline=timeline,

@@ -19,9 +19,10 @@ from gpuprof.replay.transform import scale as by_resource
 from gpuprof.tracefile.model import I64
 
 EVENT_NS = 2_300.0
-"""What a recorded op or call costs, with shapes recorded: the median over fourteen H200 recordings whose step was
-also timed without a profiler (middle half 2.1 to 2.5 µs), by simulating each with this cost removed until it took the
-measured time."""
+"""What a recorded op or call costs, with shapes recorded, on a host of pace 1: of the values between 1.6 and 2.8 µs
+the one with the least error over 77 H200 recordings (29 of them in benchmarks/profiler_cost.py) whose step was also
+timed without a profiler, by replaying each without it. A cost that goes with the pace fits them better than a fixed one
+or one that goes with its root."""
 FRAME_NS = 700.0
 """A recorded Python frame, from the same program recorded with and without stacks: 18,700 frames a step took 14 ms
 more."""

@@ -60,7 +60,8 @@ class _Items:
         self.ended = np.maximum.accumulate(work.end_ns[self.last])
         self.names = calls.name[call]
         self.blocks = work.blocks[self.work]
-        self.depth = np.arange(len(self.work)) - np.searchsorted(self.ended, self.begun, side="right")
+        done = np.searchsorted(self.ended, self.begun, side="right")
+        self.depth = np.maximum(np.arange(len(self.work)) - done, 0)
         """Items launched and not done when each call began."""
 
 
@@ -74,7 +75,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     waited = (free > items.begun) & (free <= items.returned)
     possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
     left = items.returned - free
-    usual = np.array([own.get(name, 0.0) for name in items.names.tolist()])
+    usual = np.maximum([own.get(name, 0.0) for name in items.names.tolist()], 0.0)
     # What a copy that blocks does itself is told apart from its wait elsewhere.
     own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
     lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)

@@ -80,7 +80,7 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     by_wait = np.isfinite(latest) & (returned - latest - usual_return <= returned - begun - own_ns)
     lag = np.where(by_wait, returned - latest, np.minimum(returned - latest, usual_return))
     lag = np.where(ended < latest[at], np.minimum(returned[at] - ended, usual_return), lag[at])
-    own_ns = np.where(by_wait, np.minimum(own_ns, returned - begun), returned - begun)
+    own_ns = np.maximum(np.where(by_wait, np.minimum(own_ns, returned - begun), returned - begun), 0)
     return SyncEdges(
         piece[at], source, wrapped, np.maximum(lag, 0), dict(zip(piece.tolist(), own_ns.tolist(), strict=True))
     )

@@ -1,0 +1,58 @@
+"""What recording cost each of the recordings whose step was also timed without a profiler.
+
+    python -m benchmarks.profiler_cost [--shared FOLDER]
+
+For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `EVENT_NS`, that gives the
+measured step (a range, as the truth is one), and what the model takes. Steps that the GPU binds tell nothing of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.accuracy import MS, ROOT, cases
+from gpuprof.replay.build import build
+from gpuprof.replay.carried import carried_over
+from gpuprof.replay.collectives import model_collectives
+from gpuprof.replay.overhead import EVENT_NS, ROUNDS, host_pace, recorded_events, without
+from gpuprof.replay.simulate import simulate
+from gpuprof.timeline.timeline import build_timeline
+from gpuprof.tracefile.read import read_recording
+
+SCALES = np.arange(0, 4.01, 0.1)
+TELLING = 0.05
+"""A step that shrinks by less than this for a whole EVENT_NS an event is bound by something else."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
+    args = parser.parse_args()
+    print(f"{'recording':28}{'events':>8}{'pace':>6}{'  cost that gives the measured step, × ' + f'{EVENT_NS:g} ns'}")
+    for case in cases(args.shared):
+        if case.unprofiled_ms is None:
+            continue
+        trace = read_recording(str(case.path)).trace
+        assert trace is not None
+        timeline = build_timeline(trace)
+        assert timeline is not None
+        graph = model_collectives(carried_over(build(timeline)))
+        events = recorded_events(graph)
+        steps = [simulate(without(graph, events.cost_ns(s)), ROUNDS).step_ns / MS for s in SCALES]
+        count = round(float((events.ops + events.calls).sum()) / graph.steps)
+        print(f"{case.name:28}{count:8,}{host_pace(graph):6.2f}  {_told(steps, case.unprofiled_ms)}")
+
+
+def _told(steps: list[float], truth: tuple[float, float]) -> str:
+    if steps[0] - steps[10] < TELLING * steps[0]:
+        return "–"
+    falling = np.minimum.accumulate(steps)[::-1]
+    low, high = (float(np.interp(ms, falling, SCALES[::-1])) for ms in reversed(truth))
+    return f"{low:.2f} to {high:.2f}"
+
+
+if __name__ == "__main__":
+    main()
