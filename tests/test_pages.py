@@ -29,7 +29,7 @@ def test_every_page_says_all_four_things(page):
     assert 5 < len(page.title) < 70 and not page.title.endswith(".")
     for name, _ in SECTIONS:
         text = getattr(page, name).strip()
-        assert len(text) > 80, name
+        assert len(text) > 60, name
         assert max(map(len, text.splitlines())) <= 120, name
 
 

@@ -153,7 +153,7 @@ def copy_own_ns(timeline: Timeline, work: Work, begun: F64) -> F64:
     idle = work.start_ns[rows] - free > CLEAR_NS
     typical = float(np.median(until[idle])) if idle.any() else LATENCY_NS
     # A copy that queued behind other work shows only that it did not take longer than that.
-    own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, work.end_ns[rows] - begun)
+    own[rows] = np.clip(np.where(idle, until, np.minimum(until, typical)), 0, np.maximum(work.end_ns[rows] - begun, 0))
     return own
 
 

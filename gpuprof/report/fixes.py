@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.model import Diagnosis, Finding, Range, Remaining
@@ -32,16 +33,16 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     return flow(items, width)
 
 
-def fixes(diagnosis: Diagnosis, width: int, shown: int) -> list[Text]:
+def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     """Numbered fixes, most gain first: what it is, the step before and after, and what to write."""
     steps = diagnosis.steps
     now = steps and (steps.unprofiled_ns or steps.estimated_ns)
     if not now:
         return []
-    lines = []
+    lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[:shown], 1):
-        head = Text.assemble((f"{number}  ", "bold"), (escape(finding.title), "bold"), "   ", gain(finding, now))
-        lines += [head, *(Text(f"   {escape(line)}", "cyan") for line in finding.fix.splitlines())]
+        head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now))
+        lines.append(_numbered(number, [head, *(Text(escape(line), "cyan") for line in finding.fix.splitlines())]))
     more = diagnosis.findings[shown:]
     if more:
         lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
@@ -52,6 +53,16 @@ def fixes(diagnosis: Diagnosis, width: int, shown: int) -> list[Text]:
         times = _times(both.speedup)
         lines.append(Text.assemble((numbers, "bold"), f" together   {_steps(now, both.step_ns)}   {times}"))
     return lines
+
+
+def _numbered(number: int, lines: list[Text]) -> Table:
+    """Lines behind a number; what wraps stays behind it."""
+    grid = Table.grid(padding=0)
+    grid.add_column(width=3)
+    grid.add_column(overflow="fold")
+    for i, line in enumerate(lines):
+        grid.add_row(Text(str(number) if i == 0 else "", "bold"), line)
+    return grid
 
 
 def gain(finding: Finding, now_ns: float) -> Text:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.model import Diagnosis, Issue
-from gpuprof.report import fixes, run_words, stepbar, words
+from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -67,7 +67,8 @@ def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: s
         _section("quality", _issues(bad)),
         _section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         _section("step", _step(diagnosis, inner)) + _section("2× as fast", fixes.sensitivities(diagnosis, inner)),
-        _section("fixes", fixes.fixes(diagnosis, inner, max(rows, FIXES))),
+        _section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
+        _section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
         _section("GPU waits", _causes(diagnosis, inner))
         + _section("before", _waits(diagnosis, inner))
         + _section("longest", _longest(diagnosis, inner)),
