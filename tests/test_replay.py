@@ -56,12 +56,6 @@ def starts(graph: Graph, rounds: int = 1) -> list[float]:
     return simulate(graph, rounds).start_ns[gpu_nodes(graph)].tolist()
 
 
-def edges_to(graph: Graph, node: int, kind: int) -> list[tuple[int, float]]:
-    """(source, lag) of the edges of one kind into a node."""
-    rows = range(graph.edges.first[node], graph.edges.first[node + 1])
-    return [(int(graph.edges.source[e]), float(graph.edges.lag_ns[e])) for e in rows if graph.edges.kind[e] == kind]
-
-
 # ---- by hand
 
 
@@ -373,11 +367,39 @@ def a_lost_launch_while_the_thread_stands_still(t: TraceBuilder) -> None:
     t.op("aten::add", 800 * US, 900 * US)
 
 
+def a_pass_of_two_threads(t: TraceBuilder) -> None:
+    """Of two devices, one after the other: the second begins 50 µs after the first has ended."""
+    t.step(0, 0, 1000 * US)
+    t.op("aten::sum", 0, 100 * US, **{"Sequence number": 1, "Fwd thread id": 0})
+    node, backward = "autograd::engine::evaluate_function: SumBackward0", {"Sequence number": 1, "Fwd thread id": 1}
+    t.op(node, 120 * US, 300 * US, AUTOGRAD, **backward).op(node, 350 * US, 500 * US, AUTOGRAD + 1, **backward)
+    t.launch("gemm_a", (130 * US, 136 * US), (138 * US, 148 * US), tid=AUTOGRAD)
+    t.launch("gemm_b", (360 * US, 366 * US), (369 * US, 400 * US), tid=AUTOGRAD + 1, device=1)
+    t.op("aten::add", 800 * US, 900 * US).launch("gemm_c", (810 * US, 816 * US), (819 * US, 830 * US))
+
+
+def a_pass_of_two_threads_at_once(t: TraceBuilder) -> None:
+    t.step(0, 0, 1000 * US)
+    t.op("aten::sum", 0, 100 * US, **{"Sequence number": 1, "Fwd thread id": 0})
+    node, backward = "autograd::engine::evaluate_function: SumBackward0", {"Sequence number": 1, "Fwd thread id": 1}
+    t.op(node, 120 * US, 300 * US, AUTOGRAD, **backward).op(node, 150 * US, 500 * US, AUTOGRAD + 1, **backward)
+    t.launch("gemm_a", (200 * US, 206 * US), (209 * US, 248 * US), tid=AUTOGRAD)
+    t.launch("gemm_b", (160 * US, 166 * US), (169 * US, 400 * US), tid=AUTOGRAD + 1, device=1)
+    t.op("aten::add", 800 * US, 900 * US).launch("gemm_c", (810 * US, 816 * US), (819 * US, 830 * US))
+
+
+def a_stream_that_nothing_was_seen_launched_on(t: TraceBuilder) -> None:
+    whole(t).launch("gemm_a", (20 * US, 26 * US), (30 * US, 90 * US))
+    t.gpu("lost", 40 * US, 60 * US, stream=13).call("cudaDeviceSynchronize", 100 * US, 103 * US)
+    t.launch("gemm_b", (120 * US, 126 * US), (129 * US, 190 * US))
+
+
 ODD = (
     several_streams_in_a_graph, two_threads_that_launch, only_gpu_work, no_calls, no_ops, no_gpu_work, only_a_step,
     a_step_without_length, all_outside_of_the_steps, kernels_before_their_launch, no_time_at_all,
     times_that_run_backwards, three_devices, work_of_the_step_before, launches_that_were_lost,
-    a_lost_launch_while_the_thread_stands_still,
+    a_lost_launch_while_the_thread_stands_still, a_pass_of_two_threads, a_pass_of_two_threads_at_once,
+    a_stream_that_nothing_was_seen_launched_on,
 )  # fmt: skip
 
 
@@ -439,7 +461,10 @@ def any_recordings(draw: st.DrawFn) -> TraceBuilder:
         number = draw(st.integers(1, 12))
         trace.call(draw(st.sampled_from(names)), begin, begin + took, tid, number)
         for _ in range(draw(st.integers(0, 2))):
-            start, name = draw(at), draw(st.sampled_from(("gemm", "Memcpy DtoH (Device -> Pageable)", "ncclDevKernel_AllReduce")))
+            start, name = (
+                draw(at),
+                draw(st.sampled_from(("gemm", "Memcpy DtoH (Device -> Pageable)", "ncclDevKernel_AllReduce"))),
+            )
             stream, device = draw(st.sampled_from((7, 13))), draw(st.integers(0, 1))
             lost = draw(st.integers(0, 3)) == 3
             trace.gpu(
@@ -458,7 +483,7 @@ def check_total(trace: TraceBuilder, folder: Path) -> None:
     assert (graph.duration_ns >= 0).all()
     if not len(graph):
         return
-    for one in (graph, carried_over(graph), scale(graph, host=0.5, device=0.5), scale(graph, device=2)):
+    for one in (graph, scale(graph, host=0.5, device=0.5), scale(graph, device=2)):
         looped = simulate(one, 2)
         assert np.isfinite(looped.start_ns).all()
         assert np.isfinite(looped.end_ns).all()

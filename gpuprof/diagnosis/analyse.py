@@ -15,9 +15,10 @@ from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import F64, Graph
-from gpuprof.replay.overhead import Removal, remove_profiler
+from gpuprof.replay.overhead import ROUNDS, Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import simulate
+from gpuprof.replay.transform import scale
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
 
@@ -26,6 +27,10 @@ WORST_ERROR = 0.05
 UNLAUNCHED = 0.25
 """With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
 replayed."""
+
+UNEXPLAINED = 0.25
+"""The same for time that no work accounts for. Recordings of known programs have 0 to 0.03; above this lie only those
+that miss most of what their GPUs waited for (0.67 and 0.83)."""
 
 _CODES: dict[str | None, int] = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
@@ -58,6 +63,10 @@ def analyse(
     if lost > UNLAUNCHED:
         text = f"{100 * lost:.0f} % of the GPU's time is in work whose launch was not recorded"
         return Replay(error, False, text), None
+    unknown = 1 - _explained(graph)
+    if unknown > UNEXPLAINED:
+        text = f"{100 * unknown:.0f} % of the step passes in waits that the recording does not explain"
+        return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
     found = sensitivities(removal.graph, bound_parts(timeline, roofline) if roofline else None)
     replay = Replay(error, True, steps=graph.steps)
@@ -70,6 +79,13 @@ def replay_error(graph: Graph) -> float:
     recorded = (graph.timeline.steps.end_ns - low).astype(np.float64)
     found = simulate(graph).step_end_ns
     return float(np.abs(found - recorded).max() / recorded[-1])
+
+
+def _explained(graph: Graph) -> float:
+    """The part of a step that its work accounts for: with all work twice as fast a step of nothing else is halved."""
+    step = simulate(graph, ROUNDS).step_ns
+    faster = scale(graph, host=0.5, input=0.5, transfer=0.5, communication=0.5, device=0.5)
+    return 2 * (1 - simulate(faster, ROUNDS).step_ns / step) if step > 0 else 0.0
 
 
 def _unlaunched_share(timeline: Timeline) -> float:

@@ -70,7 +70,9 @@ def build(timeline: Timeline) -> Graph:
     _host_edges(edges, pieces, handovers, timeline)
     _work_edges(edges, pieces, work, begun, copy_own, timeline, event_edges(timeline, work, kinds))
     edges.add(QUEUE, edges.piece(work.piece[queue.work]), edges.work(queue.source), queue.lag_ns)
-    edges.add(SYNC, edges.wait(syncs.piece), edges.work(syncs.source), syncs.lag_ns)
+    # Of a stream whose last work was not seen launched nothing says whether that is this round's.
+    known = ~syncs.wrapped | (edges.work(syncs.source) > edges.wait(syncs.piece))
+    edges.add(SYNC, edges.wait(syncs.piece[known]), edges.work(syncs.source[known]), syncs.lag_ns[known])
     edges.add(
         COPY,
         edges.wait(work.piece[blocked]),
@@ -121,7 +123,9 @@ class _Edges:
     def work(self, index: I64) -> I64:
         return self._work[index]
 
-    def add(self, kind: int, target: I64, source: I64, lag_ns: F64 | float = 0.0, from_start: bool | Mask = False) -> None:
+    def add(
+        self, kind: int, target: I64, source: I64, lag_ns: F64 | I64 | float = 0.0, from_start: bool | Mask = False
+    ) -> None:
         shape = len(target)
         self._columns.append(
             (
@@ -143,7 +147,7 @@ def _durations(pieces: Pieces, work: Work, low: int) -> F64:
     return np.where(pieces.waits, 0, pieces.end_ns - pieces.start_ns).astype(np.float64)
 
 
-def _host_edges(edges: _Edges, pieces: Pieces, handovers: list[tuple[int, int]], timeline: Timeline) -> None:
+def _host_edges(edges: _Edges, pieces: Pieces, handovers: list[tuple[int, int, int]], timeline: Timeline) -> None:
     following = np.flatnonzero(~pieces.first)
     edges.add(LANE, edges.piece(following), edges.end(following - 1))
     edges.add(LANE, edges.wait(edges.waiting), edges.piece(edges.waiting))
@@ -151,10 +155,10 @@ def _host_edges(edges: _Edges, pieces: Pieces, handovers: list[tuple[int, int]],
     last = np.append(first[1:], len(pieces)) - 1 if len(first) else first
     edges.add(LANE, edges.piece(first), edges.end(last))
     if handovers:
-        source, target = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
-        edges.add(HANDOVER, edges.piece(target), edges.end(source))
+        source, target, lag = (np.array(column, np.int64) for column in zip(*handovers, strict=True))
+        edges.add(HANDOVER, edges.piece(target), edges.end(source), lag)
     # A thread that nobody hands over to begins where the main one was when it began.
-    called = {int(pieces.lane[target]) for _, target in handovers}
+    called = {int(pieces.lane[target]) for _, target, _ in handovers}
     free = np.array([i for i in first if pieces.lane[i] not in {*called, timeline.main_thread}], np.int64)
     if len(free) and timeline.main_thread >= 0:
         at = pieces.active(timeline.main_thread, pieces.start_ns[free])

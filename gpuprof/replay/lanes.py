@@ -81,8 +81,9 @@ def driving_threads(timeline: Timeline) -> list[int]:
     return list(dict.fromkeys(int(t) for t in threads))
 
 
-def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[tuple[int, int]]]:
-    """All driving threads of the window as pieces, and the handovers between them: (piece, piece that follows it)."""
+def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[tuple[int, int, int]]]:
+    """All driving threads of the window as pieces, and the handovers between them: (piece, piece that
+    follows it, ns from the end of the one to the start of the other)."""
     trace, (low, high) = timeline.trace, timeline.window
     calls = nest(trace.calls.thread, trace.calls.start_ns, trace.calls.end_ns)
     threads = driving_threads(timeline)
@@ -159,7 +160,7 @@ def _passes(timeline: Timeline, calls: Nesting, threads: list[int]) -> list[Pass
     return sorted(passes, key=lambda p: p.start_ns)
 
 
-def _handovers(pieces: Pieces, main: int, one: Pass) -> list[tuple[int, int]]:
+def _handovers(pieces: Pieces, main: int, one: Pass) -> list[tuple[int, int, int]]:
     """The pass begins when the main thread has come to it, and that one goes on when all of it has ended."""
 
     def find(look, thread: int, t: int) -> int:
@@ -171,8 +172,9 @@ def _handovers(pieces: Pieces, main: int, one: Pass) -> list[tuple[int, int]]:
     for thread, start, end in one.lanes:
         begin = find(pieces.at, thread, start)
         if caller >= 0:
-            pairs.append((caller, begin))
-        pairs.append((find(pieces.before, thread, end), waiting))
+            # What lies between is recorded nowhere: a thread that wakes up.
+            pairs.append((caller, begin, start - int(pieces.end_ns[caller])))
+        pairs.append((find(pieces.before, thread, end), waiting, 0))
         # A further lane is called by the one that runs before it.
         following = [lane for lane in one.lanes if lane[1] > start]
         if following:
