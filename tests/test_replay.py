@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_recording, read_trace
 
 US = 1_000
+FORWARD: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 0}
+BACKWARD: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 1}
 ORIGIN = 1_700_000_000_000_000_000
 """Recorded times are Unix times: so large that a float no longer tells single nanoseconds apart."""
 
@@ -157,14 +160,34 @@ def test_a_held_up_call_does_not_hold_its_kernel(tmp_path: Path):
     assert starts(scale(graph, host=0.5)) == [56 * US], "not before its call begins"
 
 
+def test_calls_that_return_late_do_not_hold_what_is_queued(tmp_path: Path):
+    """On this host every launch returns long after its kernel could begin."""
+    trace = TraceBuilder().step(0, 0, 1000 * US)
+    for begin in range(50, 550, 100):
+        trace.launch("gemm", (begin * US, (begin + 20) * US), ((begin + 5) * US, (begin + 7) * US))
+    trace.launch("gemm", (600 * US, 620 * US), (605 * US, 805 * US))
+    trace.launch("gemm", (630 * US, 650 * US), (806 * US, 810 * US))
+    graph = graph_of(trace, tmp_path)
+    assert starts(graph)[-1] == 806 * US
+    assert starts(scale(graph, device=0.5))[-1] == 706 * US
+
+
+def test_work_whose_launch_was_lost_keeps_its_place_on_its_stream(tmp_path: Path):
+    trace = TraceBuilder()
+    launches_that_were_lost(trace)
+    graph = graph_of(trace, tmp_path)
+    assert starts(scale(graph, device=0.5)) == [(100 + 26 * k) * US for k in range(12)]
+    assert starts(scale(graph, device=2)) == [(100 + 98 * k) * US for k in range(12)]
+
+
 def test_a_backward_pass_is_waited_for(tmp_path: Path):
     trace = (
         TraceBuilder()
         .step(0, 0, 400 * US)
-        .op("aten::sum", 0, 100 * US, **{"Sequence number": 1, "Fwd thread id": 0})
+        .op("aten::sum", 0, 100 * US, **FORWARD)
         .op(
             "autograd::engine::evaluate_function: SumBackward0", 120 * US, 300 * US, AUTOGRAD,
-            **{"Sequence number": 1, "Fwd thread id": 1},
+            **BACKWARD,
         )
         .op("Optimizer.step#SGD.step", 300 * US, 350 * US)
     )  # fmt: skip
@@ -180,7 +203,7 @@ def test_a_backward_pass_is_waited_for(tmp_path: Path):
 
 
 def loop(host: int, device: int, queue: int, kernels: int = 8, own: int = 2, gap: int = 1, latency: int = 3) -> Graph:
-    """One round: launches of `host` ns of work and `own` ns of call each, kernels of `device` ns, a queue of `queue`."""
+    """One round: launches of `host` ns of work and `own` ns of call each, kernels of `device` ns, `queue` at most."""
     base = np.arange(kernels) * 3
     work, call, kernel = base, base + 1, base + 2
     n = 3 * kernels
@@ -262,7 +285,7 @@ def whole(trace: TraceBuilder) -> TraceBuilder:
 def several_streams_in_a_graph(t: TraceBuilder) -> None:
     whole(t).call("cudaGraphLaunch", 20 * US, 40 * US, correlation=9)
     for k, (stream, begin, end) in enumerate(((7, 50, 90), (13, 92, 150), (7, 93, 120), (20, 152, 160), (7, 162, 170))):
-        t.gpu(f"gemm_{k}", begin * US, end * US, stream=stream, correlation=9, **{"graph node id": k + 1})
+        t.gpu(f"gemm_{k}", begin * US, end * US, stream=stream, correlation=9)
 
 
 def two_threads_that_launch(t: TraceBuilder) -> None:
@@ -359,9 +382,9 @@ def launches_that_were_lost(t: TraceBuilder) -> None:
 
 def a_lost_launch_while_the_thread_stands_still(t: TraceBuilder) -> None:
     t.step(0, 0, 1000 * US)
-    t.op("aten::sum", 0, 100 * US, **{"Sequence number": 1, "Fwd thread id": 0})
+    t.op("aten::sum", 0, 100 * US, **FORWARD)
     node = "autograd::engine::evaluate_function: SumBackward0"
-    t.op(node, 120 * US, 700 * US, AUTOGRAD, **{"Sequence number": 1, "Fwd thread id": 1})
+    t.op(node, 120 * US, 700 * US, AUTOGRAD, **BACKWARD)
     t.launch("gemm_a", (130 * US, 136 * US), (138 * US, 148 * US), tid=AUTOGRAD)
     t.gpu("lost", 400 * US, 450 * US).gpu("lost", 500 * US, 550 * US, stream=13)
     t.op("aten::add", 800 * US, 900 * US)
@@ -370,9 +393,9 @@ def a_lost_launch_while_the_thread_stands_still(t: TraceBuilder) -> None:
 def a_pass_of_two_threads(t: TraceBuilder) -> None:
     """Of two devices, one after the other: the second begins 50 µs after the first has ended."""
     t.step(0, 0, 1000 * US)
-    t.op("aten::sum", 0, 100 * US, **{"Sequence number": 1, "Fwd thread id": 0})
-    node, backward = "autograd::engine::evaluate_function: SumBackward0", {"Sequence number": 1, "Fwd thread id": 1}
-    t.op(node, 120 * US, 300 * US, AUTOGRAD, **backward).op(node, 350 * US, 500 * US, AUTOGRAD + 1, **backward)
+    t.op("aten::sum", 0, 100 * US, **FORWARD)
+    node = "autograd::engine::evaluate_function: SumBackward0"
+    t.op(node, 120 * US, 300 * US, AUTOGRAD, **BACKWARD).op(node, 350 * US, 500 * US, AUTOGRAD + 1, **BACKWARD)
     t.launch("gemm_a", (130 * US, 136 * US), (138 * US, 148 * US), tid=AUTOGRAD)
     t.launch("gemm_b", (360 * US, 366 * US), (369 * US, 400 * US), tid=AUTOGRAD + 1, device=1)
     t.op("aten::add", 800 * US, 900 * US).launch("gemm_c", (810 * US, 816 * US), (819 * US, 830 * US))
@@ -380,9 +403,9 @@ def a_pass_of_two_threads(t: TraceBuilder) -> None:
 
 def a_pass_of_two_threads_at_once(t: TraceBuilder) -> None:
     t.step(0, 0, 1000 * US)
-    t.op("aten::sum", 0, 100 * US, **{"Sequence number": 1, "Fwd thread id": 0})
-    node, backward = "autograd::engine::evaluate_function: SumBackward0", {"Sequence number": 1, "Fwd thread id": 1}
-    t.op(node, 120 * US, 300 * US, AUTOGRAD, **backward).op(node, 150 * US, 500 * US, AUTOGRAD + 1, **backward)
+    t.op("aten::sum", 0, 100 * US, **FORWARD)
+    node = "autograd::engine::evaluate_function: SumBackward0"
+    t.op(node, 120 * US, 300 * US, AUTOGRAD, **BACKWARD).op(node, 150 * US, 500 * US, AUTOGRAD + 1, **BACKWARD)
     t.launch("gemm_a", (200 * US, 206 * US), (209 * US, 248 * US), tid=AUTOGRAD)
     t.launch("gemm_b", (160 * US, 166 * US), (169 * US, 400 * US), tid=AUTOGRAD + 1, device=1)
     t.op("aten::add", 800 * US, 900 * US).launch("gemm_c", (810 * US, 816 * US), (819 * US, 830 * US))
@@ -390,7 +413,7 @@ def a_pass_of_two_threads_at_once(t: TraceBuilder) -> None:
 
 def a_stream_that_nothing_was_seen_launched_on(t: TraceBuilder) -> None:
     whole(t).launch("gemm_a", (20 * US, 26 * US), (30 * US, 90 * US))
-    t.gpu("lost", 40 * US, 60 * US, stream=13).call("cudaDeviceSynchronize", 100 * US, 103 * US)
+    t.gpu("lost", 40 * US, 101 * US, stream=13).call("cudaDeviceSynchronize", 100 * US, 103 * US)
     t.launch("gemm_b", (120 * US, 126 * US), (129 * US, 190 * US))
 
 
@@ -404,7 +427,7 @@ ODD = (
 
 
 def check_sound(graph: Graph, slack_ns: float = 0.5) -> None:
-    """It replays as recorded; whatever is done to it, all times are times, and nothing gets faster by waiting longer."""
+    """It replays as recorded; whatever is done to it, all times are times, and a faster host takes no longer."""
     schedule = simulate(graph)
     nodes = graph.on_gpu
     assert np.abs(schedule.start_ns - graph.recorded_start_ns)[nodes].max(initial=0) <= slack_ns
@@ -451,12 +474,12 @@ def any_recordings(draw: st.DrawFn) -> TraceBuilder:
     for number in range(draw(st.integers(0, 2))):
         trace.step(number, number * 150, number * 150 + 150)
     names = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpy", "cudaDeviceSynchronize", "cudaStreamSynchronize",
-             "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaGraphLaunch", "cudaFree")  # fmt: skip
+             "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaGraphLaunch",
+             "cudaFree")  # fmt: skip
     for _ in range(draw(st.integers(1, 14))):
         begin, took, tid = draw(at), draw(st.integers(-2, 80)), draw(st.sampled_from((MAIN, AUTOGRAD, 300)))
         if draw(st.integers(0, 3)) == 3:
-            backward = {"Sequence number": 1, "Fwd thread id": 1}
-            trace.op("MmBackward0" if tid == AUTOGRAD else "aten::mm", begin, begin + took, tid, **backward)
+            trace.op("MmBackward0" if tid == AUTOGRAD else "aten::mm", begin, begin + took, tid, **BACKWARD)
             continue
         number = draw(st.integers(1, 12))
         trace.call(draw(st.sampled_from(names)), begin, begin + took, tid, number)
@@ -483,7 +506,7 @@ def check_total(trace: TraceBuilder, folder: Path) -> None:
     assert (graph.duration_ns >= 0).all()
     if not len(graph):
         return
-    for one in (graph, scale(graph, host=0.5, device=0.5), scale(graph, device=2)):
+    for one in (graph, carried_over(graph), scale(graph, host=0.5, device=0.5), scale(graph, device=2)):
         looped = simulate(one, 2)
         assert np.isfinite(looped.start_ns).all()
         assert np.isfinite(looped.end_ns).all()
@@ -506,7 +529,9 @@ def test_thousands_of_any_recordings_replay(tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize("trace", WHOLE)
 def test_recordings_replay_as_they_ran(trace: Path | str):
-    timeline = build_timeline(read_recording(resolve(trace)).trace)
+    recorded = read_recording(resolve(trace)).trace
+    assert recorded is not None
+    timeline = build_timeline(recorded)
     if timeline is None:
         return
     graph = build(timeline)

@@ -509,6 +509,9 @@ FULL: dict[str, list[Instruction]] = {
     "a copy that blocks and meets a full queue": [
         Launch(7, 60_000), *launches(7, 4, 200), Launch(7, 40_000, "copy", blocking=True), Cpu(400)
     ],
+    "a copy that blocks, whose launch is slow, after it met a full queue": [
+        Launch(7, 60_000), *launches(7, 3, 200), Launch(7, 40_000, "copy", blocking=True), Cpu(400)
+    ],
 }  # fmt: skip
 """The same, with a queue of four."""
 
@@ -517,7 +520,7 @@ FULL: dict[str, list[Instruction]] = {
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "ahead"])
 def test_the_replay_knows(name: str, ahead: bool, tmp_path: Path):
     """Behind what shows the machine, and, `ahead`, behind a long kernel too, so that other edges bind."""
-    machine = REAL if name in ALONE else replace(REAL, queue_items=4)
+    machine = REAL if name in ALONE else replace(REAL, queue_items=4, copy_own_ns=60_000)
     shown = showing(machine, (7, 13), 4, 25_000, 400, device_sync=True)
     body = [*launches(7, int(ahead), 300_000), *(ALONE.get(name) or FULL[name])]
     steps = ((*shown, *body), (Cpu(2000), *body))

@@ -11,6 +11,7 @@ from gpuprof.replay.graph import (
     COPY,
     DEVICE,
     EVENT,
+    F64,
     GRAPH,
     HANDOVER,
     HOST,
@@ -23,7 +24,6 @@ from gpuprof.replay.graph import (
     STREAM,
     SYNC,
     TRANSFER,
-    F64,
     Graph,
     Mask,
     edges_of,
@@ -32,7 +32,7 @@ from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, bind, usual
 from gpuprof.replay.lanes import Pieces, cut_lanes
 from gpuprof.replay.queues import QueueEdges, queue_edges
 from gpuprof.replay.waits import event_edges, near_edges, sync_edges
-from gpuprof.replay.work import Work, copy_own_ns, place_work, previous_of
+from gpuprof.replay.work import Work, copy_own_ns, place_work
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.timeline.phases import DATA
 from gpuprof.timeline.timeline import Timeline
@@ -289,7 +289,7 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: _Edges, dur
     waiting = edges.waiting
     target, source, lag, from_start, kind = edges.columns()
 
-    def nodes(of_pieces, of_work, of_waits):
+    def nodes(of_pieces, of_work, of_waits) -> np.ndarray:
         return np.concatenate([of_pieces, of_work, of_waits])[edges.order]
 
     start, end = (pieces.start_ns - low).astype(np.float64), (pieces.end_ns - low).astype(np.float64)

@@ -69,7 +69,7 @@ def carried_over(graph: Graph) -> Graph:
 
 def _queued(graph: Graph) -> tuple[Mask, I64]:
     """Nodes of work whose launch was not recorded and that runs before all launched work of its stream, and for these
-    the last launched node of that stream."""
+    the last node of that stream that is not."""
     gpu = graph.timeline.trace.gpu
     nodes = np.flatnonzero(graph.on_gpu)
     rows = graph.gpu_row[nodes]
@@ -84,7 +84,7 @@ def _queued(graph: Graph) -> tuple[Mask, I64]:
         queued = mine[
             (graph.call[mine] < 0) & (graph.recorded_start_ns[mine] < graph.recorded_start_ns[launched].min())
         ]
-        lost[queued], last[queued] = True, launched[-1]
+        lost[queued], last[queued] = True, np.setdiff1d(mine, queued)[-1]
     return lost, last
 
 

@@ -110,7 +110,7 @@ def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[tuple[int, int, int]]]:
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     first = np.ones(len(columns[0]), bool)
     first[1:] = columns[0][1:] != columns[0][:-1]
-    pieces = Pieces(*columns, first)
+    pieces = Pieces(*columns, first=first)
     return pieces, [pair for p in passes for pair in _handovers(pieces, main, p)]
 
 

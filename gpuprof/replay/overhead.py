@@ -210,7 +210,7 @@ def remove_profiler(
     if measured_ns is None:
         reduced, step = at(pace)
         (slower, slow), (quicker, fast) = at(pace / SPREAD), at(pace * SPREAD)
-        low, high = _wider(step, fast), _wider(step, slow)
+        low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
         return Removal(reduced, step, low, high, False, pace * per_step, pace, quicker, slower)
     scale = _bisect(lambda s: at(s)[1], 0.0, MOST * pace, measured_ns)
     reduced, step = at(scale)
@@ -224,10 +224,11 @@ def remove_profiler(
     )  # fmt: skip
 
 
-def _wider(step: float, bound: float) -> float:
-    """The bound of an interval, moved away from the middle by the noise between processes."""
-    away = np.hypot(np.log(bound / step), np.log1p(NOISE))
-    return float(step * np.exp(away if bound > step else -away))
+def _wider(step: float, bound: float, side: int) -> float:
+    """The bound of an interval on one side of the step, moved away from it by the noise between processes."""
+    if step <= 0 or bound <= 0:
+        return step
+    return float(step * np.exp(side * np.hypot(np.log(bound / step), np.log1p(NOISE))))
 
 
 def _bisect(step_of, low: float, high: float, target: float) -> float:

@@ -84,12 +84,12 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
         blocks &= kinds.blocking_copy[call] & (calls.end_ns[call] >= gpu.end_ns[rows])
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
-        call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched, previous=previous_of(stream),
-        carried_ns=_carried(timeline, pairs, low), blocks=blocks,
+        call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,
+        previous=previous_of(stream), carried_ns=_carried(timeline, pairs, low), blocks=blocks,
     )  # fmt: skip
 
 
-def _moments(begun: I64, lost: Mask, start: I64, stream: I64) -> I64:
+def _moments(begun: I64, lost: Mask, start: I64, stream: np.ndarray) -> I64:
     """Where work stands in the order of launches; what was not seen launched stays in the order of its stream."""
     moment = begun.copy()
     if not lost.any():
