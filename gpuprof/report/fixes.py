@@ -70,7 +70,7 @@ def gain(finding: Finding, now_ns: float) -> Text:
     if finding.work != 1.0:
         change = finding.step_ns.expected / now_ns
         step = "same step" if abs(change - 1) < SAME else f"step {_steps(now_ns, finding.step_ns)}"
-        return Text(f"{step}, {finding.work:g}× the work   {_times(finding.speedup)}")
+        return Text(f"{step}, {_factor(finding.work)} the work   {_times(finding.speedup)}")
     return Text(f"{_steps(now_ns, finding.step_ns)}   {_times(finding.speedup)}")
 
 
@@ -81,6 +81,11 @@ def _steps(now_ns: float, then: Range) -> str:
 def _times(speedup: Range) -> str:
     low, high = (f"{value:.1f}" if value < 10 else f"{value:.0f}" for value in (speedup.low, speedup.high))
     return f"{low}×" if low == high else f"{low}–{high}×"
+
+
+def _factor(value: float) -> str:
+    """`8×`, `2.1×`."""
+    return f"{value:.0f}×" if value >= 9.95 or abs(value - round(value)) < 0.05 else f"{value:.1f}×"
 
 
 def footer(diagnosis: Diagnosis) -> str:
