@@ -2,8 +2,9 @@
 
     python -m benchmarks.profiler_cost [--shared FOLDER]
 
-For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `EVENT_NS`, that gives the
-measured step (a range, as the truth is one), and what the model takes. Steps that the GPU binds tell nothing of it.
+For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `EVENT_NS`, that gives
+the measured step (a range, as the truth is one), and what the model takes. Steps that the GPU binds tell nothing of
+it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python -m benchmarks.replay [TRACE] [--events 100000]
 
-Steps of a recording (else of a generated one) with about so many events are built into a graph and replayed with something
-changed, 25 times. Medians of several rounds; the first call, which compiles, is left out.
+Steps of a recording (else of a generated one) with about so many events are built into a graph and replayed with
+something changed, 25 times. Medians of several rounds; the first call, which compiles, is left out.
 """
 
 from __future__ import annotations

@@ -449,7 +449,7 @@ def test_without_checkpointing_the_repeated_forward_goes(tmp_path):
     proposal = only(recompute, case)
     assert case.step_ns / US == pytest.approx(7000, rel=0.01)
     assert after_us(case, proposal) == pytest.approx(5000, rel=0.02)
-    assert "does not tell the present peak" in proposal.fix
+    assert "the present peak was not recorded" in proposal.fix
 
 
 def test_checkpointing_stays_where_the_memory_is_needed(tmp_path):

@@ -362,7 +362,7 @@ def test_without_the_wait_the_host_runs_ahead(tmp_path):
     assert freed == pytest.approx(50 * (100 * US + GAP) + 50 * (10 * US + GAP), rel=0.03)
     assert freed == pytest.approx(_queued(tmp_path, waits=False).step_ns, rel=0.03)
     assert "aten::item" in proposal.evidence[0].text
-    assert proposal.evidence[0].text.startswith("1 reads")
+    assert proposal.evidence[0].text.startswith("values read from the GPU: 1 a step")
 
 
 def test_a_wait_that_finds_the_gpu_idle_is_no_finding(tmp_path):

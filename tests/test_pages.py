@@ -57,7 +57,9 @@ def test_explain_lists_all(capsys):
     assert code == 0 and [line.split()[0] for line in out.splitlines()] == [page.id for page in PAGES]
 
 
-@pytest.mark.parametrize(("word", "says"), [("compil", "did you mean compile"), ("\x1b[31mx", "\\x1b[31mx"), ("zzz", "lists them all")])
+@pytest.mark.parametrize(
+    ("word", "says"), [("compil", "did you mean compile"), ("\x1b[31mx", "\\x1b[31mx"), ("zzz", "lists them all")]
+)
 def test_explain_knows_no_such_finding(capsys, word, says):
     code, out, err = run(capsys, "explain", word)
     assert (code, out) == (2, "") and says in err and err.count("\n") == 1
