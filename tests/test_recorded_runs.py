@@ -179,3 +179,16 @@ def test_nothing_names_a_machine():
     places = re.compile(r"/(?!home/user)(tmp|root|opt|home|usr|mnt)\b|host_?name", re.IGNORECASE)
     for path in [*RUNS.glob("*/*.json"), *RUNS.glob("*/*.jsonl")]:
         assert not places.search(path.read_text()), path
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_replayed_step_is_the_measured_one(name):
+    """The profiler's cost is fitted to the run's baseline, and the step's parts sum to it."""
+    diagnosis = diagnosed(name)
+    assert diagnosis.steps.estimated_ns == pytest.approx(diagnosis.steps.unprofiled_ns, rel=0.01)
+    (device,) = diagnosis.devices_estimated
+    parts = (device.compute_ns, device.communication_ns, device.copy_ns, device.idle_ns)
+    assert sum(parts) == device.step_ns == diagnosis.steps.unprofiled_ns
+    assert sum(cause.ns for cause in device.idle_by_cause) == device.idle_ns
+    assert diagnosis.replay.shown and diagnosis.replay.error < 0.01
+    assert diagnosis.findings and all(f.fix and f.evidence for f in diagnosis.findings)
