@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from gpuprof.replay.graph import Mask
 from gpuprof.tracefile.model import ABSENT, I64, MEMCPY, Trace
 

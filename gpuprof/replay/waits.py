@@ -42,14 +42,14 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     trace, (low, high) = timeline.trace, timeline.window
     calls = trace.calls
     waits = kinds.waits_device | kinds.waits_stream | kinds.waits_event
-    rows = np.flatnonzero(waits & (calls.start_ns >= low) & (calls.end_ns <= high))
+    # Without a piece of host work there is nothing that could wait.
+    rows = np.flatnonzero(waits & (calls.start_ns >= low) & (calls.end_ns <= high) & (len(pieces) > 0))
     piece = pieces.before(calls.thread[rows], calls.end_ns[rows])
-    own = (piece >= 0) & (pieces.call[piece] == rows)
+    own = piece >= 0
+    own[own] = pieces.call[piece[own]] == rows[own]
     rows, piece = rows[own], piece[own]
-    rows, piece = (
-        rows[np.argsort(calls.start_ns[rows], kind="stable")],
-        piece[np.argsort(calls.start_ns[rows], kind="stable")],
-    )
+    order = np.argsort(calls.start_ns[rows], kind="stable")
+    rows, piece = rows[order], piece[order]
     begun = (calls.start_ns[rows] - low).astype(np.float64)
     returned = (calls.end_ns[rows] - low).astype(np.float64)
     stream, moment = _what_for(timeline, work, kinds, rows, begun)

@@ -62,7 +62,7 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     rows = timeline.members
     call = links.call[rows]
     piece = np.full(len(rows), -1, np.int64)
-    linked = np.flatnonzero(call >= 0)
+    linked = np.flatnonzero((call >= 0) & (len(pieces) > 0))
     at = pieces.before(calls.thread[call[linked]], calls.end_ns[call[linked]])
     same = (at >= 0) & ((pieces.call[at] == call[linked]) | (pieces.end_ns[at] == calls.end_ns[call[linked]]))
     piece[linked[same]] = at[same]
