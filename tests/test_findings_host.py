@@ -285,6 +285,8 @@ def test_graphs_on_top_of_compiled_code(tmp_path):
     # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
     step = case.step_of(proposal.change(case.graph))
     assert step == pytest.approx(500 * (3 * US + cuda_graphs.NEXT_NS), rel=0.05)
+    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * cuda_graphs.GRAPH_NS[1]]
+    assert host[0] == pytest.approx(host[1], abs=50 * US)  # two launches, and what is not in the regions
 
 
 # -- a larger batch

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.replay.graph import Mask
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import ANNOTATION, I64, OP
+from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, OP
 
 _ENGINE = "autograd::engine::evaluate_function"
 USUAL_LAUNCH_NS = 8_000.0
@@ -19,6 +20,24 @@ host, and half as much again for what Python does between two."""
 
 FEW_LAUNCHES = 20
 """Fewer launches than this tell nothing about the usual one."""
+MOST_LONG = 1 << 40
+"""No side of a tensor is this long: an element of a byte each would be a terabyte."""
+
+
+def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
+    """Shapes of an op's arguments by position, from the id of the recorded text; None for what is no tensor. Nothing
+    where they were not recorded, or the text is damaged."""
+    if text == NO_TEXT:
+        return []
+    try:
+        found = msgspec.json.decode(case.trace.text(text) or "null")
+    except (msgspec.DecodeError, RecursionError):
+        return []
+    return [tuple(shape) if _is_shape(shape) else None for shape in found] if isinstance(found, list) else []
+
+
+def _is_shape(value: object) -> bool:
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < MOST_LONG for n in value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,25 +49,45 @@ def _predicted(case: Case) -> list[_Predicted]:
 
 
 def predict(case: Case, proposal: Proposal) -> Range:
-    """The step after a fix with its 80 % interval, ns.
+    """The step after a fix with its 80 % interval, ns."""
+    return _together(case, [proposal])
 
-    Independent sources of uncertainty add up as squares of logarithms: how well the fix works (its best and worst
-    case), what the profiler cost, and the noise between processes.
+
+def _together(case: Case, proposals: list[Proposal]) -> Range:
+    """The step after some fixes with its 80 % interval, ns.
+
+    Independent sources of uncertainty add up as squares of logarithms: how well each fix works (its best and worst
+    case, the others being as expected), what the profiler cost, and, once for all, the noise between processes.
     """
+    ordered, least = _in_order(proposals), _least_ns(proposals)
+    usual = [p.change for p in ordered]
 
-    def step(change: Change, graph: Graph) -> float:
-        return max(simulate(change(graph), ROUNDS).step_ns, proposal.least_ns, 1.0)
+    def step(graph: Graph, changes: list[Change]) -> float:
+        for change in changes:
+            graph = change(graph)
+        return max(simulate(graph, ROUNDS).step_ns, least, 1.0)
 
-    graph, removal = case.graph, case.removal
-    expected = step(proposal.change, graph)
-    best = min(step(proposal.best, graph), expected) if proposal.best else expected
-    worst = max(step(proposal.worst, graph), expected) if proposal.worst else expected
-    quicker = min(step(proposal.change, removal.quicker), expected)
-    slower = max(step(proposal.change, removal.slower), expected)
-    always = (math.log(proposal.spread), math.log1p(NOISE))
-    low = _away(math.log(expected / best), math.log(expected / quicker), *always)
-    high = _away(math.log(worst / expected), math.log(slower / expected), *always)
+    def with_one(at: int, change: Change | None) -> float:
+        return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
+
+    expected = step(case.graph, usual)
+    always = [math.log1p(NOISE), *(math.log(p.spread) for p in ordered)]
+    quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
+    slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
+    low = _away(*always, *(math.log(expected / min(ns, expected)) for ns in quick))
+    high = _away(*always, *(math.log(max(ns, expected) / expected) for ns in slow))
     return Range(round(expected * math.exp(-low)), round(expected), round(expected * math.exp(high)))
+
+
+def _in_order(proposals: list[Proposal]) -> list[Proposal]:
+    return sorted(proposals, key=lambda p: p.last)
+
+
+def _least_ns(proposals: list[Proposal]) -> float:
+    """No step is shorter: the longest of what each fix leaves outside the graph, for all the work that the others put
+    into a step."""
+    work = math.prod(p.work for p in proposals)
+    return max((p.least_ns * work / p.work for p in proposals), default=0.0)
 
 
 def _away(*parts: float) -> float:
@@ -100,32 +120,42 @@ def _remaining(case: Case, step: Range, work: float) -> Remaining | None:
     return Remaining(left, *(round(left * factor) for factor in factors))
 
 
+def _after(graph: Graph, proposals: list[Proposal], new: Proposal) -> Graph:
+    """One more fix, and then those that are made last, in a graph that has all the others."""
+    if not new.last:
+        graph = new.change(graph)
+    for proposal in proposals:
+        if proposal.last:
+            graph = proposal.change(graph)
+    return graph
+
+
 def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
     """Adds fix after fix, the one that gains most on top of those before it, while it still gains."""
     chosen: list[_Predicted] = []
-    graph, work, least, now = case.graph, 1.0, 0.0, case.step_ns
-    left = list(predicted)
+    graph, before, left = case.graph, case.step_ns, list(predicted)
     while left and len(chosen) < MOST_COMBINED:
         taken = {p.id for p in chosen}
         shut = {name for p in chosen for name in p.proposal.excludes}
         left = [p for p in left if p.id not in taken | shut and not taken & set(p.proposal.excludes)]
         trials = []
         for p in left:
-            step = max(simulate(p.proposal.change(graph), ROUNDS).step_ns, p.proposal.least_ns, least, 1.0)
-            trials.append((p.proposal.work * now / step, step, p))
+            those = [one.proposal for one in (*chosen, p)]
+            step = max(simulate(_after(graph, those, p.proposal), ROUNDS).step_ns, _least_ns(those), 1.0)
+            trials.append((p.proposal.work * before / step, step, p))
         if not trials:
             break
         gain, step, best = max(trials, key=lambda t: t[0])
         if gain < WORTH:
             break
         chosen.append(best)
-        graph, least, now = best.proposal.change(graph), max(least, best.proposal.least_ns), step
-        work *= best.proposal.work
+        if not best.proposal.last:
+            graph = best.proposal.change(graph)
+        before = step
     if len(chosen) < 2:
         return None
-    low = math.prod(p.step.low / p.step.expected for p in chosen[:2])
-    high = math.prod(p.step.high / p.step.expected for p in chosen[:2])
-    step_range = Range(round(now * low), round(now), round(now * high))
+    work = math.prod(p.proposal.work for p in chosen)
+    step_range = _together(case, [p.proposal for p in chosen])
     gained = work * case.step_ns
     return Combined(
         ids=tuple(p.id for p in chosen),

@@ -57,6 +57,9 @@ class Proposal:
     """Further factor of uncertainty of the predicted step, both ways: 1.1 means 10 %."""
     excludes: tuple[str, ...] = ()
     """Findings that do the same in another way, or are without object after this one."""
+    last: bool = False
+    """Whether it rewrites whatever the other fixes leave (a compiler), and so is made after them: what they replace
+    it cannot make faster too."""
     key: str = ""
     """Tells several proposals of one finding apart."""
 

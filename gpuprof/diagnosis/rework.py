@@ -25,22 +25,32 @@ class Rework:
     """What it takes afterwards."""
     launches: I64
     """Pieces that it is launched in."""
+    carriers: Mask
+    """Nodes that may stand for the new pieces, where a group has any; else all of its."""
 
 
-def rework_of(graph: Graph, group: I64, host_ns: F64, gpu_ns: F64, launches: I64) -> Rework:
-    """From the host's time afterwards, ns per group, against that of this graph; never more than that."""
+def rework_of(
+    graph: Graph, group: I64, host_ns: F64, gpu_ns: F64, launches: I64, carriers: Mask | None = None
+) -> Rework:
+    """From the host's time afterwards, ns per group, against that of this graph; never more than that.
+
+    carriers: pieces of GPU work that stand for the new ones: of their kind, so that what another change does to such
+    work it does to the new one.
+    """
     host, gpu = (group >= 0) & ~graph.on_gpu, (group >= 0) & graph.on_gpu
     took = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=len(gpu_ns)).astype(np.float64)
     before = np.bincount(group[host], weights=graph.duration_ns[host], minlength=len(host_ns))
     share = np.divide(host_ns, before, out=np.ones(len(host_ns)), where=before > 0)
-    return Rework(group, np.minimum(share, 1.0), took, gpu_ns, launches)
+    of = gpu if carriers is None else gpu & carriers
+    has = np.bincount(group[of], minlength=len(gpu_ns)) > 0
+    return Rework(group, np.minimum(share, 1.0), took, gpu_ns, launches, of | (gpu & ~np.append(has, False)[group]))
 
 
 def reworked(graph: Graph, rework: Rework) -> Graph:
     """The graph with the groups' work done anew: no waits for the device in them, the launches spread over their
     time."""
     inside = rework.group >= 0
-    kept = _spread(graph.on_gpu & inside, rework)
+    kept = _spread(rework.carriers, rework)
     shorter = removed(graph, inside & ~kept)
     host = inside & ~graph.on_gpu
     duration = shorter.duration_ns.copy()

@@ -66,6 +66,8 @@ def undecided(verdict: Verdict) -> Verdict:
 
 
 def _bound(shares: Shares, kernels: Kernels) -> tuple[Bound | None, str | None]:
+    if shares.step_ns <= 0:
+        return None, None  # steps of less than a nanosecond each: damaged times
     lost = _lost(shares)
     first = max(lost, key=lambda b: lost[b])
     device = shares.compute_ns / shares.step_ns
@@ -120,7 +122,7 @@ def summary(shares: Shares, kernels: Kernels) -> str:
         text += f", {_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     text += "."
     idle = sum(shares.idle_ns.values())
-    if idle < 0.05 * step:
+    if idle <= 0.05 * step:
         alone = shares.communication_ns < WAITING_SHARE * step
         return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])

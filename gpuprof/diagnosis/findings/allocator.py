@@ -67,17 +67,15 @@ def find(case: Case) -> Iterator[Proposal]:
     count = len(np.unique(graph.call[nodes])) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[own].sum())) / 1e6
     names = sorted({trace.strings[i] for i in np.unique(trace.calls.name[graph.call[nodes]]).tolist()})
-    settings = (
-        "PYTORCH_ALLOC_CONF=expandable_segments:True in the environment (before torch 2.9: PYTORCH_CUDA_ALLOC_CONF)"
-    )
+    settings = "PYTORCH_ALLOC_CONF=expandable_segments:True  # environment; before torch 2.9 PYTORCH_CUDA_ALLOC_CONF"
     fix = settings
     if by_hand:
         fix = case.stack.fix(
             "take torch.cuda.empty_cache() out of the training loop",
-            transformers=f"{case.stack.arguments}(torch_empty_cache_steps=None), and no "
-            "torch.cuda.empty_cache() in callbacks",
+            transformers=f"{case.stack.arguments}(torch_empty_cache_steps=None)  "
+            "# and no torch.cuda.empty_cache() in callbacks",
         )
-        fix += f"; if memory is short without it: {settings}"
+        fix += f"\nor, where memory is short without it:\n{settings}"
     yield Proposal(
         title="no empty_cache() in the step" if by_hand else "memory that is kept",
         evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the host {host_ms:,.1f} ms", own),

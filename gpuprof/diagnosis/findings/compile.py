@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import COPY, F64, LAUNCH, SYNC, Graph, Mask
 from gpuprof.replay.transform import removed
@@ -136,6 +136,7 @@ def find(case: Case) -> Iterator[Proposal]:
         best=compiled(found, 0),
         worst=compiled(found, 2),
         excludes=("cuda_graphs", "fused_elementwise"),
+        last=True,
     )
 
 
@@ -236,11 +237,8 @@ def _unmasked_attention(case: Case) -> Mask:
     rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::scaled_dot_product_attention"))
     masked = 0
     for dims, count in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
-        try:
-            shapes = json.loads(case.trace.text(int(dims)) or "[]")
-        except ValueError:
-            continue
-        masked += int(count) if isinstance(shapes, list) and len(shapes) > 3 and shapes[3] else 0
+        shapes = shapes_in(case, int(dims))
+        masked += int(count) if len(shapes) > 3 and shapes[3] else 0
     if 2 * masked > len(rows):
         return np.zeros(len(graph), bool)
     return np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu

@@ -69,12 +69,8 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels a step unpack weights: "
         f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of host time"
     )
-    known = (
-        f", of {free / 2**30:,.0f} GiB that are free"
-        if free is not None
-        else "; the recording does not tell what is free"
-    )
-    needs = f"  # {extra / 2**30:,.1f} GiB more for the weights{known}"
+    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; what is free was not recorded"
+    needs = f"\n# {extra / 2**30:,.1f} GiB more for the weights{known}"
     yield Proposal(
         title="bf16 weights instead of quantised ones",
         evidence=spans(case, text, gpu),

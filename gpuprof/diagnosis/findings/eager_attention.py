@@ -93,10 +93,11 @@ def find(case: Case) -> Iterator[Proposal]:
     costs = [host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)]
     host_ns = launches * np.repeat(costs, count)
     has = np.bincount(group[inside & graph.on_gpu], minlength=2 * count) > 0
+    products = case.nodes_of_gpu(case.category("gemm"))  # a compiler fuses neither these nor attention
 
     def change(level: int):
         gpu_ns = np.where(has, _fused_ns(case, found, level), 0.0)
-        return partial(_apply, rework=rework_of(graph, group, host_ns, gpu_ns, launches))
+        return partial(_apply, rework=rework_of(graph, group, host_ns, gpu_ns, launches, products))
 
     gpu_ms = case.per_step(float(graph.duration_ns[inside & graph.on_gpu].sum())) / 1e6
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
@@ -119,14 +120,14 @@ def find(case: Case) -> Iterator[Proposal]:
 
 def _fix(case: Case, found: Attentions) -> str:
     if found.sinks:
-        name, note = "flex_attention", "  # sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
+        name, note = "flex_attention", "\n# sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
     elif found.capped:
         name, note = "flash_attention_2", "  # soft caps: SDPA has none"
     else:
         name, note = "sdpa", ""
     return case.stack.fix(
-        f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}; '
-        "in code of one's own torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}\n'
+        "or in your own code: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
         trl=f'SFTConfig(model_init_kwargs={{"attn_implementation": "{name}"}}){note}',
         transformers=f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}',
         unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',

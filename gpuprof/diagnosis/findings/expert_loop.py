@@ -65,7 +65,7 @@ SORT_NS = 30_000.0
 """Sorting the rows by expert: 29 µs for 2,048 and for 8,192 rows alike."""
 UNKNOWN_LEFT = (0.4, 0.6, 1.0)
 """Of the loops' GPU time where shapes were not recorded: 0.2 to 0.7 for the loops that ROW_PASSES is from."""
-NEEDS = "  # transformers 5, torch 2.9 or newer"
+NEEDS = "\n# transformers 5, torch 2.9 or newer"
 
 PAGE = Page(
     id="expert_loop",
@@ -140,7 +140,7 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of host time a step"
     )
     yield Proposal(
-        title="grouped GEMM instead of the loop over experts",
+        title="grouped GEMM instead of an expert loop",
         evidence=spans(case, text, forward >= 0),
         fix=case.stack.fix(
             f'AutoModelForCausalLM.from_pretrained(..., experts_implementation="grouped_mm"){NEEDS}',

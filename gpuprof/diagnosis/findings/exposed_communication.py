@@ -23,7 +23,10 @@ HIDDEN = (0.85, 0.6, 0.25)
 all-gather and the last reduction of a step have nothing to hide behind, and transfers take multiprocessors and
 bandwidth from what they hide behind. Papers on FSDP and DDP (Zhao et al., 2023; Li et al., 2020) report 40 to 90 %
 overlap."""
-BUCKETS = "smaller where one bucket waits for all gradients, larger where there are dozens"
+FEW_BUCKETS = 4
+"""Exchanges in a step; with fewer each waits for most of the gradients, and has little left to hide behind."""
+SMALLER_MB, LARGER_MB = 5, 100
+"""A fifth and four times of the 25 MB that DistributedDataParallel fills a bucket with."""
 
 PAGE = Page(
     id="exposed_communication",
@@ -79,13 +82,15 @@ def find(case: Case) -> Iterator[Proposal]:
             key="no_sync",
         )
 
+    few = case.per_step(float(transfers.sum())) < FEW_BUCKETS
+
     def change(level: int):
         return partial(scaled, nodes=transfers, factor=1 - HIDDEN[level] * exposed)
 
     yield Proposal(
         title="communication behind computation",
         evidence=spans(case, text, transfers & (exposed > 0)),
-        fix=_fix(case, bool(sharded.any())),
+        fix=_fix(case, bool(sharded.any()), SMALLER_MB if few else LARGER_MB),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -93,17 +98,17 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _fix(case: Case, sharded: bool) -> str:
+def _fix(case: Case, sharded: bool, bucket_mb: int) -> str:
     if sharded:
         return case.stack.fix(
-            "fully_shard(layer, reshard_after_forward=False) where memory allows, and "
-            "set_modules_to_forward_prefetch / set_modules_to_backward_prefetch on each layer",
-            transformers=f'{case.stack.arguments}(fsdp_config={{"reshard_after_forward": False, '
-            '"forward_prefetch": True, "backward_prefetch": "BACKWARD_PRE"})  # where memory allows',
+            "fully_shard(layer, reshard_after_forward=False)  # where memory allows\n"
+            "layer.set_modules_to_forward_prefetch([next]), layer.set_modules_to_backward_prefetch([previous])",
+            transformers=f'{case.stack.arguments}(fsdp_config={{"reshard_after_forward": False}})  '
+            "# where memory allows",
         )
     return case.stack.fix(
-        f"DistributedDataParallel(..., gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=…)  # {BUCKETS}",
-        transformers=f"{case.stack.arguments}(ddp_bucket_cap_mb=…, ddp_find_unused_parameters=False)  # {BUCKETS}",
+        f"DistributedDataParallel(..., bucket_cap_mb={bucket_mb}, gradient_as_bucket_view=True, static_graph=True)",
+        transformers=f"{case.stack.arguments}(ddp_bucket_cap_mb={bucket_mb}, ddp_find_unused_parameters=False)",
     )
 
 

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 import numpy as np
 
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
+from gpuprof.diagnosis.passes import (
+    Stretches,
+    backward_of,
+    host_ns_per_launch,
+    nodes_in,
+    shapes_in,
+    siblings,
+    without_recompute,
+)
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import F64, Graph, Mask
@@ -112,10 +119,10 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{case.per_step(took) / 1e6:,.1f} ms, {100 * took / whole:,.0f} % of the GPU's time"
     )
     yield Proposal(
-        title="fused norm, rotary, gate and loss kernels (Liger)",
+        title="fused norm, rotary, gate and loss (Liger)",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "liger_kernel.transformers.AutoLigerKernelForCausalLM.from_pretrained(...)  # pip install liger-kernel",
+            "liger_kernel.transformers.AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel",
             transformers=f"{case.stack.arguments}(use_liger_kernel=True)  # pip install liger-kernel",
             unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
         ),
@@ -171,13 +178,8 @@ class _Named:
         return np.array([bool(shape) and self._shapes(int(text))[:2] == shape * 2 for text in dims.tolist()], bool)
 
     def _shapes(self, text: int) -> list[tuple[int, ...]]:
-        if text == NO_TEXT:
-            return []
         if text not in self._parsed:
-            found = msgspec.json.decode(self._case.trace.text(text) or "[]")
-            self._parsed[text] = [
-                tuple(shape) for shape in found if isinstance(shape, list) and shape and isinstance(shape[0], int)
-            ]
+            self._parsed[text] = [shape for shape in shapes_in(self._case, text) if shape]
         return self._parsed[text]
 
     def __call__(self, *names: str) -> Mask:

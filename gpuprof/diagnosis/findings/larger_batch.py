@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +12,7 @@ from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import ACCUMULATE, model_phases
+from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import DEVICE, F64, INPUT, TRANSFER, Graph
 from gpuprof.replay.transform import scaled
@@ -61,8 +62,9 @@ with the tokens. Memory use is only known for recordings made with `gpuprof trac
 def find(case: Case) -> Iterator[Proposal]:
     """The batch that gains, if one does."""
     graph = case.graph
-    if not (model_phases(graph) & graph.on_gpu).any():
-        return
+    model = model_phases(graph)
+    if not (model & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
+        return  # what multiplies nothing is no model
     limit = _memory_limit(case)
     chosen, before = 1, case.step_ns
     for factor in FACTORS:
@@ -75,10 +77,10 @@ def find(case: Case) -> Iterator[Proposal]:
     if chosen == 1:
         return
     work = case.run.work if case.run else None
-    samples = round(work.samples / (work.micro_steps or 1)) if work and work.samples else None
+    samples = round(work.samples / (work.micro_steps or 1)) if work and work.samples else _rows(case)
     micro = round(work.micro_steps) if work and work.micro_steps else 1
     tokens = micro_tokens(case)
-    size = f"{samples * chosen}" if samples else f"<{chosen} × today's>"
+    size = f"{samples * chosen}" if samples else f"{chosen} * batch_size"
     less = max(micro // chosen, 1)
     accumulation = f", gradient_accumulation_steps={less}" if micro > 1 else ""
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
@@ -87,15 +89,15 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{chosen} times as much would take {before / 1e6:,.1f} ms"
     )
-    room = "" if limit is not None else "  # if it fits: the recording does not tell how much memory is used"
+    room = "" if limit is not None else "  # if memory allows: its use was not recorded"
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
-        evidence=spans(case, text, np.zeros(len(graph), bool)),
+        evidence=spans(case, text, model & (graph.lane >= 0)),
         fix=case.stack.fix(
             f"DataLoader(..., batch_size={size}){room}",
             transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}{accumulation}){room}",
             trl=f"SFTConfig(per_device_train_batch_size={size}{accumulation}){room}\n"
-            "or, with short samples: SFTConfig(packing=True, max_length=…)",
+            "or, with short samples: SFTConfig(packing=True)",
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, GROWS[0]),
@@ -138,19 +140,26 @@ def micro_tokens(case: Case) -> int | None:
     work = case.run.work if case.run else None
     if work and work.tokens:
         return round(work.tokens / (work.micro_steps or 1))
+    shape = _indices(case)
+    return math.prod(shape) or None if shape else None
+
+
+def _rows(case: Case) -> int | None:
+    """Samples of one forward pass, from its indices; None where it is not known: one row may be one sample, or several
+    that are packed."""
+    shape = _indices(case)
+    return shape[0] if shape and len(shape) == 2 and shape[0] > 1 else None
+
+
+def _indices(case: Case) -> tuple[int, ...] | None:
+    """Shape of the indices that one forward pass embeds, the largest; None where it is not known."""
     ops = case.trace.ops
     low, high = case.timeline.window
     rows = np.flatnonzero(
         case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high)
     )
-    counts = []
-    for dims in np.unique(ops.dims[rows]).tolist():
-        try:
-            shapes = json.loads(case.trace.text(dims) or "null")
-            counts.append(int(np.prod(shapes[1])))
-        except (TypeError, ValueError, IndexError):
-            continue
-    return max(counts, default=0) or None
+    shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
+    return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
 
 
 def _growth(case: Case, factor: float) -> F64:

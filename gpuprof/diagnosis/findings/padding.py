@@ -12,6 +12,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import ACCUMULATE
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
+from gpuprof.diagnosis.findings.recompiles import MULTIPLE
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.transform import scaled
@@ -81,15 +82,16 @@ def find(case: Case) -> Iterator[Proposal]:
     )
     evidence = spans(case, text, model)
     arguments = case.stack.arguments
+    row = round(work.tokens / work.samples) if work.samples else None
+    length = f", max_length={row}" if row else ""
+    filled = f"{work.tokens / (work.micro_steps or 1):,.0f} tokens"
     yield Proposal(
         title="packing",
         evidence=evidence,
         fix=case.stack.fix(
-            "put several samples into a row and restart position_ids at each: "
-            f"DataCollatorWithFlattening() with {FLASH}",
-            transformers=f"DataCollatorWithFlattening() with {FLASH}, rows filled to the present length",
-            trl=f"SFTConfig(packing=True, max_length=…, {FLASH_TRL})",
-            unsloth="SFTConfig(packing=True, max_length=…)",
+            f"DataCollatorWithFlattening() with {FLASH}\n# batches of as many samples as fill {filled}",
+            trl=f"SFTConfig(packing=True{length}, {FLASH_TRL})",
+            unsloth=f"SFTConfig(packing=True{length})",
         ),
         change=_attention(case, 1),
         best=_attention(case, 0),
@@ -119,9 +121,11 @@ def find(case: Case) -> Iterator[Proposal]:
         title="batches of samples of like length",
         evidence=evidence,
         fix=case.stack.fix(
-            "a sampler that batches samples of like length, and a collator that pads to the longest of the batch",
-            transformers=f'{arguments}(train_sampling_strategy="group_by_length")  # padded to the longest of a batch',
-        ),
+            "a sampler that batches samples of like length",
+            transformers=f'{arguments}(train_sampling_strategy="group_by_length")',
+        )
+        # Lengths that all differ would each be planned anew, which cost more than their padding on an H200.
+        + f"\nand a collator with padding=True, pad_to_multiple_of={MULTIPLE}",
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),
         worst=fewer_tokens(case, left[2]),

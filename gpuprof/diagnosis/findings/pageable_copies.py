@@ -98,10 +98,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="pinned memory, asynchronous copies",
         evidence=spans(case, text, copies),
         fix=case.stack.fix(
-            'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True); other tensors once: '
-            "tensor.pin_memory()",
-            transformers=f"{case.stack.arguments}(dataloader_pin_memory=True); what you copy yourself: "
-            'tensor.pin_memory().to("cuda", non_blocking=True)',
+            'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True)\n'
+            "and what is no batch: tensor.pin_memory() once, before the training",
+            transformers=f"{case.stack.arguments}(dataloader_pin_memory=True)\n"
+            'and what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
         ),
         change=pinned(1),
         best=pinned(0),

@@ -63,13 +63,13 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{median / 1e6:,.0f} ms, for work outside forward, backward and optimizer"
     )
     yield Proposal(
-        title="saving and evaluating less often, or beside the training",
+        title="saving and evaluating less often",
         evidence=spans(case, text, other & rare[graph.step]),
         fix=case.stack.fix(
-            "torch.distributed.checkpoint.async_save(state, checkpoint_id=path), and fewer evaluations",
-            transformers=f'{case.stack.arguments}(save_strategy="steps", save_steps=…, save_only_model=True, '
-            "eval_steps=…) with larger numbers",
-            lightning="Trainer(val_check_interval=…), ModelCheckpoint(every_n_train_steps=…, save_weights_only=True)",
+            "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)  # and fewer evaluations",
+            transformers=f'{case.stack.arguments}(save_strategy="epoch", eval_strategy="epoch", save_only_model=True)\n'
+            "or larger save_steps, eval_steps and logging_steps",
+            lightning="Trainer(val_check_interval=1.0)\nModelCheckpoint(every_n_epochs=1, save_weights_only=True)",
         ),
         change=_unchanged,
         work=mean / median,

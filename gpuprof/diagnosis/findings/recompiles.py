@@ -92,7 +92,7 @@ def find(case: Case) -> Iterator[Proposal]:
     if compiling.any():
         what.append("code is compiled or loaded")
     yield Proposal(
-        title="attention that is not planned for each length" if cudnn else "shapes that stay the same",
+        title="attention that plans nothing per length" if cudnn else "shapes that stay the same",
         evidence=spans(
             case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of host time a step", compiling | planning
         ),

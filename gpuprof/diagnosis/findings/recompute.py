@@ -7,8 +7,9 @@ from functools import partial
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.larger_batch import FACTORS
 from gpuprof.diagnosis.passes import Stretches, nodes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import HOST, Graph, Mask
@@ -22,9 +23,15 @@ SAVED_SHARE = 0.125, 0.18
 usually, and at most. A LoRA fine-tune on an H200 kept 7.8 GiB instead of repeating 64.9 GB of traffic, of which a
 third is writes, and most of what is written (casts, intermediate results of norms) is not saved for the backward
 pass."""
-HOOKED_SHARE = 0.65
-"""What is left of the forward pass's host time without the hooks that note each tensor that autograd saves: 0.57 and
-0.64 in two programs recorded with torch's checkpointing (`use_reentrant=False`) and without."""
+HOOKED_SHARE = (0.55, 0.65, 0.85)
+"""What is left of the forward pass's host time without the hooks that note each tensor that autograd saves, at best,
+usually, at worst: 0.57 and 0.64 in two programs recorded with torch's checkpointing (`use_reentrant=False`) and
+without."""
+UNPACKED_SHARE = (0.75, 0.85, 1.0)
+"""The same of the backward pass's, where each saved tensor is fetched by a Python function: 0.79 and 0.84 in these
+programs, as recorded."""
+READ_BACK = (0.0, 0.0, 0.1)
+"""Part of the repetition's time that is left: values that were kept are read from memory, not from the cache."""
 USABLE_SHARE = 0.92
 """Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
 rest."""
@@ -45,7 +52,8 @@ kept. Where no peak was recorded the fix says so, and nothing is advised that co
     gain="""
 The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them. Checkpointing
 without an autograd function of its own (`use_reentrant=False`) also calls a Python function for every tensor that the
-forward pass saves; without it 65 % of the forward's host time is left.
+forward pass saves and the backward pass fetches; without it 65 % of the forward's and 85 % of the backward's host
+time is left.
 """,
     wrong="""
 The peak that counts is that of the longest batch. Checkpointing only some layers, or keeping only the results of
@@ -63,12 +71,16 @@ def find(case: Case) -> Iterator[Proposal]:
     free, size = free_bytes(case)
     if extra is not None and size is not None and extra[0] > (free if free is not None else USABLE_SHARE * size):
         return
-    graph, hooked = case.graph, _hooked(case)
+    graph, hooked = case.graph, _hooked(case, again)
     gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
     host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
     text = (
         f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of host time a step repeat the forward pass inside the backward"
     )
+
+    def change(level: int) -> Change:
+        return partial(_once, again=again, hooked=hooked, level=level)
+
     yield Proposal(
         title="no gradient checkpointing",
         evidence=spans(case, text, again),
@@ -78,27 +90,36 @@ def find(case: Case) -> Iterator[Proposal]:
             unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
         )
         + _memory_text(extra, free, size),
-        change=partial(_once, again=again, hooked=hooked, share=HOOKED_SHARE),
-        best=partial(_once, again=again, hooked=hooked, share=HOOKED_SHARE - 0.1),
-        worst=partial(_once, again=again, hooked=hooked, share=1.0, left=0.1),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        excludes=("larger_batch",) if _fills(extra, free, size) else (),
     )
 
 
-def _once(graph: Graph, again: Mask, hooked: Mask, share: float, left: float = 0.0) -> Graph:
-    """Without the repetition (but `left` of it: the values that are kept are read back from memory, not from the
-    cache), and without the hooks around the forward's ops."""
+def _fills(extra: tuple[float, float] | None, free: float | None, size: float | None) -> bool:
+    """Whether what is kept of the largest batch that may be proposed beside this would fill the GPU: then the memory
+    serves one or the other."""
+    room = free if free is not None else USABLE_SHARE * size if size is not None else None
+    return extra is None or room is None or FACTORS[-1] * extra[1] > room
+
+
+def _once(graph: Graph, again: Mask, hooked: tuple[Mask, Mask], level: int) -> Graph:
+    """Without the repetition, and without the hooks around the ops of forward and backward."""
     shorter = removed(graph, again)
-    duration = np.where(again, left * graph.duration_ns, shorter.duration_ns)
-    return shorter.with_durations(np.where(hooked, share * duration, duration))
+    duration = np.where(again, READ_BACK[level] * graph.duration_ns, shorter.duration_ns)
+    for nodes, share in zip(hooked, (HOOKED_SHARE[level], UNPACKED_SHARE[level]), strict=True):
+        duration = np.where(nodes, share * duration, duration)
+    return shorter.with_durations(duration)
 
 
-def _hooked(case: Case) -> Mask:
-    """Host work of the forward pass where each saved tensor goes through a Python function: in checkpointing that is
-    not an autograd function of its own (then its backward bears its name)."""
+def _hooked(case: Case, again: Mask) -> tuple[Mask, Mask]:
+    """Host work of forward and of backward where each saved tensor goes through a Python function: in checkpointing
+    that is not an autograd function of its own (then its backward bears its name)."""
     named = case.ops_named(lambda name: "heckpoint" in name) & (case.timeline.host.op == BACKWARD)
     graph = case.graph
-    host = (graph.phase == FORWARD) & (graph.resource == HOST) & (graph.lane == case.timeline.main_thread)
-    return host & (not named.any())
+    host = (graph.resource == HOST) & (graph.lane >= 0) & ~again & (not named.any())
+    return host & (graph.phase == FORWARD) & (graph.lane == case.timeline.main_thread), host & (graph.phase == BACKWARD)
 
 
 def recomputed(case: Case) -> Mask:
@@ -147,8 +168,9 @@ def free_bytes(case: Case) -> tuple[float | None, float | None]:
 
 def _memory_text(extra: tuple[float, float] | None, free: float | None, size: float | None) -> str:
     if extra is None:
-        return "  # needs more memory: by how much is not known here"
-    needs = f"  # about {extra[0] / 2**30:,.0f} GiB more memory at the peak"
+        return "\n# needs more memory: by how much is not known here"
+    gib = extra[0] / 2**30
+    needs = f"\n# {f'about {gib:,.0f}' if gib >= 1 else 'less than 1'} GiB more memory at the peak"
     if free is not None:
         return f"{needs}, of {max(free, 0) / 2**30:,.0f} GiB that are free"
-    return f"{needs}; the recording does not tell the present peak" + (f" of {size / 2**30:,.0f} GiB" if size else "")
+    return f"{needs}{f' of {size / 2**30:,.0f}' if size else ''}; the present peak was not recorded"

@@ -73,7 +73,7 @@ def find(case: Case) -> Iterator[Proposal]:
         own = _own_nodes(case, ops) & ~_loop_nodes(case)
         yield Proposal(
             title="no values read from the GPU within the step",
-            evidence=_evidence(case, looks, own, "reads of a value on the GPU", ops),
+            evidence=_evidence(case, looks, own, "values read from the GPU", ops),
             fix=_look_fix(case, looks),
             change=_without(looks, own),
             best=_without(looks, own),
@@ -85,8 +85,7 @@ def find(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, own, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix="compute on all rows with a mask (torch.where, masked_fill, a loss with ignore_index) "
-            "instead of choosing rows by one; "
+            fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
             "where rows must be chosen: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
@@ -95,9 +94,9 @@ def find(case: Case) -> Iterator[Proposal]:
         own = _pieces(case, explicit)
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
-            evidence=_evidence(case, explicit, own, "explicit waits for the GPU", np.empty(0, np.int64)),
-            fix=f"call torch.cuda.synchronize() only every {EVERY} steps, or time with "
-            "torch.cuda.Event(enable_timing=True), which waits for nothing",
+            evidence=_evidence(case, explicit, own, "torch.cuda.synchronize() or its like", np.empty(0, np.int64)),
+            fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
+            "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
             key="explicit",
         )
@@ -198,7 +197,7 @@ def _without(waits: Mask, own: Mask) -> Change:
 def _evidence(case: Case, waits: Mask, own: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
-    text = f"{count:,.0f} {what} a step"
+    text = f"{what}: {count:,.0f} a step"
     names = _most(case.trace.ops.name[ops])
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
@@ -229,10 +228,11 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
 
 def _look_fix(case: Case, looks: Mask) -> str:
     torch = (
-        f"keep values on the GPU and read them every {EVERY} steps: total += loss.detach(), then total.item(); "
-        "torch.nn.utils.get_total_norm(grads) instead of a norm per parameter; torch.where instead of `if tensor:`"
+        f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
+        "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
+        "torch.where(...)  # instead of `if tensor:`"
     )
     arguments = f"{case.stack.arguments}(logging_steps={EVERY}"
     if case.ops_named(CHECK.search).any():
         arguments += ", logging_nan_inf_filter=False"
-    return case.stack.fix(torch, transformers=f"{arguments}); in callbacks and losses of your own: {torch}")
+    return case.stack.fix(torch, transformers=f"{arguments})\nand in callbacks and losses of your own:\n{torch}")
