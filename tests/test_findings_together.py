@@ -45,7 +45,7 @@ def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
     """What these proposals do at once, each a finding of its own."""
     found = tuple((page, lambda case, p=p: [p]) for page, p in zip(PAGES, proposals, strict=False))
     monkeypatch.setattr(predict, "FINDINGS", found)
-    combined = predict.findings_and_best(case)[1]
+    combined = predict.fixes(case).combined
     assert combined is not None
     assert set(combined.ids) == {page.id for page, _ in found}
     return combined

@@ -116,6 +116,8 @@ def diagnose(path: Path, data: bytes) -> Diagnosis | None:
         assert "\n" not in str(error)
         return None
     check(diagnosis)
+    failed = [issue.message for issue in diagnosis.quality.issues if issue.id == "finding_failed"]
+    assert not failed
     return diagnosis
 
 

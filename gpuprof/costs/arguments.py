@@ -11,6 +11,9 @@ import msgspec
 from gpuprof.costs.cost import SECTOR_BYTES
 from gpuprof.costs.dtypes import element_bytes
 
+MOST_DIMENSIONS, LARGEST = 16, 1 << 40
+"""What goes beyond is no shape but damage."""
+
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
@@ -137,7 +140,12 @@ def _value(shape: Any, type_name: str, strides: Any) -> Tensor | TensorList | No
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(n, int) and n >= 0 for n in value)
+    """Whether it is one that a tensor can have: a few dimensions, each of what fits into some memory."""
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_DIMENSIONS
+        and all(isinstance(n, int) and 0 <= n < LARGEST for n in value)
+    )
 
 
 def _tensor(shape: list[int], type_name: str, strides: Any) -> Tensor:

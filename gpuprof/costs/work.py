@@ -102,7 +102,7 @@ def _op_with_arguments(timeline: Timeline) -> I64:
 def _fill_kernels(timeline: Timeline, kernels: I64, op: I64, machine: Machine, columns: dict, dtype: U8) -> None:
     trace, events = timeline.trace, timeline.trace.gpu
     launch = _numbered(*(c[kernels].astype(np.int64) for c in _launch_columns(events)))
-    arguments = _numbered(*(np.where(op >= 0, c[op], -2).astype(np.int64) for c in _text_columns(trace)))
+    arguments = _numbered(*(np.where(op >= 0, np.append(c, -2)[op], -2).astype(np.int64) for c in _text_columns(trace)))
     crowd = _crowd(op)
     distinct, first, inverse = np.unique(
         _numbered(arguments, launch, crowd > _MOST_SHARING), return_index=True, return_inverse=True

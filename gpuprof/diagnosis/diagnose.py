@@ -30,7 +30,7 @@ from gpuprof.diagnosis.model import (
     Verdict,
     Window,
 )
-from gpuprof.diagnosis.predict import findings_and_best
+from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.representative import representative
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
@@ -140,20 +140,33 @@ def diagnose(
     verdict = judge(
         analysis.removal, analysis.sensitivities, roof and bound_parts(part, roof), summary(busiest, kernels)
     )
+    advice = fixes(case)
     if trace.reading.truncated and waits(busiest):
-        verdict = undecided(verdict)
-    fixes, combined = findings_and_best(case)
+        verdict, advice = undecided(verdict), Fixes((), None, ())
     steps = replace(
         steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)
     )
     return Diagnosis(
-        **{**common, "steps": steps, "profiler": _profiler(profiler, steps, analysis)},
+        **{
+            **common,
+            "steps": steps,
+            "profiler": _profiler(profiler, steps, analysis),
+            "quality": _judged((*quality.issues, *map(_failed, advice.failed))),
+        },
         devices_estimated=estimated,
         verdict=verdict,
         roofline=roof and summarize(roof, case.step_ns),
         sensitivities=Sensitivity(*(getattr(analysis.sensitivities, f.name) for f in fields(Sensitivity))),
-        findings=fixes,
-        combined=combined,
+        findings=advice.findings,
+        combined=advice.combined,
+    )
+
+
+def _failed(finding: tuple[str, str]) -> Issue:
+    """A finding that could not be evaluated, which the tool's authors want to hear of."""
+    name, error = finding
+    return Issue(
+        "finding_failed", "info", f"The finding {name} could not be evaluated ({error}): please report this recording."
     )
 
 

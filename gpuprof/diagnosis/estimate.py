@@ -99,7 +99,7 @@ class _HostCauses:
         """Cause → ns, summed over the gaps of a device whose work the nodes are."""
         graph, schedule = self._schedule.graph, self._schedule
         result: dict[int, float] = {}
-        if not len(gaps):
+        if not len(gaps) or not len(nodes):
             return result
         order = nodes[np.argsort(schedule.start_ns[nodes], kind="stable")]
         starts = np.round(schedule.start_ns[order])

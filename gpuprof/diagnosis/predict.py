@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -28,24 +29,37 @@ class _Predicted:
         return self.proposal.work / self.step.expected
 
 
-def findings_and_best(case: Case) -> tuple[tuple[Finding, ...], Combined | None]:
-    """All fixes that are expected to gain, and what the best of them do together.
+@dataclass(frozen=True, slots=True)
+class Fixes:
+    """What is advised, and what could not be told."""
 
-    Most first; those that change the batch, and so the training itself, after those that do not.
+    findings: tuple[Finding, ...]
+    """Most gain first; those that change the batch, and so the training itself, after those that do not."""
+    combined: Combined | None
+    """What the best of them do together."""
+    failed: tuple[tuple[str, str], ...]
+    """(finding, error) of those that could not be evaluated."""
+
+
+def fixes(case: Case) -> Fixes:
+    """All fixes that are expected to gain.
+
+    One that fails takes neither the diagnosis nor the others with it, and is told; GPUPROF_DEBUG=1 raises.
     """
-    predicted = _predicted(case)
-    return tuple(_finding(case, p) for p in predicted), _combined(case, predicted)
-
-
-def _predicted(case: Case) -> list[_Predicted]:
-    found = []
+    found, failed = [], []
     for page, find in FINDINGS:
-        for proposal in find(case):
-            step = predict(case, proposal)
-            if proposal.work * case.step_ns / step.expected >= WORTH:
-                found.append(_Predicted(page.id, proposal, step))
+        try:
+            for proposal in find(case):
+                step = predict(case, proposal)
+                if proposal.work * case.step_ns / step.expected >= WORTH:
+                    found.append(_Predicted(page.id, proposal, step))
+        except Exception as error:
+            if os.environ.get("GPUPROF_DEBUG"):
+                raise
+            failed.append((page.id, type(error).__name__))
     # What does the same work in less time stands before what changes the training's own numbers.
-    return sorted(found, key=lambda p: (p.proposal.work != 1.0, -p.speedup))
+    found.sort(key=lambda p: (p.proposal.work != 1.0, -p.speedup))
+    return Fixes(tuple(_finding(case, p) for p in found), _combined(case, found), tuple(failed))
 
 
 def predict(case: Case, proposal: Proposal) -> Range:

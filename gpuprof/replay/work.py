@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.replay.calls import CallKinds
 from gpuprof.replay.graph import F64, NEVER, Mask
-from gpuprof.replay.lags import CLEAR_NS, LATENCY_NS, usual
+from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, usual
 from gpuprof.replay.lanes import Pieces
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import I64, U8
@@ -85,7 +85,8 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
         call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,
-        previous=previous_of(stream), carried_ns=_carried(timeline, pairs, low), blocks=blocks,
+        previous=previous_of(stream), blocks=blocks,
+        carried_ns=_carried(timeline, pairs, low, stream, start, launched),
     )  # fmt: skip
 
 
@@ -119,16 +120,23 @@ def previous_of(key: I64) -> I64:
     return previous
 
 
-def _carried(timeline: Timeline, pairs: np.ndarray, low: int) -> F64:
+def _carried(timeline: Timeline, pairs: np.ndarray, low: int, stream: I64, start: F64, launched: F64) -> F64:
+    """Per stream when work of before the window ends. Where none was recorded, but the first work of the device in the
+    window began long after its launch, there was some: recordings begin while a GPU is at work."""
     gpu, links = timeline.trace.gpu, timeline.links
     before = np.ones(len(gpu), bool)
     before[timeline.members] = False
     before &= np.minimum(gpu.start_ns, np.where(links.call >= 0, links.begun_ns, gpu.start_ns)) < low
     result = np.full(len(pairs), NEVER)
-    for i, (device, stream) in enumerate(pairs.tolist()):
-        rows = before & (gpu.device == device) & (gpu.stream == stream)
+    devices = pairs[stream, 0] if len(stream) else stream
+    earliest = {int(at[start[at].argmin()]) for d in np.unique(devices) for at in [np.flatnonzero(devices == d)]}
+    for i, (device, number) in enumerate(pairs.tolist()):
+        rows = before & (gpu.device == device) & (gpu.stream == number)
+        first = np.flatnonzero(stream == i)[:1]
         if rows.any():
             result[i] = float(gpu.end_ns[rows].max() - low)
+        elif len(first) and start[first[0]] - launched[first[0]] > CLEAR_NS and first[0] in earliest:
+            result[i] = start[first[0]] - GAP_NS
     return result
 
 
