@@ -264,8 +264,10 @@ class Trace:
     def rows_named(self, name: I32, test: Callable[[str], object]) -> NDArray[np.bool_]:
         """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
         passes = np.zeros(len(self.strings) + 1, bool)
-        for string_id in np.unique(name).tolist():
-            passes[string_id] = string_id >= 0 and bool(test(self.strings[string_id]))
+        passes[name] = True
+        passes[-1] = False  # rows without a name
+        for string_id in np.flatnonzero(passes).tolist():
+            passes[string_id] = bool(test(self.strings[string_id]))
         return passes[name]
 
     def text(self, string_id: int) -> str | None:
