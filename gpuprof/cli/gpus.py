@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 SCHEMA = "gpuprof.gpus/1"
 _TERA, _GIGA = 1e12, 1e9
 _GUTTER = 2
+_SOURCE = 16
+"""Cells in which a source says something."""
 
 
 @click.command(short_help="Show what GPUs reach, and measure the one at hand.")
@@ -152,15 +154,16 @@ def _table(gpus: list[Gpu], width: int) -> RenderableType:
         for gpu in gpus
     ]
     table = Table(box=None, padding=(0, _GUTTER, 0, 0), show_edge=False, pad_edge=False)
-    for i, title in enumerate(titles):
-        widest = max(len(_plain(row[i])) for row in (titles, *rows))
-        width -= widest + _GUTTER
-        if title == "source":  # gets what the others leave
-            widest = max(widest + width, len(title))
-        left = title in ("GPU", "sure", "source")
-        table.add_column(title, justify="left" if left else "right", no_wrap=True, width=widest, overflow="ellipsis")
+    widths = [max(len(_plain(row[i])) for row in (titles, *rows)) for i in range(len(titles))]
+    # The source gets what the others leave, if that is worth reading.
+    left = width - sum(widths[:-1]) - _GUTTER * len(widths)
+    shown = len(titles) if left >= _SOURCE else len(titles) - 1
+    widths[-1] = min(widths[-1], left)
+    for title, widest in zip(titles[:shown], widths[:shown], strict=True):
+        justify = "left" if title in ("GPU", "sure", "source") else "right"
+        table.add_column(title, justify=justify, no_wrap=True, width=widest, overflow="ellipsis")
     for row in rows:
-        table.add_row(*(Text(_plain(cell)) for cell in row))
+        table.add_row(*(Text(_plain(cell)) for cell in row[:shown]))
     return table
 
 
