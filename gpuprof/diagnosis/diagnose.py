@@ -135,13 +135,18 @@ def diagnose(
         run=facts and facts.run,
         stack=stack_of(trace, facts and facts.run, _packages(run)),
     )
+    return _by_replay(common, case, analysis, whole=not trace.reading.truncated)
+
+
+def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bool) -> Diagnosis:
+    """The diagnosis of a recording that was replayed: what would shorten its step."""
+    steps, quality, roof = common["steps"], common["quality"], case.roofline
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
-    verdict = judge(
-        analysis.removal, analysis.sensitivities, roof and bound_parts(part, roof), summary(busiest, kernels)
-    )
+    parts = roof and bound_parts(case.timeline, roof)
+    verdict = judge(analysis.removal, analysis.sensitivities, parts, summary(busiest, common["kernels"]))
     advice = fixes(case)
-    if trace.reading.truncated and waits(busiest):
+    if not whole and waits(busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
     steps = replace(
         steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)
@@ -150,7 +155,7 @@ def diagnose(
         **{
             **common,
             "steps": steps,
-            "profiler": _profiler(profiler, steps, analysis),
+            "profiler": _profiler(common["profiler"], steps, analysis),
             "quality": _judged((*quality.issues, *map(_failed, advice.failed))),
         },
         devices_estimated=estimated,
