@@ -9,8 +9,9 @@ from jsonschema import Draft202012Validator
 from make_diagnosis import HOSTILE, MS, host_bound
 
 from gpuprof.diagnosis.json import schema, to_json
-from gpuprof.diagnosis.model import Combined, Evidence, Finding, Range, Remaining, Replay, Sensitivity
+from gpuprof.diagnosis.model import Combined, Evidence, Finding, Range, Remaining, Replay
 from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.terminal import plain
 
 HOUR = 3600 * 10**9
@@ -34,7 +35,7 @@ def diagnosis(*findings: Finding, **changes):
     base = host_bound()
     steps = replace(base.steps, estimated_ns=74 * MS, inflation=168 / 74)
     changes = {
-        "sensitivities": Sensitivity(0.9, 0.0, 0.0, 0.0, 0.03, 0.02, 0.01, 0.0),
+        "sensitivities": Sensitivities(0.9, 0.0, 0.0, 0.0, 0.03, 0.02, 0.01, 0.0),
         "replay": Replay(0.001, True, steps=4),
         "verdict": replace(base.verdict, confidence=0.97),
         **changes,
@@ -82,7 +83,7 @@ def test_what_several_gain_together():
 def test_what_twice_as_fast_would_do():
     (line,) = [line for line in lines_of() if "2× as fast" in line]
     assert "host −45 %" in line and "compute −1 %" in line and "input –" in line and "device" not in line
-    unsplit = Sensitivity(0.9, 0.0, 0.0, 0.0, 0.03, None, None, None)
+    unsplit = Sensitivities(0.9, 0.0, 0.0, 0.0, 0.03, None, None, None)
     (line,) = [line for line in lines_of(sensitivities=unsplit) if "2× as fast" in line]
     assert "device −2 %" in line and "compute" not in line
 

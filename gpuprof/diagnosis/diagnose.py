@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from gpuprof.diagnosis.model import (
     Profiler,
     Quality,
     Replay,
-    Sensitivity,
     Source,
     Steps,
     Verdict,
@@ -161,7 +160,7 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
         devices_estimated=estimated,
         verdict=verdict,
         roofline=roof and summarize(roof, case.step_ns),
-        sensitivities=Sensitivity(*(getattr(analysis.sensitivities, f.name) for f in fields(Sensitivity))),
+        sensitivities=analysis.sensitivities,
         findings=advice.findings,
         combined=advice.combined,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.gaps import CAUSES, call_kinds
+from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
 from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
 from gpuprof.replay.graph import F64, INPUT, LAUNCH, Graph, Mask
 from gpuprof.replay.simulate import Schedule
@@ -13,7 +13,7 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join,
 from gpuprof.timeline.nesting import inherit
 from gpuprof.tracefile.model import I64
 
-_DEVICE, _PYTHON, _COMMUNICATION = (CAUSES.index(name) for name in ("device", "python", "communication"))
+_DEVICE, _PYTHON = CAUSES.index("device"), CAUSES.index("python")
 
 
 def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate, ...]:
@@ -181,7 +181,7 @@ def host_causes(graph: Graph) -> np.ndarray:
         in_op = _within_op(graph, ops)
     cause[in_op | (graph.call >= 0)] = CAUSES.index("launch")
     if len(calls):
-        copy, sync, allocator = call_kinds(timeline)
+        copy, sync, allocator = calls_by_cause(timeline)
         for name, mask in (("sync", sync), ("allocator", allocator), ("transfer", copy)):
             cause[np.append(mask, False)[graph.call]] = CAUSES.index(name)
     cause[graph.resource == INPUT] = CAUSES.index("input")

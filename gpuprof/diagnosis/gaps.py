@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.replay.calls import call_kinds
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
@@ -37,7 +38,6 @@ _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAU
 _HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "launch")
 
 SYNC_CALL = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx|Thread)Synchronize")
-BLOCKING_COPY_CALL = re.compile(r"^(cuda|hip|cu)Memcpy(?!.*Async)")
 ALLOCATOR_CALL = re.compile(
     r"^(cuda|hip|cu)(Ext)?(Malloc|Free|HostAlloc|HostFree|HostRegister|HostUnregister|Mem(Alloc|Free|Create|Release|Map"
     r"|Unmap|SetAccess|AddressReserve|AddressFree))"
@@ -148,7 +148,7 @@ class HostLevels:
         self._timeline = timeline
         self._known: dict[int, tuple[Intervals, ...]] = {}
         trace = timeline.trace
-        self._transfer, self._sync, self._allocator = call_kinds(timeline)
+        self._transfer, self._sync, self._allocator = calls_by_cause(timeline)
         self._profiler = profiler_overhead(trace)
 
     def of(self, thread: int) -> tuple[Intervals, ...]:
@@ -180,15 +180,13 @@ class HostLevels:
         )
 
 
-def call_kinds(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def calls_by_cause(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Masks over the calls: blocking copies, synchronisations, allocator calls."""
     trace, links = timeline.trace, timeline.links
-    calls, gpu, ops = trace.calls, trace.gpu, trace.ops
+    calls, ops = trace.calls, trace.ops
     sync = trace.rows_named(calls.name, lambda text: SYNC_CALL.search(text))
     allocator = trace.rows_named(calls.name, lambda text: ALLOCATOR_CALL.search(text))
-    copy = trace.rows_named(calls.name, lambda text: BLOCKING_COPY_CALL.search(text))
-    pageable = trace.rows_named(gpu.name, lambda text: "Pageable" in text) & (links.call >= 0)
-    copy[links.call[pageable]] = True
+    copy = call_kinds(trace, links.call).blocking_copy
     # A copy inside `.item()` or `nonzero` is how the host looks at a value: a synchronisation.
     rows = np.flatnonzero(copy)
     looks = np.array([bool(SYNC_OP.search(text)) for text in trace.strings] + [False])

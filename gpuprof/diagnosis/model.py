@@ -13,6 +13,7 @@ from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.tables import Tables
+    from gpuprof.replay.sensitivity import Sensitivities
 
 SCHEMA = "gpuprof.diagnosis/1"
 
@@ -371,20 +372,6 @@ class Replay:
 
 
 @dataclass(frozen=True, slots=True)
-class Sensitivity:
-    """What twice as fast a resource gains: 2 · (T − T') / T, 1 where it halves the step. None: not known."""
-
-    host: float
-    input: float
-    transfer: float
-    communication: float
-    device: float
-    compute: float | None
-    memory: float | None
-    latency: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Evidence:
     """Something in the recording that a person can go and look at."""
 
@@ -473,7 +460,7 @@ class Diagnosis:
     """Where the recording is of a run that `gpuprof trace` made."""
     roofline: RooflineSummary | None = None
     replay: Replay = Replay(None, False)
-    sensitivities: Sensitivity | None = None
+    sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     ranks: tuple[Any, ...] | None = None

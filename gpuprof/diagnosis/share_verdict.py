@@ -7,6 +7,7 @@ This says what a step *is made of*, not what would shorten it, and it knows the 
 from __future__ import annotations
 
 from gpuprof.diagnosis.model import Bound, Family, Kernels, Profiler, Verdict
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 
@@ -117,9 +118,9 @@ def _device_bound(kernels: Kernels) -> Bound:
 def summary(shares: Shares, kernels: Kernels) -> str:
     """One or two sentences: how much of the step the device works, and what it waits for."""
     step = shares.step_ns
-    text = f"The GPU works {_ms(shares.busy_ns)} of {_ms(step)} a step"
+    text = f"The GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
     if shares.communication_ns > 0.05 * step:
-        text += f", {_ms(shares.communication_ns)} of it in communication that nothing overlaps"
+        text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     text += "."
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
@@ -149,10 +150,5 @@ def _named(bound: Bound) -> str:
     return "balanced" if bound == "balanced" else f"{bound}-bound"
 
 
-def _ms(ns: float) -> str:
-    ms = ns / 1e6
-    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
-
-
 def _us(ns: float) -> str:
-    return f"{max(ns, 100) / 1e3:.2g} µs" if ns < 1e5 else _ms(ns)
+    return f"{max(ns, 100) / 1e3:.2g} µs" if ns < 1e5 else in_ms(ns)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpuprof.diagnosis.findings.straggler import find_straggler, named
 from gpuprof.diagnosis.model import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.ranks import Gang, RankSummary
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.verdict import FAMILIES
 
 _WARNINGS = ("rank_truncated",)
@@ -55,10 +56,10 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
         return replace(verdict, summary=f"{verdict.summary} {_even(gang)}".strip())
     slow = gang.ranks[gang.slow]
     more = named(gang)
-    does = f" It does {_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase})." if more else ""
+    does = f" It does {in_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase})." if more else ""
     text = (
         f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
-        f" {_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {_ms(gang.next_pace_ns or 0)}.{does}"
+        f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}.{does}"
     )
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
     return Verdict(
@@ -95,8 +96,3 @@ def _quality(quality: Quality, gang: Gang) -> Quality:
         )
     worse = quality.status == "ok" and any(issue.severity == "warning" for issue in issues)
     return Quality("degraded" if worse else quality.status, (*quality.issues, *issues))
-
-
-def _ms(ns: float) -> str:
-    ms = ns / 1e6
-    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"

@@ -14,7 +14,6 @@ RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", 
 PARTS = ("compute", "memory", "latency")
 SAME = 0.02
 """A step that changes by less than this is the same step."""
-EXPLAIN = "gpuprof explain"
 
 
 def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:

@@ -7,6 +7,7 @@ import math
 from gpuprof.diagnosis.model import Evidence, Finding, Range
 from gpuprof.diagnosis.proposal import MARKED, NOISE, SEVERE, WORTH, Page
 from gpuprof.diagnosis.ranks import Excess, Gang
+from gpuprof.diagnosis.sentences import in_ms
 
 SHOWN = 3
 """Kinds of work that are named; each at least the share below of all that the rank does more."""
@@ -74,8 +75,8 @@ def _waits(gang: Gang) -> Evidence:
     slow = gang.ranks[gang.slow or 0]
     waits = sorted((r.waiting_ns or 0 for i, r in enumerate(gang.ranks) if i != gang.slow))
     return Evidence(
-        f"rank {slow.rank} needs {_ms(slow.pace_ns or 0)} a step by itself, the next slowest"
-        f" {_ms(gang.next_pace_ns or 0)}; the others wait {_ms(waits[len(waits) // 2])} a step; it comes last to"
+        f"rank {slow.rank} needs {in_ms(slow.pace_ns or 0)} a step by itself, the next slowest"
+        f" {in_ms(gang.next_pace_ns or 0)}; the others wait {in_ms(waits[len(waits) // 2])} a step; it comes last to"
         f" {100 * (slow.late_share or 0):.0f} % of the collectives that are waited in"
     )
 
@@ -83,7 +84,7 @@ def _waits(gang: Gang) -> Evidence:
 def _more(rank: int, one: Excess) -> Evidence:
     doing = one.doing
     where = f"rank {rank}: {doing.frame or doing.what}"
-    text = f"{_ms(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"
+    text = f"{in_ms(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"
     return Evidence(text, doing.start_ns, doing.longest_ns, where)
 
 
@@ -104,8 +105,3 @@ def _fix(gang: Gang, rank: int) -> str:
         f"Take off rank {rank} what only it does in every step{place}: log, evaluate and save less often or in another"
         " thread; if all ranks run the same code its host is slower or busy: top, taskset"
     )
-
-
-def _ms(ns: float) -> str:
-    ms = ns / 1e6
-    return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
