@@ -63,7 +63,7 @@ def command(
     PATH is the folder of a run that gpuprof trace made, or a trace that torch.profiler exported, .json or .json.gz.
     Without PATH: the latest run in gpuprof-runs. A folder of traces, or several PATHs, are the ranks of one training.
     """
-    diagnosis = diagnose_file(*(paths or (_latest(),)), step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    diagnosis = diagnose_file(*(paths or (latest(),)), step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
     if json:
         from gpuprof.diagnosis.json import dumps
 
@@ -75,7 +75,8 @@ def command(
     return exit_code(diagnosis, fail_on, as_json=json)
 
 
-def _latest() -> Path:
+def latest() -> Path:
+    """The newest run. Raises GpuprofError where there is none."""
     from gpuprof.tracefile.run import latest_run
 
     try:

@@ -21,6 +21,7 @@ from gpuprof.errors import GpuprofError
 COMMANDS = {
     "trace": "gpuprof.cli.trace",
     "diagnose": "gpuprof.cli.diagnose",
+    "report": "gpuprof.cli.report",
     "explain": "gpuprof.cli.explain",
     "gpus": "gpuprof.cli.gpus",
     "demo": "gpuprof.cli.demo",

@@ -105,7 +105,7 @@ def diagnose(
         "devices": found,
         "phases": _phases(timeline),
         "profiler": profiler,
-        "_tables": Tables(timeline, columns),
+        "_tables": Tables(timeline, columns, folder=run),
     }
     if not found:
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
@@ -118,6 +118,7 @@ def diagnose(
     if quality.status != "unusable":
         replay, analysis = analyse(part, roof, steps.unprofiled_ns, _spread(facts, step_ms))
     common |= {
+        "_tables": Tables(timeline, columns, roof, run),
         "quality": quality,
         "kernels": kernels,
         "gaps": gap_summary(timeline, columns, top),

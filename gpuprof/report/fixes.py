@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.model import Diagnosis, Finding, Range, Remaining
+from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range, Remaining
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
@@ -49,8 +49,7 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     if both:
         titles = [f.title for f in diagnosis.findings]
         numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
-        times = _times(both.speedup)
-        lines.append(Text.assemble((numbers, "bold"), f" together   {_steps(now, both.step_ns)}   {times}"))
+        lines.append(Text.assemble((numbers, "bold"), f" together   {change(both, now)}"))
     return lines
 
 
@@ -71,6 +70,11 @@ def gain(finding: Finding, now_ns: float) -> Text:
         step = "same step" if abs(change - 1) < SAME else f"step {_steps(now_ns, finding.step_ns)}"
         return Text(f"{step}, {_factor(finding.work)} the work   {_times(finding.speedup)}")
     return Text(f"{_steps(now_ns, finding.step_ns)}   {_times(finding.speedup)}")
+
+
+def change(both: Combined, now_ns: float) -> str:
+    """`74 → 13–30 ms   2.5–5.7×`."""
+    return f"{_steps(now_ns, both.step_ns)}   {_times(both.speedup)}"
 
 
 def _steps(now_ns: float, then: Range) -> str:

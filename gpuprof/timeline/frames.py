@@ -57,46 +57,66 @@ class FrameIndex:
 
         Modules stand among the frames of recordings with stacks, and as ranges where `gpuprof trace` marked them.
         """
-        found = self._climb(thread, t, self._is_module)
-        missing = np.flatnonzero((found == NO_TEXT) & (op >= 0))
-        found[missing] = self._range_around(op[missing])
-        missing = missing[found[missing] == NO_TEXT]
+        in_frames, in_ops = self.module_rows(thread, t, op)
+        found = np.full(len(t), NO_TEXT, np.int32)
+        for rows, name in ((in_ops, self._trace.ops.name), (in_frames, self._trace.frames.name)):
+            known = rows >= 0
+            found[known] = name[rows[known]]
+        return found
+
+    def module_rows(self, thread: I32, t: I64, op: I64) -> tuple[I64, I64]:
+        """The innermost nn.Module around each moment as (row of the frames, row of the ops); at most one is not -1."""
+        in_frames = self._climb(thread, t, self._is_module)
+        in_ops = np.full(len(t), -1, np.int64)
+        missing = np.flatnonzero((in_frames < 0) & (op >= 0))
+        in_ops[missing] = self._range_around(op[missing])
+        missing = missing[in_ops[missing] < 0]
         if len(missing) and (self._frames is not None or self._is_range.any()):
             forward = self._forward_of(op[missing])
             missing, forward = missing[forward >= 0], forward[forward >= 0]
             ops = self._trace.ops
-            modules = self._climb(ops.thread[forward], ops.start_ns[forward], self._is_module)
-            found[missing] = np.where(modules == NO_TEXT, self._range_around(forward), modules)
-        return found
+            in_frames[missing] = self._climb(ops.thread[forward], ops.start_ns[forward], self._is_module)
+            in_ops[missing] = np.where(in_frames[missing] < 0, self._range_around(forward), -1)
+        return in_frames, in_ops
 
-    def _range_around(self, op: I64) -> I32:
-        """String id of the innermost range of a module around each op."""
-        rows = climb(op, self._nesting.parent, lambda r, _: ~self._is_range[r])
-        return np.where(rows >= 0, self._trace.ops.name[rows], NO_TEXT).astype(np.int32)
+    def module_parents(self) -> tuple[I64, I64]:
+        """Per row of the frames and of the ops: the nn.Module around it, for rows that are one; -1 for all others."""
+        parents = []
+        for nesting, wanted in ((self._frames, self._is_module), (self._nesting, self._is_range)):
+            found = np.full(len(wanted), -1, np.int64)
+            if nesting is not None:
+                rows = np.flatnonzero(wanted)
+                found[rows] = climb(nesting.parent[rows], nesting.parent, lambda r, _, wanted=wanted: ~wanted[r])
+            parents.append(found)
+        return parents[0], parents[1]
+
+    def _range_around(self, op: I64) -> I64:
+        """Row of the innermost range of a module around each op, or -1."""
+        return climb(op, self._nesting.parent, lambda r, _: ~self._is_range[r])
 
     def frame(self, thread: I32, t: I64, op: I64) -> I32:
         """String id of the innermost frame of the user's code around each moment, else of any frame.
 
         Recordings of 2021 keep the stack with the op; there it is the op's.
         """
-        found = self._climb(thread, t, self._is_user)
-        bare = found == NO_TEXT
-        found[bare] = self._climb(thread[bare], t[bare], ~self._is_module)
+        rows = self._climb(thread, t, self._is_user)
+        bare = rows < 0
+        rows[bare] = self._climb(thread[bare], t[bare], ~self._is_module)
+        found = np.full(len(t), NO_TEXT, np.int32)
+        found[rows >= 0] = self._trace.frames.name[rows[rows >= 0]]
         stacked = np.flatnonzero((found == NO_TEXT) & (op >= 0))
         if len(self._trace.ops):
             found[stacked] = self._trace.ops.stack[op[stacked]]
         return found
 
-    def _climb(self, thread: I32, t: I64, wanted: np.ndarray) -> I32:
-        out = np.full(len(t), NO_TEXT, np.int32)
+    def _climb(self, thread: I32, t: I64, wanted: np.ndarray) -> I64:
+        """Row of the innermost frame around each moment that is `wanted`, or -1."""
+        out = np.full(len(t), -1, np.int64)
         if self._frames is None:
             return out
         known = np.flatnonzero(t != ABSENT)
-        names = self._trace.frames.name
         rows = self._frames.innermost(thread[known], t[known])
-        rows = climb(rows, self._frames.parent, lambda r, _: ~wanted[r])
-        hit = rows >= 0
-        out[known[hit]] = names[rows[hit]]
+        out[known] = climb(rows, self._frames.parent, lambda r, _: ~wanted[r])
         return out
 
     def _forward_of(self, op: I64) -> I64:

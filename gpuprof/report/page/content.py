@@ -1,0 +1,327 @@
+"""What the page says in words: the diagnosis as the texts and numbers that its templates place.
+
+Texts are fit to be shown here, and escaped as HTML by the templates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from markdown_it import MarkdownIt
+
+from gpuprof.diagnosis.findings import PAGES
+from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
+from gpuprof.report import fixes, run_words, stepbar, words
+from gpuprof.report.names import escape, shown, shown_kernel
+from gpuprof.report.numbers import count, duration, gib, rate, share
+from gpuprof.report.palette import BOUND_PAINTS, CAUSE_PAINTS
+from gpuprof.report.stepbar import Bar
+
+KERNELS = 12
+"""Rows of the table that stands in for the interactive one."""
+SEEN = 0.005
+"""Share of a bar below which a part has no entry in its legend."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One number that is read at a glance."""
+
+    value: str
+    label: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BarPart:
+    key: str
+    """Of its colour."""
+    label: str
+    percent: float
+    text: str
+    idle: bool
+    named: bool
+    """Whether the legend has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBar:
+    title: str
+    parts: tuple[BarPart, ...]
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Evidence: a statement, or a place in the timeline where `start_ns` is not None."""
+
+    text: str
+    start_ns: int | None
+    ns: int
+    where: str
+    at: str
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A finding."""
+
+    number: int
+    id: str
+    title: str
+    severity: str
+    gain: str
+    now: str
+    low: float
+    """Of the axis from zero to the longest step shown, in percent; likewise the next three."""
+    expected: float
+    high: float
+    present: float
+    fix: str
+    facts: tuple[str, ...]
+    places: tuple[Place, ...]
+    why: str
+    """HTML of our own text."""
+    per_work: bool
+    """Whether the times are of the work of one step as it is now."""
+
+
+def label(diagnosis: Diagnosis) -> tuple[str, str]:
+    """The verdict and its cause: `HOST-BOUND`, `launch`."""
+    verdict, _, cause = words.label(diagnosis).partition(" · ")
+    return verdict, cause
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """What runs where: GPU, versions, work of a step."""
+    found = (words.gpus(diagnosis), words.versions(diagnosis), run_words.tokens(diagnosis))
+    return " · ".join(filter(None, found))
+
+
+def tiles(diagnosis: Diagnosis) -> list[Tile]:
+    """The few numbers beside the verdict that people compare runs by; those that are known."""
+    steps, run, roof = diagnosis.steps, diagnosis.run, diagnosis.roofline
+    found: list[Tile] = []
+    if steps:
+        found.append(_step_tile(diagnosis))
+    bars = stepbar.bars(diagnosis)
+    if bars:
+        busiest = min(bars, key=lambda bar: bar.idle_ns() / max(bar.total_ns, 1))
+        found.append(
+            Tile(share(busiest.total_ns - busiest.idle_ns(), busiest.total_ns), "GPU busy", _busy_note(diagnosis))
+        )
+    if roof and roof.mfu is not None:
+        note = f"HFU {100 * roof.hfu:.1f} %" if roof.hfu and roof.hfu > 1.05 * roof.mfu else "of the dense peak"
+        found.append(Tile(f"{100 * roof.mfu:.1f} %", "MFU", note))
+    if run and run.throughput.tokens_per_s:
+        samples = run.throughput.samples_per_s
+        found.append(
+            Tile(rate(run.throughput.tokens_per_s), "tokens/s", f"{rate(samples)} samples/s" if samples else "")
+        )
+    if run and run.memory.peak_bytes:
+        size = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
+        found.append(Tile(f"{gib(run.memory.peak_bytes)} GiB", "peak memory", f"of {gib(size)} GiB" if size else ""))
+    if diagnosis.verdict.confidence is not None:
+        error = diagnosis.replay.error
+        note = f"replay error {100 * error:.1f} %" if error is not None else ""
+        found.append(Tile(f"{100 * diagnosis.verdict.confidence:.0f} %", "confidence", note))
+    return found
+
+
+def _step_tile(diagnosis: Diagnosis) -> Tile:
+    steps = diagnosis.steps
+    assert steps is not None
+    recorded = duration(steps.recorded_ns)
+    if steps.source == "none":
+        return Tile(recorded, "recorded", "no steps were found")
+    if steps.unprofiled_ns is not None:
+        return Tile(duration(steps.unprofiled_ns), "a step, measured", f"{recorded} under the profiler")
+    if steps.estimated_ns is not None:
+        return Tile(f"≈ {duration(steps.estimated_ns)}", "a step, estimated", f"{recorded} under the profiler")
+    return Tile(recorded, "a step", "as recorded")
+
+
+def _busy_note(diagnosis: Diagnosis) -> str:
+    return "without the profiler" if stepbar.estimated(diagnosis) else "as recorded"
+
+
+def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
+    """One per device; its compute is split by what limits the kernels, where that is known."""
+    bars = stepbar.bars(diagnosis)
+    limits = _limits(diagnosis)
+    return [_step_bar(bar, f"GPU {bar.device}" if len(bars) > 1 else "", limits) for bar in bars]
+
+
+def _limits(diagnosis: Diagnosis) -> dict[str, float]:
+    """compute | memory | latency → its share of the kernels' time; what is not known is left out."""
+    roof = diagnosis.tables.roofline if diagnosis.roofline else None
+    if roof is None:
+        return {}
+    total = sum(roof.bound_ns.values()) + roof.unmodelled_ns - roof.communication_ns
+    return {key: ns / total for key, ns in roof.bound_ns.items() if ns} if total > 0 else {}
+
+
+def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
+    total = max(bar.total_ns, 1)
+
+    def part(key: str, label: str, ns: float, idle: bool) -> BarPart:
+        return BarPart(key, label, 100 * ns / total, f"{duration(ns)}, {share(ns, total)}", idle, ns >= SEEN * total)
+
+    parts: list[BarPart] = []
+    for one in bar.parts:
+        if one.idle:
+            paint = CAUSE_PAINTS.get(one.key)
+            parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, True))
+            continue
+        rest = float(one.ns)
+        if one.key == "compute":
+            for key, of in limits.items():
+                parts.append(part(f"bound-{key}", f"{BOUND_PAINTS[key].label} kernels", of * one.ns, False))
+                rest -= of * one.ns
+        if rest >= 0.5:
+            parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
+    said = ", ".join(f"{'waiting: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
+    return StepBar(title, tuple(parts), said)
+
+
+# -- findings
+
+
+def cards(diagnosis: Diagnosis) -> list[Card]:
+    """The findings, most gain first; with the combination of them last, where there is one."""
+    steps = diagnosis.steps
+    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    if not now:
+        return []
+    longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
+    return [_card(number, finding, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)]
+
+
+def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
+    statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
+    low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
+    return Card(
+        number=number,
+        id=finding.id,
+        title=escape(finding.title),
+        severity=finding.severity,
+        gain=fixes.gain(finding, now).plain,
+        now=duration(now),
+        low=low,
+        expected=expected,
+        high=high,
+        present=100 * now / longest,
+        fix="\n".join(map(escape, finding.fix.splitlines())),
+        facts=statements,
+        places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
+        why=_why(finding.id),
+        per_work=finding.work != 1.0,
+    )
+
+
+def _values(found: Range) -> tuple[float, float, float]:
+    return found.low, found.expected, found.high
+
+
+def _place(evidence: Evidence) -> Place:
+    start, ns = evidence.start_ns or 0, evidence.ns or 0
+    # Kernels have long names of which a part tells; ops are written as they are called.
+    on_gpu = (evidence.where or "").startswith("GPU")
+    name = shown_kernel(evidence.text, 90) if on_gpu else shown(evidence.text, 90)
+    return Place(name, start, ns, shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}")
+
+
+_PAGES = {page.id: page for page in PAGES}
+
+
+def _why(finding: str) -> str:
+    """What the finding means and when it is wrong, from its page of documentation."""
+    page = _PAGES.get(finding)
+    if page is None:
+        return ""
+    # As strict as it gets: the text is our own, and still no markup in it is passed on.
+    render = MarkdownIt("commonmark", {"html": False}).render
+    return render(page.means.strip()) + "<h5>When it is wrong</h5>" + render(page.wrong.strip())
+
+
+def combined(diagnosis: Diagnosis) -> str:
+    """`1 + 3 together: 81 → 13–20 ms, 4–6×`; empty where there is nothing to combine."""
+    steps, both = diagnosis.steps, diagnosis.combined
+    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    if not both or not now:
+        return ""
+    titles = [f.title for f in diagnosis.findings]
+    numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
+    return f"{numbers} together: {fixes.change(both, now)}"
+
+
+# -- tables
+
+
+def waits(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """Idle time by the phase of the work that it comes before, a step."""
+    gaps, steps = diagnosis.gaps, diagnosis.steps.count if diagnosis.steps else 1
+    if gaps is None:
+        return []
+    return [
+        (shown(p.phase, 20), duration(p.ns / steps), f"{count(p.count / steps)}", words.waits_for(p))
+        for p in gaps.by_phase
+        if p.ns
+    ]
+
+
+def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """The kernels that take longest, a step."""
+    found, steps = diagnosis.kernels, diagnosis.steps.count if diagnosis.steps else 1
+    if found is None:
+        return []
+    return [
+        (
+            shown_kernel(k.name, 90),
+            k.category,
+            shown(k.op, 60),
+            duration(k.ns / steps),
+            share(k.ns, found.total_ns),
+            count(round(k.count / steps, 1)),
+        )
+        for k in found.top[:KERNELS]
+    ]
+
+
+def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Everything about where and how this was recorded."""
+    source, where, steps = diagnosis.source, diagnosis.environment, diagnosis.steps
+    rows = [("recording", shown(source.path, 200)), ("kind", source.kind), ("size", _size(source.bytes))]
+    if source.events:
+        rows.append(("events", count(source.events)))
+    for gpu in where.gpus:
+        memory = f", {gib(gpu.memory_bytes)} GiB" if gpu.memory_bytes else ""
+        rows.append((f"GPU {gpu.device}", shown(gpu.name, 80) + memory))
+    if where.rank is not None:
+        rows.append(("rank", f"{where.rank}" + (f" of {where.world_size}" if where.world_size else "")))
+    if steps:
+        by = shown(steps.name, 80) if steps.name else steps.source.replace("_", " ")
+        rows.append(("steps", f"{steps.count} by {by}" if steps.source != "none" else "none found"))
+    rows += [
+        (shown(name.replace("_", " "), 60), shown(str(value), 120)) for name, value in sorted(where.versions.items())
+    ]
+    if diagnosis.run:
+        rows += [("run", line) for line in run_words.lines(diagnosis)]
+    ceilings = diagnosis.roofline.ceilings if diagnosis.roofline else {}
+    if ceilings:
+        rows.append(("ceilings", f"{ceilings['gpu']} ({ceilings['source']})"))
+    return rows
+
+
+def _size(n: int) -> str:
+    return f"{n / 1e6:,.1f} MB" if n >= 1e5 else f"{n / 1e3:,.1f} kB"
+
+
+def lacks(diagnosis: Diagnosis) -> list[str]:
+    """What this recording cannot tell, said instead of drawn empty."""
+    found = []
+    if diagnosis.sensitivities is None and diagnosis.replay.reason:
+        found.append(f"No predictions: {escape(diagnosis.replay.reason)}.")
+    if diagnosis.kernels is not None and diagnosis.roofline is None:
+        found.append("No roofline: the ceilings of this GPU are not known.")
+    return found

@@ -1,0 +1,175 @@
+"""The tracks of the GPUs: what each waits for, the phases of its work, and its streams."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.gaps import CAUSES, GapColumns
+from gpuprof.report.names import shown
+from gpuprof.report.numbers import duration, share
+from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE
+from gpuprof.report.page.part import Part
+from gpuprof.report.page.texts import Texts, coded
+from gpuprof.report.page.tracks import Track
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, I64, KERNEL, Trace
+
+ALSO = 0.1
+"""A second cause is named where it is this much of a gap."""
+TOLD_WHOLE = 500
+"""The longest gaps say to the nanosecond what they are made of; of the others the causes are named."""
+
+
+def gpu_tracks(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, device: int, group: int) -> list[Track]:
+    """The tracks of one device."""
+    gpu = timeline.trace.gpu
+    rows = part.gpu[gpu.device[part.gpu] == device]
+    streams = np.unique(gpu.stream[rows])
+    return [
+        _waits(timeline, gaps, part, texts, device, group),
+        _phases(timeline, rows, texts, group),
+        *(_stream(timeline, rows[gpu.stream[rows] == stream], texts, int(stream), group) for stream in streams),
+    ]
+
+
+def _waits(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, device: int, group: int) -> Track:
+    """The device's gaps in the window, each in the colour of its main cause."""
+    mine = np.flatnonzero((gaps.device == device) & (gaps.start_ns >= part.low_ns) & (gaps.start_ns < part.high_ns))
+    names = np.array([texts.add(f"waits: {name}") for name in CAUSES])
+    return Track(
+        group=group,
+        name="waits for",
+        kind="waits",
+        start_ns=gaps.start_ns[mine],
+        end_ns=gaps.end_ns[mine],
+        text=names[gaps.cause[mine]],
+        paint=BY_CAUSE[gaps.cause[mine]],
+        detail=_wait_details(timeline, gaps, mine, texts),
+        link_table="gpu",
+        link=gaps.awaited[mine],
+    )
+
+
+def _wait_details(timeline: Timeline, gaps: GapColumns, rows: I64, texts: Texts) -> I64:
+    ops, ns = timeline.trace.ops, gaps.ns[rows]
+    op = np.where(gaps.op[rows] >= 0, ops.name[gaps.op[rows]] if len(ops) else -1, -1)
+    also = gaps.by_cause[rows] >= ALSO * np.maximum(ns, 1)[:, None]
+    mixed = also.astype(np.int64) @ (1 << np.arange(len(CAUSES), dtype=np.int64))
+    first, code = coded(op, gaps.module[rows], gaps.phase[rows], gaps.cause[rows], mixed)
+    details = []
+    for i in first.tolist():
+        main = gaps.cause[rows[i]]
+        others = [name for k, name in enumerate(CAUSES) if k != main and also[i, k]]
+        words = [_awaited(timeline, gaps, int(rows[i])), f"also {', '.join(others)}" if others else ""]
+        details.append(texts.add(" · ".join(filter(None, words))))
+    found = np.array(details, np.int64)[code] if len(rows) else np.empty(0, np.int64)
+    for i in np.argsort(-ns, kind="stable")[:TOLD_WHOLE].tolist():
+        found[i] = texts.add(_whole_story(timeline, gaps, int(rows[i])))
+    return found
+
+
+def _whole_story(timeline: Timeline, gaps: GapColumns, row: int) -> str:
+    total = int(gaps.ns[row])
+    parts = sorted(zip(gaps.by_cause[row].tolist(), CAUSES, strict=True), reverse=True)
+    causes = ", ".join(f"{name} {duration(ns)} ({share(ns, total)})" for ns, name in parts if ns)
+    frame = timeline.trace.text(int(gaps.frame[row]))
+    return " · ".join(filter(None, [_awaited(timeline, gaps, row), causes, shown(frame, 200) if frame else ""]))
+
+
+def _awaited(timeline: Timeline, gaps: GapColumns, row: int) -> str:
+    """`before aten::mul ← Linear, backward`."""
+    trace = timeline.trace
+    op, module = int(gaps.op[row]), trace.text(int(gaps.module[row]))
+    if gaps.awaited[row] < 0:
+        return "until the recording ends"
+    what = shown(trace.strings[trace.ops.name[op]], 120) if op >= 0 else "work"
+    inside = f" ← {shown(module.removeprefix('nn.Module: '), 80)}" if module else ""
+    return f"before {what}{inside}, {PHASES[gaps.phase[row]]}"
+
+
+def _phases(timeline: Timeline, rows: I64, texts: Texts, group: int) -> Track:
+    """Runs of work of one phase."""
+    gpu = timeline.trace.gpu
+    rows = rows[np.argsort(gpu.start_ns[rows], kind="stable")]
+    phase = timeline.phase[rows].astype(np.int64)
+    first = np.flatnonzero(np.diff(phase, prepend=-1))
+    end = np.maximum.reduceat(gpu.end_ns[rows], first) if len(rows) else np.empty(0, np.int64)
+    names = np.array([texts.add(name) for name in PHASES])
+    return Track(
+        group=group,
+        name="phases of its work",
+        kind="phases",
+        start_ns=gpu.start_ns[rows[first]],
+        end_ns=end,
+        text=names[phase[first]],
+        paint=BY_PHASE[phase[first]],
+        detail=np.full(len(first), -1),
+    )
+
+
+def _stream(timeline: Timeline, rows: I64, texts: Texts, stream: int, group: int) -> Track:
+    gpu, links = timeline.trace.gpu, timeline.links
+    name = "stream –" if stream == ABSENT else f"stream {stream}"
+    return Track(
+        group=group,
+        name=name,
+        kind="stream",
+        start_ns=gpu.start_ns[rows],
+        end_ns=gpu.end_ns[rows],
+        text=texts.kernels(gpu.name[rows]),
+        paint=BY_CATEGORY[timeline.category[rows]],
+        detail=_work_details(timeline, rows, texts),
+        table="gpu",
+        row=rows,
+        link_table="calls",
+        link=links.call[rows],
+    )
+
+
+def _work_details(timeline: Timeline, rows: I64, texts: Texts) -> I64:
+    gpu = timeline.trace.gpu
+    occupancy = np.nan_to_num(gpu.occupancy[rows], nan=-1).astype(np.int64)
+    columns = (
+        timeline.category[rows], timeline.phase[rows], gpu.kind[rows], gpu.grid_x[rows], gpu.grid_y[rows],
+        gpu.grid_z[rows], gpu.block_x[rows], gpu.block_y[rows], gpu.block_z[rows], gpu.registers[rows],
+        gpu.shared_bytes[rows], occupancy, gpu.bytes[rows],
+    )  # fmt: skip
+    if not len(rows):
+        return np.empty(0, np.int64)
+    first, code = coded(*columns)
+    made = [texts.add(_work_detail(timeline, int(rows[i]), int(occupancy[i]))) for i in first.tolist()]
+    return np.array(made, np.int64)[code]
+
+
+def _work_detail(timeline: Timeline, row: int, occupancy: int) -> str:
+    """`gemm · forward · grid 128×1×1 · block 256×1×1 · 32 registers · 48 KiB shared · occupancy 50 %`."""
+    trace = timeline.trace
+    words = [CATEGORIES[timeline.category[row]], PHASES[timeline.phase[row]]]
+    if trace.gpu.kind[row] == KERNEL:
+        words += _launch(trace, row, occupancy)
+    elif (moved := int(trace.gpu.bytes[row])) >= 0:
+        words.append(_bytes(moved))
+    return " · ".join(words)
+
+
+def _launch(trace: Trace, row: int, occupancy: int) -> list[str]:
+    gpu, words = trace.gpu, []
+    grid, block = (gpu.grid_x, gpu.grid_y, gpu.grid_z), (gpu.block_x, gpu.block_y, gpu.block_z)
+    for what, sizes in (("grid", grid), ("block", block)):
+        numbers = [int(size[row]) for size in sizes]
+        if min(numbers) >= 0:
+            words.append(f"{what} {'×'.join(map(str, numbers))}")
+    if gpu.registers[row] >= 0:
+        words.append(f"{int(gpu.registers[row])} registers")
+    if gpu.shared_bytes[row] > 0:
+        words.append(f"{_bytes(int(gpu.shared_bytes[row]))} shared")
+    return [*words, f"occupancy {occupancy} %"] if occupancy >= 0 else words
+
+
+def _bytes(n: int) -> str:
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n >= size:
+            return f"{n / size:,.1f} {unit}"
+    return f"{n:,} B"

@@ -1,0 +1,108 @@
+"""The tracks of host threads: ops with the calls they make, and Python frames where the recording has stacks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.gaps import calls_by_cause
+from gpuprof.report.names import shown
+from gpuprof.report.page.paints import BY_PHASE, number
+from gpuprof.report.page.part import Part
+from gpuprof.report.page.texts import Texts, coded
+from gpuprof.report.page.tracks import Track
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ANNOTATION, I64, Thread
+
+SHAPES = 160
+"""Cells of an op's shapes."""
+MOST_THREADS = 24
+"""Threads that are drawn, the busiest; a server of data may have hundreds that do nothing."""
+
+
+def threads_of(timeline: Timeline, part: Part) -> tuple[list[int], int]:
+    """(threads to draw, the main one first, then by number of events; how many are left out)."""
+    trace = timeline.trace
+    parts = ((trace.ops, part.ops), (trace.calls, part.calls), (trace.frames, part.frames))
+    used = np.concatenate([table.thread[rows] for table, rows in parts])
+    threads, counts = np.unique(used, return_counts=True)
+    order = sorted(
+        zip(threads.tolist(), counts.tolist(), strict=True), key=lambda t: (t[0] != timeline.main_thread, -t[1])
+    )
+    return [thread for thread, _ in order[:MOST_THREADS]], max(len(order) - MOST_THREADS, 0)
+
+
+def thread_name(timeline: Timeline, thread: int) -> str:
+    """What it is for, where that is known, and what the recording calls it: by that name evidence tells its place."""
+    known: Thread = timeline.trace.threads[thread]
+    name = shown(known.name or known.thread, 40)
+    if thread == timeline.main_thread:
+        return f"main thread · {name}"
+    return f"autograd · {name}" if thread in timeline.host.autograd else name
+
+
+def host_tracks(timeline: Timeline, part: Part, texts: Texts, thread: int, group: int, is_open: bool) -> list[Track]:
+    """Ops and calls of one thread as one track, its frames as another."""
+    trace = timeline.trace
+    ops = part.ops[trace.ops.thread[part.ops] == thread]
+    calls = part.calls[trace.calls.thread[part.calls] == thread]
+    frames = part.frames[trace.frames.thread[part.frames] == thread]
+    tracks = []
+    if len(ops) or len(calls):
+        tracks.append(_ops(timeline, texts, ops, calls, group, is_open))
+    if len(frames):
+        tracks.append(_frames(timeline, texts, frames, group))
+    return tracks
+
+
+def _frames(timeline: Timeline, texts: Texts, rows: I64, group: int) -> Track:
+    """Folded at first: stacks are deep, and the ops are what most people look for."""
+    frames = timeline.trace.frames
+    paint, nothing = np.full(len(rows), number("host", "python")), np.full(len(rows), -1)
+    text = texts.names(frames.name[rows])
+    return Track(
+        group, "Python", "frames", frames.start_ns[rows], frames.end_ns[rows], text, paint, nothing, open=False
+    )
+
+
+def _ops(timeline: Timeline, texts: Texts, ops: I64, calls: I64, group: int, is_open: bool) -> Track:
+    trace = timeline.trace
+    ranges = trace.ops.kind[ops] == ANNOTATION
+    colour = np.where(ranges, number("host", "range"), BY_PHASE[timeline.host.op[ops]])
+    return Track(
+        group=group,
+        name="ops and calls",
+        kind="ops",
+        start_ns=np.concatenate([trace.ops.start_ns[ops], trace.calls.start_ns[calls]]),
+        end_ns=np.concatenate([trace.ops.end_ns[ops], trace.calls.end_ns[calls]]),
+        text=np.concatenate([texts.names(trace.ops.name[ops]), texts.names(trace.calls.name[calls])]),
+        paint=np.concatenate([colour, call_paints(timeline)[calls]]),
+        detail=np.concatenate([_op_details(timeline, ops, texts), np.full(len(calls), -1)]),
+        table="calls",
+        row=np.concatenate([np.full(len(ops), -1), calls]),
+        open=is_open,
+    )
+
+
+def call_paints(timeline: Timeline) -> I64:
+    """Of every call of the trace."""
+    transfer, sync, allocator = calls_by_cause(timeline)
+    paints = np.full(len(transfer), number("host", "launch"))
+    paints[allocator] = number("host", "allocator")
+    paints[transfer] = number("host", "copy")
+    paints[sync] = number("host", "sync")
+    return paints
+
+
+def _op_details(timeline: Timeline, rows: I64, texts: Texts) -> I64:
+    """`backward · [[128, 2048], [2048]] BFloat16`: its phase and what it was given."""
+    if not len(rows):
+        return np.empty(0, np.int64)
+    trace, phase = timeline.trace, timeline.host.op[rows]
+    ops = trace.ops
+    first, code = coded(phase, ops.dims[rows], ops.types[rows])
+    made = []
+    for i in first.tolist():
+        given = [trace.text(int(column[rows[i]])) for column in (ops.dims, ops.types)]
+        made.append(texts.add(" · ".join([PHASES[phase[i]], *(shown(text, SHAPES) for text in given if text)])))
+    return np.array(made, np.int64)[code]

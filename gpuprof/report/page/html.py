@@ -1,0 +1,133 @@
+"""The report as one HTML file: words that stand by themselves, and views that come to life where scripts may run.
+
+`render` is a pure function of the Diagnosis. Nothing is loaded from anywhere: styles, scripts, data and the charts'
+library are inside. The page's own content policy allows just the two scripts that it carries, by their digests, so
+that nothing in a recording can become one, whatever it is named.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import jinja2
+
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.report import charts, fixes, palette, words
+from gpuprof.report.names import escape
+from gpuprof.report.page import content
+from gpuprof.report.page.packing import embed
+from gpuprof.report.page.part import MOST_EVENTS
+from gpuprof.report.page.views import packed_views
+
+_HERE = files("gpuprof.report.page")
+
+CHARTS = (
+    ("plan", ("what_if", "sensitivities")),
+    ("gpu", ("roofline", "bandwidth")),
+    ("waiting", ("gap_histogram", "phases")),
+    ("run", ("ranks", "steps", "memory", "telemetry")),
+)
+"""Section of the page → its charts, in order; one that a recording has nothing for is not there."""
+
+
+def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
+    """The page. `most_events`: how many the timeline may show."""
+    drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
+    views, note = _views(diagnosis, most_events)
+    verdict, cause = content.label(diagnosis)
+    viewer = _asset("viewer.js")
+    plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
+    return _template().render(
+        verdict=verdict,
+        cause=cause,
+        bound=diagnosis.verdict.bound or diagnosis.quality.status,
+        family=diagnosis.verdict.family or "none",
+        name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
+        headline=content.headline(diagnosis),
+        summary=escape(diagnosis.verdict.summary),
+        tiles=content.tiles(diagnosis),
+        bars=content.step_bars(diagnosis),
+        estimated=bool(diagnosis.devices_estimated),
+        issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
+        notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
+        cards=content.cards(diagnosis),
+        combined=content.combined(diagnosis),
+        footer=fixes.footer(diagnosis),
+        profiler=words.profiler(diagnosis),
+        lacks=content.lacks(diagnosis),
+        waits=content.waits(diagnosis),
+        kernels=content.kernels(diagnosis),
+        environment=content.environment(diagnosis),
+        charts=drawn,
+        any_chart=any(drawn.values()),
+        views=views,
+        views_note=note,
+        policy=_policy(viewer.encode(), plotly),
+        viewer=viewer,
+        styles=_palette_css() + _asset("viewer.css") + (_HERE / "report.css").read_text(encoding="utf-8"),
+        plotly=_plotly(),
+    )
+
+
+def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
+    if diagnosis.window is None:
+        return None
+    figure = getattr(charts, name)(diagnosis)
+    if figure is None:
+        return None
+    meta = figure.layout.meta
+    text = charts.to_json(figure)
+    # Its height must be known before it is drawn, or the page jumps.
+    height = json.loads(text)["layout"]["height"]
+    return {"name": name, "title": meta["title"], "note": meta["note"], "json": text, "height": height}
+
+
+def _views(diagnosis: Diagnosis, most_events: int) -> tuple[str, str]:
+    if diagnosis.window is None:
+        return "", ""
+    packed, note = packed_views(diagnosis, most_events)
+    return embed(packed), note
+
+
+def _policy(*scripts: bytes) -> str:
+    digests = " ".join(f"'sha256-{base64.b64encode(hashlib.sha256(s).digest()).decode()}'" for s in scripts)
+    return f"default-src 'none'; script-src {digests}; style-src 'unsafe-inline'; img-src data: blob:; font-src data:"
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (_HERE / "templates" / name).read_text(encoding="utf-8")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("report.html")
+
+
+@cache
+def _asset(name: str) -> str:
+    return (_HERE / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    return base64.b64encode((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes()).decode("ascii")
+
+
+def _palette_css() -> str:
+    """Custom properties such as `--cause-launch`, for both themes."""
+    sets = {"work": palette.WORK_PAINTS, "cause": palette.CAUSE_PAINTS, "bound": palette.BOUND_PAINTS}
+    light = "".join(f"--{kind}-{p.key}:{p.light};" for kind, paints in sets.items() for p in paints.values())
+    dark = "".join(f"--{kind}-{p.key}:{p.dark};" for kind, paints in sets.items() for p in paints.values())
+    return (
+        f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
+        f"@media (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}"
+    )

@@ -1,0 +1,185 @@
+"""The colours of a page: one source for its charts, its HTML and its timeline. Data only.
+
+Every thing that has a colour has two, for a light and for a dark page. The hues are those of Okabe and Ito, told
+apart under the common kinds of colour blindness; neighbours that share a hue differ in lightness. The step bar's
+colours are the light ones here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from gpuprof.report.stepbar import PAINTS
+
+_YELLOW, _GREY = "#dccb14", "#c3c8ce"
+"""Seen on white, where Okabe and Ito's yellow is not; a grey that is lighter than the hues that may look grey."""
+
+LIGHT_PAGE, DARK_PAGE = "#ffffff", "#14171c"
+"""The backgrounds that the colours are made for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """How one kind of thing looks on a page: `key` as code names it, `label` as readers do, colours as #rrggbb."""
+
+    key: str
+    label: str
+    light: str
+    dark: str
+
+
+def _keyed(paints: Iterable[Paint]) -> MappingProxyType[str, Paint]:
+    return MappingProxyType({paint.key: paint for paint in paints})
+
+
+def _of_bar(key: str, label: str, dark: str, light: str | None = None) -> Paint:
+    """The step bar's colour, unless it would vanish on a white page."""
+    return Paint(key, label, light or PAINTS[key].page, dark)
+
+
+WORK_PAINTS = _keyed(
+    (
+        _of_bar("compute", "compute", "#1fb88b"),
+        _of_bar("communication", "communication", "#d993b8"),
+        _of_bar("copy", "copies", "#3d9bdc"),
+        _of_bar("idle", "idle", "#5a616b"),
+    )
+)
+"""What a GPU does: work of three kinds, and nothing."""
+
+CAUSE_PAINTS = _keyed(
+    (
+        _of_bar("launch", "launching work", "#e9a820"),
+        _of_bar("python", "Python between ops", "#f0e442", _YELLOW),
+        _of_bar("sync", "waiting for the GPU", "#e8702a"),
+        _of_bar("input", "waiting for data", "#56b4e9"),
+        _of_bar("transfer", "copies to the GPU", "#5577c8"),
+        _of_bar("allocator", "allocating memory", "#a5568f"),
+        Paint("communication", "waiting for other ranks", "#dfb3cc", "#dfb3cc"),
+        _of_bar("device", "between kernels", "#9ed9c2"),
+        _of_bar("profiler", "the profiler itself", "#8b929c"),
+        _of_bar("unknown", "not known", "#666d77"),
+    )
+)
+"""Why a GPU waits, in the order in which charts stack it."""
+
+PHASE_PAINTS = _keyed(
+    (
+        Paint("data", "data", "#56b4e9", "#56b4e9"),
+        Paint("forward", "forward", "#009e73", "#1fb88b"),
+        Paint("backward", "backward", "#0072b2", "#3d9bdc"),
+        Paint("recompute", "recompute", _YELLOW, "#f0e442"),
+        Paint("optimizer", "optimizer", "#d55e00", "#e8702a"),
+        Paint("communication", "communication", "#cc79a7", "#d993b8"),
+        Paint("other", "other", _GREY, "#7d8590"),
+    )
+)
+"""Parts of a training step."""
+
+CATEGORY_PAINTS = _keyed(
+    (
+        Paint("tensor", "matrix products", "#0072b2", "#3d9bdc"),
+        Paint("attention", "attention", "#009e73", "#1fb88b"),
+        Paint("norm", "norms and reductions", "#56b4e9", "#8fd0f5"),
+        Paint("elementwise", "elementwise and casts", "#e69f00", "#e9a820"),
+        Paint("gather", "gather, embedding", _YELLOW, "#f0e442"),
+        Paint("quantized", "dequantize", "#d55e00", "#e8702a"),
+        Paint("communication", "communication", "#cc79a7", "#d993b8"),
+        Paint("other", "optimizer, memory, other", _GREY, "#7d8590"),
+    )
+)
+"""What kernels do, in as many groups as there are hues; `category_group` says which group a category is in."""
+
+_GROUPS = MappingProxyType(
+    {
+        "gemm": "tensor",
+        "grouped_gemm": "tensor",
+        "attention": "attention",
+        "norm": "norm",
+        "softmax": "norm",
+        "reduction": "norm",
+        "loss": "norm",
+        "elementwise": "elementwise",
+        "cast/copy": "elementwise",
+        "rope": "elementwise",
+        "dropout": "elementwise",
+        "triton_fused": "elementwise",
+        "gather/scatter/index": "gather",
+        "embedding": "gather",
+        "dequantize": "quantized",
+        "communication": "communication",
+        "optimizer": "other",
+        "memcpy": "other",
+        "memset": "other",
+        "other": "other",
+    }
+)
+
+
+def category_group(category: str) -> str:
+    """Key into CATEGORY_PAINTS of a kernel's category; one that is not known is `other`."""
+    return _GROUPS.get(category, "other")
+
+
+BOUND_PAINTS = _keyed(
+    (
+        Paint("compute", "compute-bound", "#009e73", "#1fb88b"),
+        Paint("memory", "memory-bound", "#0072b2", "#3d9bdc"),
+        Paint("latency", "latency-bound", "#e69f00", "#e9a820"),
+    )
+)
+"""What keeps a kernel from being faster."""
+
+HOST_PAINTS = _keyed(
+    (
+        Paint("op", "op", "#56b4e9", "#56b4e9"),
+        Paint("launch", "launch", "#e69f00", "#e9a820"),
+        Paint("sync", "synchronisation", "#d55e00", "#e8702a"),
+        Paint("copy", "copy", "#0072b2", "#3d9bdc"),
+        Paint("allocator", "allocator", "#a5669c", "#b97bb1"),
+        Paint("range", "range", _GREY, "#7d8590"),
+        Paint("python", "Python", _YELLOW, "#f0e442"),
+    )
+)
+"""What a host thread does: ops, calls of the CUDA runtime by what they are for, ranges, Python frames."""
+
+
+SERIES_PAINTS = tuple(
+    Paint(str(i), "", light, dark)
+    for i, (light, dark) in enumerate(
+        (
+            ("#0072b2", "#3d9bdc"),
+            ("#d55e00", "#e8702a"),
+            ("#009e73", "#1fb88b"),
+            ("#cc79a7", "#d993b8"),
+            ("#e69f00", "#e9a820"),
+            ("#56b4e9", "#8fd0f5"),
+            (_GREY, "#7d8590"),
+            (_YELLOW, "#f0e442"),
+        )
+    )
+)
+"""Things of one kind, told apart by number: GPUs, ranks, lines of one chart."""
+
+
+def text_on(fill: str) -> str:
+    """Black or white, whichever reads better on a fill (#rrggbb)."""
+    return "#000000" if contrast(fill, "#000000") >= contrast(fill, "#ffffff") else "#ffffff"
+
+
+def contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours (#rrggbb) as accessibility guidelines define it, 1 to 21."""
+    high, low = sorted((luminance(one), luminance(other)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance of an sRGB colour (#rrggbb), 0 (black) to 1 (white)."""
+    red, green, blue = (_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5))
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _linear(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else ((value + 0.055) / 1.055) ** 2.4
