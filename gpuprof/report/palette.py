@@ -1,8 +1,9 @@
 """The colours of a page: one source for its charts, its HTML and its timeline. Data only.
 
 Every thing that has a colour has two, for a light and for a dark page. The hues are those of Okabe and Ito, told
-apart under the common kinds of colour blindness; neighbours that share a hue differ in lightness. The step bar's
-colours are the light ones here.
+apart under the common kinds of colour blindness; neighbours that share a hue differ in lightness. The light ones
+are those of the step bar, but for three: a yellow that is seen on white, and those of copies and of unknown causes,
+which the colour-blind would take for other causes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import MappingProxyType
 
 from gpuprof.report.stepbar import PAINTS
 
-_YELLOW, _GREY = "#dccb14", "#c3c8ce"
+_YELLOW, _GREY = "#dccc60", "#c3c8ce"
 """Seen on white, where Okabe and Ito's yellow is not; a grey that is lighter than the hues that may look grey."""
 
 LIGHT_PAGE, DARK_PAGE = "#ffffff", "#14171c"
@@ -55,25 +56,25 @@ CAUSE_PAINTS = _keyed(
         _of_bar("python", "Python between ops", "#f0e442", _YELLOW),
         _of_bar("sync", "waiting for the GPU", "#e8702a"),
         _of_bar("input", "waiting for data", "#56b4e9"),
-        _of_bar("transfer", "copies to the GPU", "#5577c8"),
-        _of_bar("allocator", "allocating memory", "#a5568f"),
-        Paint("communication", "waiting for other ranks", "#dfb3cc", "#dfb3cc"),
-        _of_bar("device", "between kernels", "#9ed9c2"),
+        _of_bar("transfer", "copies to the GPU", "#5577c8", "#3f63b0"),
+        _of_bar("allocator", "allocating memory", "#9a3f9a"),
+        Paint("communication", "waiting for other ranks", "#dfb3cc", "#d9a2c1"),
+        _of_bar("device", "between kernels", "#a8e0ca"),
         _of_bar("profiler", "the profiler itself", "#8b929c"),
-        _of_bar("unknown", "not known", "#666d77"),
+        _of_bar("unknown", "not known", "#4a5058", "#5b6168"),
     )
 )
 """Why a GPU waits, in the order in which charts stack it."""
 
 PHASE_PAINTS = _keyed(
     (
-        Paint("data", "data", "#56b4e9", "#56b4e9"),
+        Paint("data", "data", "#56b4e9", "#7cc8f2"),
         Paint("forward", "forward", "#009e73", "#1fb88b"),
-        Paint("backward", "backward", "#0072b2", "#3d9bdc"),
+        Paint("backward", "backward", "#0072b2", "#2f7fc4"),
         Paint("recompute", "recompute", _YELLOW, "#f0e442"),
         Paint("optimizer", "optimizer", "#d55e00", "#e8702a"),
         Paint("communication", "communication", "#cc79a7", "#d993b8"),
-        Paint("other", "other", _GREY, "#7d8590"),
+        Paint("other", "other", _GREY, "#646b75"),
     )
 )
 """Parts of a training step."""
@@ -87,7 +88,7 @@ CATEGORY_PAINTS = _keyed(
         Paint("gather", "gather, embedding", _YELLOW, "#f0e442"),
         Paint("quantized", "dequantize", "#d55e00", "#e8702a"),
         Paint("communication", "communication", "#cc79a7", "#d993b8"),
-        Paint("other", "optimizer, memory, other", _GREY, "#7d8590"),
+        Paint("other", "optimizer, memory, other", _GREY, "#646b75"),
     )
 )
 """What kernels do, in as many groups as there are hues; `category_group` says which group a category is in."""
@@ -134,12 +135,12 @@ BOUND_PAINTS = _keyed(
 
 HOST_PAINTS = _keyed(
     (
-        Paint("op", "op", "#56b4e9", "#56b4e9"),
+        Paint("op", "op", "#56b4e9", "#7cc8f2"),
         Paint("launch", "launch", "#e69f00", "#e9a820"),
         Paint("sync", "synchronisation", "#d55e00", "#e8702a"),
-        Paint("copy", "copy", "#0072b2", "#3d9bdc"),
+        Paint("copy", "copy", "#0072b2", "#2f7fc4"),
         Paint("allocator", "allocator", "#a5669c", "#b97bb1"),
-        Paint("range", "range", _GREY, "#7d8590"),
+        Paint("range", "range", _GREY, "#646b75"),
         Paint("python", "Python", _YELLOW, "#f0e442"),
     )
 )
@@ -156,7 +157,7 @@ SERIES_PAINTS = tuple(
             ("#cc79a7", "#d993b8"),
             ("#e69f00", "#e9a820"),
             ("#56b4e9", "#8fd0f5"),
-            (_GREY, "#7d8590"),
+            (_GREY, "#646b75"),
             (_YELLOW, "#f0e442"),
         )
     )

@@ -7,6 +7,7 @@ import numpy as np
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.report.names import shown
 from gpuprof.report.page.host_tracks import call_paints, thread_name
+from gpuprof.report.page.lanes import least_above
 from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE, number
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.trees import Builder, Paths, Tree, among, paths, tree
@@ -129,12 +130,12 @@ def _host(timeline: Timeline, texts: Texts) -> Tree:
     row_of_thread[threads] = np.arange(1, above)
     outer = np.where(inner >= 0, inner + above, row_of_thread[thread])
     parent = np.concatenate([[-1], np.zeros(len(threads), np.int64), outer])
-    took = np.concatenate([[0], np.full(len(threads), high - low), end - start])
+    starts = np.concatenate([np.full(above, low), start])
+    # What outlasts the span that it began in is counted up to that one's end, so that times sum up.
+    took = (least_above(parent, np.concatenate([np.full(above, high), end])) - starts).clip(0)
     own = took.copy()
-    # What outlasts the span that it began in takes no more from it than there is.
-    limit = np.concatenate([np.full(above, high), end])
-    covered = (np.minimum(end, limit[parent[above:]]) - start).clip(0)
-    np.subtract.at(own, parent[above:], covered)
+    np.subtract.at(own, parent[above:], took[above:])
+    own[0] = 0
     names = [texts.add("host time"), *(texts.add(thread_name(timeline, t)) for t in threads)]
     found = paths(parent, np.concatenate([np.array(names, np.int64), label]))
     stacks = bool(len(trace.frames))
@@ -142,7 +143,7 @@ def _host(timeline: Timeline, texts: Texts) -> Tree:
         "host", "host time", "thread → Python → op → call" if stacks else "thread → op → call",
         "Each thread is as wide as the window. What has nothing below it is time in no recorded op or call"
         + ("." if stacks else ": Python, or waiting for another thread."),
-        found.parent, found.label, found.node, own.clip(0), np.ones(len(own), np.int64),
+        found.parent, found.label, found.node, own, np.ones(len(own), np.int64),
         np.concatenate([np.full(above, number("work", "idle")), paint]), number("work", "idle"),
     )  # fmt: skip
 

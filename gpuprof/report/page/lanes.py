@@ -26,3 +26,13 @@ def levels(parent: I64) -> I64:
         level[active] += level[reached]
         ancestor[active] = ancestor[reached]
     return level
+
+
+def least_above(parent: I64, value: I64) -> I64:
+    """The least value of each row and its ancestors."""
+    least, ancestor = value.copy(), parent.copy()
+    while (active := np.flatnonzero(ancestor >= 0)).size:
+        reached = ancestor[active]
+        least[active] = np.minimum(least[active], least[reached])
+        ancestor[active] = ancestor[reached]
+    return least

@@ -1,0 +1,125 @@
+// The table itself: head, lines, and what they sum up to. Every click goes back to the one who holds the state.
+
+import { chip } from "../chip.ts";
+import type { Paint } from "../data.ts";
+import { h } from "../dom.ts";
+import { count } from "../format.ts";
+import type { Column, Order, Whole } from "./columns.ts";
+import { type Line, NOT_KNOWN } from "./lines.ts";
+
+/** What may be asked of a table. */
+export interface Asked {
+  sort(column: Column): void;
+  /** To show or hide the members of a sum, or the details of a kernel. */
+  toggle(line: Line): void;
+  find(line: Line): void;
+  showAll(): void;
+}
+
+/** What rows are made of. */
+export interface Shape {
+  columns: readonly Column[];
+  whole: Whole;
+  paints: readonly Paint[];
+}
+
+export function head({ columns }: Shape, order: Order, asked: Asked): HTMLTableSectionElement {
+  const cells = columns.map((column) => {
+    const active = order.column === column.id;
+    const arrow = active ? (order.descending ? " ▾" : " ▴") : "";
+    const button = h("button", { type: "button", title: column.hint, "data-column": column.id }, column.title, arrow);
+    button.addEventListener("click", () => asked.sort(column));
+    const sort = active ? (order.descending ? "descending" : "ascending") : "none";
+    return h("th", { scope: "col", class: column.numeric ? "number" : "", "aria-sort": sort }, button);
+  });
+  return h("thead", {}, h("tr", {}, ...cells));
+}
+
+/** The row of a line. `depth` 1: a member of a sum. */
+export function row(line: Line, { columns, whole, paints }: Shape, open: boolean, depth: number, asked: Asked) {
+  const cells = columns.map((column) => {
+    if (column.id === "name") return nameCell(line, open, depth, asked);
+    const told = column.text(line, whole);
+    // A sum of several has no one word: that is not the same as not knowing it.
+    const text = line.members.length > 0 && told === NOT_KNOWN ? "" : told;
+    if (column.id === "category" && line.category !== "") return h("td", {}, chip(paints[line.paint]), text);
+    if (column.id === "efficiency") return efficiencyCell(line, text);
+    if (column.id === "module") return h("td", { title: line.module }, tail(text));
+    return h("td", column.numeric ? { class: "number" } : { title: text }, text);
+  });
+  return h("tr", { class: line.members.length > 0 ? "sum" : depth > 0 ? "member" : "" }, ...cells);
+}
+
+/** What else there is to tell of a kernel, in a row below its own. */
+export function detailRow(line: Line, { columns }: Shape, asked: Asked): HTMLTableRowElement {
+  const terms: [string, string][] = [
+    ["name", line.full || line.name],
+    ["op", line.op],
+    ["module", line.module],
+  ];
+  const told = terms.filter(([, text]) => text !== "");
+  const button = h("button", { type: "button", class: "kernels-find" }, "Show in timeline");
+  button.addEventListener("click", () => asked.find(line));
+  return h(
+    "tr",
+    { class: "detail" },
+    h(
+      "td",
+      { colspan: String(columns.length) },
+      h("dl", {}, ...told.flatMap(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])),
+      button,
+    ),
+  );
+}
+
+/** A row that says how many are left, and shows them. */
+export function moreRow(hidden: number, all: number, { columns }: Shape, asked: Asked): HTMLTableRowElement {
+  const button = h("button", { type: "button", class: "kernels-all" }, `Show all ${count(all)}`);
+  button.addEventListener("click", () => asked.showAll());
+  return h("tr", { class: "more" }, h("td", { colspan: String(columns.length) }, `${count(hidden)} more. `, button));
+}
+
+/** Sums of what is shown, and of all that match where that is more. */
+export function foot(sums: readonly Line[], { columns, whole }: Shape): HTMLTableSectionElement {
+  const told = new Set(["time", "share", "count", "max", "efficiency", "flops", "bytes"]);
+  const rows = sums.map((line) =>
+    h(
+      "tr",
+      {},
+      ...columns.map((column) => {
+        if (column.id === "name") return h("th", { scope: "row" }, line.name);
+        return h("td", { class: column.numeric ? "number" : "" }, told.has(column.id) ? column.text(line, whole) : "");
+      }),
+    ),
+  );
+  return h("tfoot", {}, ...rows);
+}
+
+function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLElement {
+  const what = line.members.length > 0 ? "kernels" : "details";
+  const toggle = h(
+    "button",
+    { type: "button", class: "kernels-open", "data-key": line.key, "aria-expanded": String(open), "aria-label": `${open ? "Hide" : "Show"} ${what}` },
+    open ? "▾" : "▸",
+  );
+  toggle.addEventListener("click", () => asked.toggle(line));
+  const name = h("span", { class: "kernels-name" }, line.name);
+  const size = line.members.length > 0 && h("span", { class: "dim" }, ` ${count(line.members.length)}`);
+  return h("th", { scope: "row", title: line.full || line.name, class: depth > 0 ? "inner" : "" }, toggle, name, size);
+}
+
+function efficiencyCell(line: Line, text: string): HTMLElement {
+  if (line.efficiency === null) return h("td", { class: "number" }, text);
+  const fill = h("span", {});
+  fill.style.width = `${Math.round(100 * Math.min(1, Math.max(0, line.efficiency)))}%`;
+  return h("td", { class: "number" }, h("span", { class: "kernels-gauge", "aria-hidden": "true" }, fill), h("span", {}, text));
+}
+
+/** The end of a dotted path says most. */
+function tail(path: string, most = 28): string {
+  if (path.length <= most) return path;
+  const parts = path.split(".");
+  let kept = parts.pop() ?? "";
+  while (parts.length > 0 && kept.length + parts[parts.length - 1].length + 2 <= most) kept = `${parts.pop()}.${kept}`;
+  return `…${kept.slice(-most)}`;
+}

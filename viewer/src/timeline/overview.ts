@@ -1,0 +1,64 @@
+// The whole recording in columns of pixels: of every GPU what it mostly does, how busy it is, and why it is idle.
+
+import { NOTHING, type ReportData } from "../data.ts";
+import { addTime, type LaneSums } from "./sums.ts";
+import { length, type Span } from "./view.ts";
+
+/** Of one GPU, by column. */
+export interface Strip {
+  group: number;
+  /** Share of the column in which work runs, 0 to 1. */
+  busy: Float64Array;
+  /** The paint that most of it has; NOTHING where there is none. */
+  work: Int16Array;
+  wait: Int16Array;
+}
+
+export function stripsOf(data: ReportData, sums: readonly LaneSums[], whole: Span, columns: number): Strip[] {
+  return data.groups.flatMap((group, g) => (group.kind === "gpu" ? [stripOf(data, sums, g, whole, columns)] : []));
+}
+
+function stripOf(data: ReportData, sums: readonly LaneSums[], group: number, whole: Span, columns: number): Strip {
+  const strip = {
+    group,
+    busy: new Float64Array(columns),
+    work: new Int16Array(columns),
+    wait: new Int16Array(columns),
+  };
+  const lanes = sums.filter((lane) => data.tracks[lane.track].group === group);
+  const streams = lanes.filter((lane) => data.tracks[lane.track].kind === "stream");
+  const waits = lanes.filter((lane) => data.tracks[lane.track].kind === "waits");
+  const pixel = length(whole) / columns;
+  const work = new Float64Array(data.paints.length);
+  const idle = new Float64Array(data.paints.length);
+  for (let x = 0; x < columns; x++) {
+    const from = whole.start + x * pixel;
+    collect(data, streams, from, from + pixel, work.fill(0));
+    collect(data, waits, from, from + pixel, idle.fill(0));
+    strip.work[x] = mostOf(work);
+    strip.wait[x] = mostOf(idle);
+    const waited = idle.reduce((a, b) => a + b, 0);
+    const inside = Math.min(from + pixel, data.window[1]) - Math.max(from, data.window[0]);
+    const ran = work.reduce((a, b) => a + b, 0);
+    // Streams overlap; waits do not. Outside of the window waits are not told.
+    const busy = waits.length > 0 && inside > 0.5 * pixel ? inside - waited : Math.min(ran, pixel);
+    strip.busy[x] = Math.max(0, Math.min(1, busy / pixel));
+  }
+  return strip;
+}
+
+const slots = new Float64Array(256);
+
+function collect(data: ReportData, lanes: readonly LaneSums[], from: number, to: number, into: Float64Array): void {
+  for (const lane of lanes) {
+    slots.fill(0, 0, lane.paints.length);
+    addTime(data.events, lane, from, to, slots);
+    lane.paints.forEach((paint, s) => (into[paint] += slots[s]));
+  }
+}
+
+function mostOf(ns: Float64Array): number {
+  let most = NOTHING;
+  for (let p = 0; p < ns.length; p++) if (ns[p] > 0 && (most === NOTHING || ns[p] > ns[most])) most = p;
+  return most;
+}
