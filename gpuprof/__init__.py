@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
     from gpuprof.record.recorder import Recorder, TrainerCallback
+    from gpuprof.report import charts
+    from gpuprof.report.page.file import write_report
     from gpuprof.tracefile.model import Trace
 
 __all__ = [
@@ -28,8 +30,10 @@ __all__ = [
     "Trace",
     "TrainerCallback",
     "__version__",
+    "charts",
     "diagnose",
     "load",
+    "write_report",
 ]
 
 __version__: str
@@ -40,6 +44,7 @@ _HOMES = {
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.model",
     "TrainerCallback": "gpuprof.record.recorder",
+    "write_report": "gpuprof.report.page.file",
 }
 
 
@@ -155,11 +160,15 @@ def _trace_html(trace: Trace) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Types and the version, on first use."""
+    """Types, the charts and the version, on first use."""
     if name in _HOMES:
         from importlib import import_module
 
         return getattr(import_module(_HOMES[name]), name)
+    if name == "charts":
+        from importlib import import_module
+
+        return import_module("gpuprof.report.charts")
     if name == "__version__":
         from importlib.metadata import PackageNotFoundError, version
 

@@ -1,0 +1,68 @@
+"""Kernels that move data and do no matrix work, against the memory of the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.report.charts.groups import hover, kernel_groups, largest, left_out, modelled_rows
+from gpuprof.report.charts.recorded import tables_of
+from gpuprof.report.charts.roofline import ceiling, label, log_axis, points, si
+from gpuprof.report.charts.style import figure
+from gpuprof.report.numbers import duration, share
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_CURVE_POINTS = 40
+
+
+def bandwidth(diagnosis: Diagnosis) -> Figure | None:
+    """Kernels without matrix work: bytes per second over the bytes that one of them moves.
+
+    The ceiling is the memory's rate, and what is left of it for a kernel so small that merely running takes longer.
+    None where the GPU's ceilings are not known, or no such kernel's bytes.
+    """
+    tables = tables_of(diagnosis)
+    if tables is None or tables.roofline is None:
+        return None
+    timeline, roof = tables.timeline, tables.roofline
+    rows = modelled_rows(timeline, roof)
+    rows = rows[(roof.work.flops[rows] == 0) & (roof.work.bytes[rows] > 0)]
+    groups = kernel_groups(timeline, roof, rows)
+    if not groups:
+        return None
+    steps = len(timeline.steps.start_ns)
+    chosen = largest(groups)
+    size = [group.bytes / group.count for group in chosen]
+    speed = [group.bytes_per_s for group in chosen]
+    words = [
+        [*hover(group, steps), f"{si(group.bytes_per_s)}B/s, {si(each)}B each"]
+        for group, each in zip(chosen, size, strict=True)
+    ]
+    limit, floor_ns = roof.ceilings.memory_bytes_per_s, roof.ceilings.launch_floor_ns
+    knee = limit * floor_ns / 1e9
+    x_range = min(size) / 3, max(max(size) * 3, knee * 30)
+    y_range = min(min(speed) / 3, limit / 100), limit * 4
+    x = np.geomspace(*x_range, _CURVE_POINTS)
+    y = x / (floor_ns / 1e9 + x / limit)
+    seen = y >= y_range[0]
+    bent = ceiling(x[seen].tolist(), y[seen].tolist())
+    total = diagnosis.kernels.total_ns if diagnosis.kernels else 0
+    return figure(
+        [ceiling([x_range[0], x_range[1]], [limit, limit], "dot"), bent, *points(chosen, size, speed, words)],
+        {
+            "xaxis": log_axis("bytes that one kernel moves", x_range),
+            "yaxis": log_axis("bytes/s", y_range),
+            "annotations": [
+                label(f"memory {si(limit)}B/s", x_range[0], limit, xanchor="left", yanchor="bottom"),
+            ],
+        },
+        title="Bandwidth of everything else",
+        note=f"{share(sum(group.ns for group in groups), total)} of the GPU's time. The line bends"
+        f" where a kernel cannot be shorter than {duration(floor_ns).replace('.0', '')}." + left_out(chosen, groups),
+        legend="right",
+        height=340,
+    )

@@ -1,0 +1,58 @@
+"""What the step is made of, told by what would shorten it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.report.charts.style import figure, names_axis, painted, still
+from gpuprof.report.fixes import PARTS, RESOURCES
+from gpuprof.report.palette import SERIES_PAINTS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_ROW_PX = 28
+_LABELS = {
+    "host": "host (Python, launches)",
+    "input": "input pipeline",
+    "transfer": "copies to the GPU",
+    "communication": "communication",
+    "device": "GPU",
+    "compute": "GPU arithmetic",
+    "memory": "GPU memory",
+    "latency": "kernel latency",
+}
+
+
+def sensitivities(diagnosis: Diagnosis) -> Figure | None:
+    """By how many percent the step shrinks with each resource twice as fast; None where it could not be replayed."""
+    found = diagnosis.sensitivities
+    if found is None:
+        return None
+    known = {name: getattr(found, name) for name in RESOURCES if getattr(found, name) is not None}
+    if all(name in known for name in PARTS):
+        del known["device"]  # its parts tell more
+    order = sorted(known, key=lambda name: -known[name])
+    percent = [50 * known[name] for name in order]
+    bar = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [_LABELS[name] for name in order],
+        "x": percent,
+        "text": [f"−{value:.0f} %" if value >= 0.5 else "–" for value in percent],
+        "textposition": "outside",
+        "cliponaxis": False,
+        "hovertemplate": "%{y} twice as fast: step %{x:.1f} % shorter<extra></extra>",
+    }
+    return figure(
+        [painted(bar, {"marker.color": SERIES_PAINTS[0]})],
+        {
+            "bargap": 0.35,
+            "xaxis": still({"title": {"text": "step shorter by, %"}, "range": [0, 54], "dtick": 10}),
+            "yaxis": names_axis(),
+        },
+        title="What the step depends on",
+        note="Each resource twice as fast, replayed: 50 % means that nothing else matters, – that it changes nothing.",
+        height=64 + _ROW_PX * len(order),
+    )

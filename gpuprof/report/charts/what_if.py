@@ -1,0 +1,130 @@
+"""What each fix would make of the step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gpuprof.diagnosis.model import Combined, Diagnosis, Finding
+from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
+from gpuprof.report.numbers import duration, duration_range
+from gpuprof.report.palette import SERIES_PAINTS
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_ROW_PX = 30
+_NAME = 48
+
+
+def what_if(diagnosis: Diagnosis) -> Figure | None:
+    """The step expected with each fix, and its 80 % interval, against now; None where nothing was found.
+
+    A fix that puts more work into a step is shown by its time per unit of the work that a step does now.
+    """
+    steps = diagnosis.steps
+    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    if not now or not diagnosis.findings:
+        return None
+    rows: list[tuple[str, Finding | Combined]] = [
+        (f"{number}  {text(found.title, _NAME)}", found) for number, found in enumerate(diagnosis.findings, 1)
+    ]
+    if diagnosis.combined:
+        rows.append((_together(diagnosis, diagnosis.combined), diagnosis.combined))
+    scale, unit = (1e9, "s") if now >= 2e9 else (1e6, "ms")
+    positions = list(range(len(rows)))
+    points: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "cliponaxis": False,
+        "x": [found.step_ns.expected / found.work / scale for _, found in rows],
+        "y": positions,
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [(found.step_ns.high - found.step_ns.expected) / found.work / scale for _, found in rows],
+            "arrayminus": [(found.step_ns.expected - found.step_ns.low) / found.work / scale for _, found in rows],
+            "thickness": 2,
+            "width": 5,
+        },
+        "marker": {"size": 10},
+        "customdata": [[label, *_words(found)] for label, found in rows],
+        "hovertemplate": "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[2]}<extra></extra>",
+        "showlegend": False,
+    }
+    last = len(rows) - 0.5
+    line = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [now / scale, now / scale],
+        "y": [-0.5, last],
+        "line": {"width": 1.5, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
+    farthest = max(max(found.step_ns.high / found.work for _, found in rows), now) / scale
+    more = any(found.work != 1 for _, found in rows)
+    per = f"{unit} for the work of a step now" if more else f"{unit} a step"
+    annotations = [
+        {
+            "x": now / scale, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+            "xanchor": "right" if 2 * now / scale > farthest else "left",
+            "text": f"now {duration(now)}", "font": {"size": 12},
+        },
+        {
+            "x": 1.01, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom",
+            "showarrow": False, "text": "speed", "font": {"size": 12},
+        },
+        *(
+            {
+                "x": 1.01, "xref": "paper", "xanchor": "left", "y": i, "showarrow": False,
+                "text": f"<b>{_times(found.speedup.expected)}</b>", "font": {"size": 12},
+            }
+            for i, (_, found) in enumerate(rows)
+        ),
+    ]  # fmt: skip
+    return figure(
+        [
+            painted(line, {"line.color": QUIET}),
+            painted(points, {"marker.color": SERIES_PAINTS[0], "error_x.color": SERIES_PAINTS[0]}),
+        ],
+        {
+            "xaxis": {"title": {"text": per}, "range": [0, farthest * 1.04], "fixedrange": True},
+            "yaxis": names_axis(
+                autorange=False,
+                range=[last, -0.5],
+                tickvals=positions,
+                ticktext=[label + _more(found.work) for label, found in rows],
+                showgrid=True,
+            ),
+            "margin": {"l": 64, "r": 56, "t": 84, "b": 48},
+            "annotations": annotations,
+        },
+        title="What each fix would gain",
+        note="Expected step and the interval that eight of ten fall into."
+        + (" Where a step does more work: its time for the work of a step now." if more else ""),
+        height=96 + _ROW_PX * len(rows),
+    )
+
+
+def _together(diagnosis: Diagnosis, both: Combined) -> str:
+    """`1 + 3 together`."""
+    titles = [found.title for found in diagnosis.findings]
+    parts = [str(titles.index(title) + 1) if title in titles else text(title, _NAME) for title in both.titles]
+    return f"{' + '.join(parts)}  together"
+
+
+def _more(work: float) -> str:
+    return "" if work == 1 else f" ({_times(work)} work)"
+
+
+def _times(value: float) -> str:
+    """`5.3×`, `16×`."""
+    whole = value >= 9.95 or abs(value - round(value)) < 0.05
+    return f"{value:.0f}×" if whole and value >= 1.5 else f"{value:.1f}×"
+
+
+def _words(found: Finding | Combined) -> tuple[str, str]:
+    step = f"step {duration(found.step_ns.expected)} ({duration_range(found.step_ns.low, found.step_ns.high)})"
+    if found.work != 1:
+        step += f" with {_times(found.work)} the work"
+    faster = f"training {found.speedup.expected:.2f}× as fast ({found.speedup.low:.2f}–{found.speedup.high:.2f}×)"
+    return step, faster
