@@ -22,6 +22,8 @@ COMMANDS = {
     "trace": "gpuprof.cli.trace",
     "diagnose": "gpuprof.cli.diagnose",
     "report": "gpuprof.cli.report",
+    "view": "gpuprof.cli.view",
+    "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",
     "gpus": "gpuprof.cli.gpus",
     "demo": "gpuprof.cli.demo",

@@ -1,0 +1,209 @@
+"""`gpuprof export`: a recording with what was found in it, as files of other viewers and of data frames."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from gpuprof.cli.diagnose import diagnose_file, latest
+from gpuprof.cli.output import discard, say
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.model import Diagnosis
+
+SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
+"""What a file of each format is called after the recording; of Parquet the folder."""
+_RECORDING_SUFFIXES = (".gz", ".json", ".pt.trace")
+
+
+@click.command(short_help="Write the recording for Perfetto, speedscope or data frames.")
+@click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
+@click.option("--perfetto", is_flag=True, help="A Chrome trace for ui.perfetto.dev and chrome://tracing.")
+@click.option("--speedscope", is_flag=True, help="Flame views for speedscope.app.")
+@click.option("--parquet", is_flag=True, help="A folder of tables: gaps, kernels, steps, ops, findings.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT",
+    help="File to write (of --parquet: folder); a folder to write into, if there are several; - for stdout.",
+)  # fmt: skip
+@click.option("--force", is_flag=True, help="Overwrite a file that gpuprof did not write.")
+@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
+def command(
+    path: Path | None,
+    perfetto: bool,
+    speedscope: bool,
+    parquet: bool,
+    output: Path | None,
+    force: bool,
+    step: str | None,
+    skip: int,
+) -> int:
+    """Write the training recorded in PATH, and what was found in it, for other tools.
+
+    PATH is what gpuprof diagnose takes; without it: the latest run in gpuprof-runs. The files are named after the
+    recording and written into the working directory, unless --output names another place.
+    """
+    wanted = {"perfetto": perfetto, "speedscope": speedscope, "parquet": parquet}
+    formats = [name for name, is_wanted in wanted.items() if is_wanted]
+    if not formats:
+        raise click.UsageError("as what? --perfetto, --speedscope or --parquet")
+    recording = path or latest()
+    targets = plan(recording, formats, output)
+    for name, target in targets.items():
+        check(name, target, recording, force)
+    diagnosis = diagnose_file(recording, step=step, skip=skip)
+    diagnosis.tables  # noqa: B018 (says so where nothing was recorded, before a file is begun)
+    for name, target in targets.items():
+        say(write_one(name, diagnosis, target))
+    remark(diagnosis)
+    return 0
+
+
+def remark(diagnosis: Diagnosis) -> None:
+    """Says what the reader of an export must know: which rank it is of, and what is wrong with the recording."""
+    if diagnosis.ranks is not None:
+        shown = Path(diagnosis.source.path).name
+        say(f"of {len(diagnosis.ranks)} ranks this is {shown}, the one that gpuprof diagnose tells of")
+    for severity in ("error", "warning"):
+        worst = [issue.message for issue in diagnosis.quality.issues if issue.severity == severity]
+        if worst:
+            say(f"the recording: {worst[0]}")
+            break
+
+
+def plan(recording: Path, formats: list[str], output: Path | None) -> dict[str, Path]:
+    """Where each format is written."""
+    names = {name: f"{recording_name(recording)}{SUFFIXES[name]}" for name in formats}
+    if output is None:
+        return {name: Path(file) for name, file in names.items()}
+    if str(output) == "-":
+        if formats not in (["perfetto"], ["speedscope"]):
+            raise click.UsageError("only one file can go to stdout: --perfetto or --speedscope")
+        return {formats[0]: output}
+    into_folder = len(formats) > 1 or (output.is_dir() and formats != ["parquet"])
+    return {name: output / file if into_folder else output for name, file in names.items()}
+
+
+def recording_name(recording: Path) -> str:
+    """What files made of it are named after: the run's folder, or the trace without its suffixes."""
+    name = recording.resolve().name
+    if recording.is_dir():
+        return name or "recording"
+    for suffix in _RECORDING_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name or "recording"
+
+
+def check(name: str, target: Path, recording: Path, force: bool) -> None:
+    """Raises GpuprofError unless the target may be written: it is new, or an earlier export, and no recording."""
+    from gpuprof.tracefile.run import holds_run
+
+    if str(target) == "-":
+        if sys.stdout is None or sys.stdout.isatty():
+            raise GpuprofError("stdout is a terminal, and this is no text to read: redirect it, or name a file with -o")
+        return
+    beside = recording.is_dir() and _same(target.parent, recording)
+    if beside and name != "parquet" and not holds_run(recording):
+        raise GpuprofError(f"{target} would be taken for one of the traces in {recording}: name another place with -o")
+    if not os.path.lexists(target):
+        return
+    if _same(target, recording):
+        raise GpuprofError(f"{target} is the recording itself: name another place with -o")
+    if name == "parquet":
+        if not target.is_dir():
+            raise GpuprofError(f"{target} is no folder: name another one with -o")
+        ours = (target / "diagnosis.json").is_file() or not any(target.iterdir())
+    elif not target.is_file():
+        raise GpuprofError(f"{target} is there already, and no file: name another one with -o")
+    else:
+        ours = _begins(target, b'{"exporter":"gpuprof')
+    if beside and not ours:
+        raise GpuprofError(f"{target} is a file of the recording: name another place with -o")
+    if not (ours or force):
+        raise GpuprofError(f"{target} is there already and not of gpuprof: name another place with -o, or --force")
+
+
+def _same(one: Path, other: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return one.samefile(other)
+    return False
+
+
+def _begins(path: Path, mark: bytes) -> bool:
+    """Whether the file, unpacked if need be, begins so."""
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+        with gzip.open(path) if packed else path.open("rb") as file:
+            return file.read(len(mark)) == mark
+    except (OSError, EOFError, zlib.error):
+        return False
+
+
+def write_one(name: str, diagnosis: Diagnosis, target: Path) -> str:
+    """Writes one format; returns what was written, in words."""
+    from gpuprof.interop.parquet import write_parquet
+    from gpuprof.interop.perfetto import write_perfetto
+    from gpuprof.interop.speedscope import write_speedscope
+
+    if name == "parquet":
+        try:
+            target.mkdir(parents=True, exist_ok=True)
+            rows = write_parquet(diagnosis, target)
+        except OSError as error:
+            raise _unwritable(target, error) from error
+        return f"{target}: " + ", ".join(f"{count:,} {table}" for table, count in rows.items())
+    write: Callable[[Diagnosis, BinaryIO], int] = write_perfetto if name == "perfetto" else write_speedscope
+    if str(target) == "-":
+        with _stdout() as file:
+            write(diagnosis, file)
+        return "written to stdout"
+    with whole_file(target) as file:
+        count = write(diagnosis, file)
+    if name == "perfetto":
+        return f"{target}: {count:,} events, for https://ui.perfetto.dev (gpuprof view opens it there)"
+    return f"{target}: {count} profiles, for https://www.speedscope.app"
+
+
+@contextmanager
+def whole_file(target: Path) -> Iterator[BinaryIO]:
+    """A file that takes its name when it is whole; a reader sees the old one or the new one."""
+    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.partial")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            yield file
+        partial.replace(target)
+    except OSError as error:
+        raise _unwritable(target, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _stdout() -> Iterator[BinaryIO]:
+    """Stdout for bytes. That a reader has gone away (`| head`) is left to the command line, which ends quietly."""
+    stdout = sys.stdout
+    try:
+        yield stdout.buffer
+        stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        discard(stdout)
+        raise GpuprofError(f"the output cannot be written: {error.strerror}") from error
+
+
+def _unwritable(target: Path, error: OSError) -> GpuprofError:
+    return GpuprofError(f"{target}: cannot be written ({error.strerror or error})")

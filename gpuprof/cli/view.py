@@ -1,0 +1,76 @@
+"""`gpuprof view`: the recording in Perfetto's viewer, which runs in the browser and reads it from this machine."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+from pathlib import Path
+
+import click
+
+from gpuprof.cli.diagnose import diagnose_file, latest
+from gpuprof.cli.export import SUFFIXES, recording_name, remark, whole_file
+from gpuprof.cli.output import say
+
+PORT = 9001
+"""The one port of this machine that Perfetto's viewer may read from."""
+VIEWER = "https://ui.perfetto.dev"
+_ASKED = "if the browser asks whether the page may reach this device, allow it"
+"""Since 2025 Chrome asks before a page may read from a server on its user's own machine."""
+_REPORTS = (".html", ".htm")
+
+
+@click.command(short_help="Open the recording in Perfetto's viewer.")
+@click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=PORT, metavar="N", show_default=True,
+    help="Port to serve the file on; Perfetto's own page reads from no other than the default.",
+)  # fmt: skip
+@click.option("--no-open", is_flag=True, help="Say where it is, and open no browser.")
+@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
+def command(path: Path | None, port: int, no_open: bool, step: str | None, skip: int) -> int:
+    """Open the training recorded in PATH, with what was found in it, in Perfetto's viewer (ui.perfetto.dev).
+
+    The viewer runs in your browser. It reads the one file that gpuprof serves to it on 127.0.0.1, and uploads nothing.
+    Without PATH: the latest run in gpuprof-runs. A report (.html) is just opened. Ctrl-C ends the serving.
+    """
+    if path is not None and path.suffix.lower() in _REPORTS and path.is_file():
+        show(path.resolve().as_uri(), no_open)
+        return 0
+    from gpuprof.cli.serve import server
+    from gpuprof.interop.perfetto import write_perfetto
+
+    # However it is ended, the temporary file goes; started with & a shell has Ctrl-C ignored, and only this is left.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    recording = path or latest()
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", recording_name(recording)).strip(".") + SUFFIXES["perfetto"]
+    with tempfile.TemporaryDirectory(prefix="gpuprof-view-") as folder:
+        file = Path(folder) / "trace"
+        with server(file, name, port, VIEWER) as serving:  # before the work: a taken port is said at once
+            diagnosis = diagnose_file(recording, step=step, skip=skip)
+            with whole_file(file) as out:
+                write_perfetto(diagnosis, out)
+            remark(diagnosis)
+            address = f"http://127.0.0.1:{port}/{name}"
+            if port != PORT:
+                say(f"Perfetto's page reads from port {PORT} only: with port {port} use a viewer of your own")
+            try:
+                show(f"{VIEWER}/#!/?url={address}", no_open)
+                say(f"serving {address} until Ctrl-C; {_ASKED}")
+                serving.serve_forever()
+            except KeyboardInterrupt:
+                say("no longer served")
+    return 0
+
+
+def show(address: str, no_open: bool) -> None:
+    """Opens the address in a browser; says what it is where there is none, or none is wanted."""
+    import webbrowser
+
+    try:
+        opened = not no_open and webbrowser.open(address)
+    except (webbrowser.Error, OSError):
+        opened = False
+    say(f"opened {address}" if opened else f"open {address}")

@@ -1,0 +1,86 @@
+"""The tables of a diagnosis as Parquet files, with the findings and the whole diagnosis beside them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis.json import dumps
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = ("gaps", "kernels", "steps", "ops", "findings")
+DIAGNOSIS = "diagnosis.json"
+NEEDS = "pip install pyarrow (from a checkout of gpuprof: pip install '.[parquet]')"
+
+
+def write_parquet(diagnosis: Diagnosis, folder: Path) -> dict[str, int]:
+    """Writes a file per table into the folder, which must be there; returns the rows of each.
+
+    Raises GpuprofError where nothing was recorded or pyarrow is not installed, and OSError.
+    """
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise GpuprofError(f"Parquet files need pyarrow ({error}): {NEEDS}") from None
+    tables, rows = diagnosis.tables, {}
+    for name in TABLES:
+        table = findings(diagnosis) if name == "findings" else getattr(tables, name)()
+        _encodable(table).to_parquet(folder / f"{name}.parquet", engine="pyarrow", compression="zstd")
+        rows[name] = len(table)
+    (folder / DIAGNOSIS).write_text(dumps(diagnosis) + "\n", encoding="ascii")
+    return rows
+
+
+def findings(diagnosis: Diagnosis) -> pd.DataFrame:
+    """A row per finding, in the order of the diagnosis; its evidence is a list. Steps are ns."""
+    import pandas as pd
+
+    rows = [
+        {
+            "id": f.id,
+            "title": f.title,
+            "severity": f.severity,
+            "fix": f.fix,
+            **{f"step_{name}_ns": round(getattr(f.step_ns, name)) for name in ("low", "expected", "high")},
+            **{f"speedup_{name}": float(getattr(f.speedup, name)) for name in ("low", "expected", "high")},
+            "work": f.work,
+            "evidence": [dataclasses.asdict(e) for e in f.evidence],
+        }
+        for f in diagnosis.findings
+    ]
+    numbers = {
+        **{f"step_{name}_ns": "int64" for name in ("low", "expected", "high")},
+        **{f"speedup_{name}": "float64" for name in ("low", "expected", "high")},
+        "work": "float64",
+    }
+    columns = ["id", "title", "severity", "fix", *numbers, "evidence"]
+    return pd.DataFrame(rows, columns=columns).astype(numbers)  # type: ignore[arg-type]
+
+
+def _encodable(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with texts that UTF-8 can hold: half a surrogate pair, which a trace may bring, becomes U+FFFD."""
+    import pandas as pd
+
+    for name in table.columns:
+        column = table[name]
+        # A column without a single text has no type of its own, and would be written as one of nothing.
+        if name == "evidence" or not (column.dtype == object or isinstance(column.dtype, pd.StringDtype)):
+            continue
+        known: dict[str, str] = {}
+        texts = [_text(value, known) for value in column.tolist()]
+        table[name] = pd.array(texts, dtype="string")
+    return table
+
+
+def _text(value: object, known: dict[str, str]) -> str | None:
+    if not isinstance(value, str):  # None, or what pandas makes of it
+        return None
+    if value not in known:
+        fits = value.isascii()
+        known[value] = value if fits else value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return known[value]

@@ -1,0 +1,249 @@
+"""A recording with what was found in it as a Chrome trace, which ui.perfetto.dev and chrome://tracing open.
+
+Every time counts from the first event: viewers hold times as floats, which near the Unix time would be good for a
+quarter of a microsecond. `baseTimeNanoseconds` (Unix time of 0) and `otherData.origin_ns` lead back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.interop.lanes import Lanes
+from gpuprof.interop.marks import OURS, busy_share, found_lanes
+from gpuprof.interop.recorded import GPU, HOST, recorded_lanes
+from gpuprof.interop.slices import Placement, place
+from gpuprof.interop.trace_events import FARTHEST_NS, JsonTexts, Spans, filled, json_text, json_value, lines, micros
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I64, Trace
+
+MARK = b'{"exporter":"gpuprof'
+"""What every such file begins with."""
+LEVEL = 2
+"""Of compression: higher ones of this library win little."""
+_CHUNK = 1 << 16
+_FARTHEST_FROM_WINDOW_NS = 86_400 * 10**9
+"""An event a day before the window has a wrong time, and must not be what all others count from."""
+
+
+def write_perfetto(diagnosis: Diagnosis, file: BinaryIO) -> int:
+    """Writes the gzipped file; returns how many events it has. Raises GpuprofError where nothing was recorded."""
+    from isal import igzip_threaded
+
+    drawing = _draw(diagnosis)
+    events = 0
+    opened: Any = igzip_threaded.open(file, "wb", compresslevel=LEVEL)  # its hints say that it takes text
+    with opened as out:
+        out.write(f'{_head(diagnosis, drawing)[:-1]},"traceEvents":[\n'.encode())
+        before = b""
+        for part in _events(diagnosis, drawing):
+            out.write(before + ",\n".join(part).encode("ascii"))
+            before, events = b",\n", events + len(part)
+        out.write(b"\n]}\n")
+    return events
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    """Everything placed. Spans of all tables are numbered through, those of a table from `first[table]` on."""
+
+    tables: dict[str, Spans]
+    first: dict[str, int]
+    placement: Placement
+    start_ns: I64
+    """Counted from `origin_ns`; likewise the ends."""
+    end_ns: I64
+    pid: I64
+    tid: I64
+    groups: dict[str, tuple[int, str]]
+    """Key → pid and name, from the top down."""
+    tracks: tuple[tuple[int, int, str], ...]
+    """pid, tid and name, from the top down."""
+    origin_ns: int
+
+
+def _draw(diagnosis: Diagnosis) -> _Drawing:
+    timeline = diagnosis.tables.timeline
+    texts, lanes = JsonTexts(timeline.trace.strings), Lanes()
+    tables = found_lanes(diagnosis, lanes, texts) | recorded_lanes(timeline, lanes, texts)
+    lane = np.concatenate([t.lane for t in tables.values()])
+    start, end = (np.concatenate([getattr(t, n) for t in tables.values()]) for n in ("start_ns", "end_ns"))
+    rank = np.concatenate([np.zeros(len(t), np.int64) if t.rank is None else t.rank for t in tables.values()])
+    placement = place(lane, start, end, rank)
+    sizes = [len(t) for t in tables.values()]
+    first = dict(zip(tables, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
+    # Fresh numbers, since files use one for several things: a GPU has the pid 0, and streams of two GPUs share tids.
+    groups = {key: (i + 1, name) for i, (key, name) in enumerate(_ordered_groups(lanes).items())}
+    parts = np.ones(len(lanes.lanes), np.int64)
+    np.maximum.at(parts, lane, placement.part + 1)
+    order = sorted(range(len(parts)), key=lambda n: (groups[lanes.lanes[n].group][0], lanes.lanes[n].order))
+    first_tid, tracks = np.zeros(len(parts), np.int64), []
+    for number in order:
+        pid = groups[lanes.lanes[number].group][0]
+        first_tid[number] = len(tracks) + 1
+        for part in range(int(parts[number])):
+            name = lanes.lanes[number].name + (f" ({part + 1})" if part else "")
+            tracks.append((pid, len(tracks) + 1, name))
+    pid_of_lane = np.array([groups[each.group][0] for each in lanes.lanes], np.int64)
+    low = timeline.window[0]
+    origin = int(start[start >= low - _FARTHEST_FROM_WINDOW_NS].min())
+    return _Drawing(
+        tables, first, placement, start - origin, end - origin, pid_of_lane[lane], first_tid[lane] + placement.part,
+        groups, tuple(tracks), origin,
+    )  # fmt: skip
+
+
+def _ordered_groups(lanes: Lanes) -> dict[str, str]:
+    """Ours on top, then the GPUs, the host processes, and the rest."""
+    ranks = {OURS: 0, GPU: 1, HOST: 2}
+    place_of = {key: min((r for k, r in ranks.items() if key.startswith(k)), default=3) for key in lanes.groups}
+    return {key: lanes.groups[key] for key in sorted(lanes.groups, key=place_of.__getitem__)}
+
+
+def _events(diagnosis: Diagnosis, drawing: _Drawing) -> Iterator[list[str]]:
+    """Parts of the list of events, as JSON texts."""
+    timeline = diagnosis.tables.timeline
+    yield _names(drawing)
+    yield from _complete(drawing)
+    yield from _arrows(timeline, drawing)
+    yield from _utilization(timeline, drawing)
+    yield from _memory(timeline.trace, drawing)
+
+
+def _names(drawing: _Drawing) -> list[str]:
+    """What the tracks are called, and where they stand."""
+    found = []
+
+    def note(what: str, pid: int, tid: int, args: str) -> None:
+        found.append(f'{{"ph":"M","name":"{what}","pid":{pid},"tid":{tid},"ts":0,"args":{args}}}')
+
+    for pid, name in drawing.groups.values():
+        note("process_name", pid, 0, f'{{"name":{json_text(name)}}}')
+        note("process_sort_index", pid, 0, f'{{"sort_index":{pid}}}')
+    for pid, tid, name in drawing.tracks:
+        note("thread_name", pid, tid, f'{{"name":{json_text(name)}}}')
+        note("thread_sort_index", pid, tid, f'{{"sort_index":{tid}}}')
+    return found
+
+
+def _complete(drawing: _Drawing) -> Iterator[list[str]]:
+    """All spans, track by track, in the order in which they begin: viewers rely on it where two begin together."""
+    firsts, tables = np.array(list(drawing.first.values())), list(drawing.tables.values())
+    for at in range(0, len(drawing.start_ns), _CHUNK):
+        spans = drawing.placement.order[at : at + _CHUNK]
+        table = np.searchsorted(firsts, spans, side="right") - 1
+        out = np.empty(len(spans), object)
+        for number in np.unique(table).tolist():
+            here = np.flatnonzero(table == number)
+            mine = spans[here]
+            rows = mine - firsts[number]
+            out[here] = lines(tables[number], rows, drawing.pid[mine], drawing.tid[mine], drawing.start_ns[mine])
+        yield out.tolist()
+
+
+def _arrows(timeline: Timeline, drawing: _Drawing) -> Iterator[list[str]]:
+    """From every launch to its work, and from forward to backward ops; each end lies in a span of its track."""
+    gpu, call = timeline.trace.gpu, timeline.links.call
+    number = 0
+    if "gpu" in drawing.first and "calls" in drawing.first:
+        works = np.flatnonzero((call >= 0) & (gpu.end_ns > gpu.start_ns))
+        source, target = drawing.first["calls"] + call[works], drawing.first["gpu"] + works
+        times = drawing.start_ns[source], drawing.start_ns[target]
+        # Clocks that disagree make work begin before its launch, and viewers take no arrow that goes back in time.
+        good = (times[0] <= times[1]) & (drawing.end_ns[source] > drawing.start_ns[source])
+        yield from _flow("ac2g", number, source[good], target[good], times[0][good], times[1][good], drawing)
+        number = int(good.sum())
+    if "ops" in drawing.first:
+        source, target, begin, end = _forward_backward(timeline, drawing)
+        yield from _flow("fwdbwd", number, source, target, begin, end, drawing)
+
+
+def _forward_backward(timeline: Timeline, drawing: _Drawing) -> tuple[I64, I64, I64, I64]:
+    """Spans at both ends of the recording's arrows from forward to backward, with the moments."""
+    flows, nesting, first = timeline.trace.flows, timeline.nesting, drawing.first["ops"]
+    rows = np.flatnonzero((flows.kind == FLOW_FWDBWD) & (flows.id != ABSENT))
+    begins, ends = rows[flows.begins[rows] == 1], rows[flows.begins[rows] == 0]
+    begins = begins[np.unique(flows.id[begins], return_index=True)[1]]
+    ends = ends[np.unique(flows.id[ends], return_index=True)[1]]
+    _, a, b = np.intersect1d(flows.id[begins], flows.id[ends], assume_unique=True, return_indices=True)
+    begins, ends = begins[a], ends[b]
+    source = nesting.innermost(flows.thread[begins], flows.time_ns[begins])
+    target = nesting.innermost(flows.thread[ends], flows.time_ns[ends])
+    good = (source >= 0) & (target >= 0) & (flows.time_ns[begins] <= flows.time_ns[ends])
+    begin, end = (flows.time_ns[each[good]] - drawing.origin_ns for each in (begins, ends))
+    return first + source[good], first + target[good], begin, end
+
+
+def _flow(
+    kind: str, before: int, source: I64, target: I64, begin: I64, end: I64, drawing: _Drawing
+) -> Iterator[list[str]]:
+    """Both ends of the arrows between spans; ids go on from `before`."""
+    for at in range(0, len(source), _CHUNK):
+        part = slice(at, at + _CHUNK)
+        ids = before + 1 + np.arange(len(source))[part]
+        for ph, more, spans, ns in (("s", "", source[part], begin[part]), ("f", ',"bp":"e"', target[part], end[part])):
+            times, ts = micros(ns)
+            template = f'{{"ph":"{ph}"{more},"cat":"{kind}","name":"{kind}","id":%d,"pid":%d,"tid":%d,"ts":{ts}}}'
+            yield filled(template, [ids, drawing.pid[spans], drawing.tid[spans], *times])
+
+
+def _utilization(timeline: Timeline, drawing: _Drawing) -> Iterator[list[str]]:
+    """Per GPU the share of the time in which it is at work."""
+    pid = drawing.groups[OURS][0]
+    for device, (moments, permille) in busy_share(timeline).items():
+        times, ts = micros(moments - drawing.origin_ns)
+        template = f'{{"ph":"C","pid":{pid},"tid":0,"name":"GPU {device} busy","ts":{ts},"args":{{"percent":%d.%d}}}}'
+        yield filled(template, [*times, permille // 10, permille % 10])
+
+
+def _memory(trace: Trace, drawing: _Drawing) -> Iterator[list[str]]:
+    """The allocator's sums, where the recording has them."""
+    memory = trace.memory
+    devices = np.unique(np.stack([memory.device_type, memory.device]), axis=1).T.tolist() if len(memory) else []
+    for kind, device in devices:
+        rows = np.flatnonzero((memory.device_type == kind) & (memory.device == device))
+        rows = rows[np.argsort(memory.time_ns[rows], kind="stable")]
+        pid = drawing.groups.get(f"{GPU}{device}", drawing.groups[OURS])[0] if kind else drawing.groups[OURS][0]
+        where = f"GPU {device}" if kind else "host"
+        for key, column in (("allocated", memory.allocated_bytes), ("reserved", memory.reserved_bytes)):
+            told = rows[column[rows] != ABSENT]
+            for at in range(0, len(told), _CHUNK):
+                part = told[at : at + _CHUNK]
+                ns = memory.time_ns[part].clip(-FARTHEST_NS, FARTHEST_NS)
+                times, ts = micros(ns - drawing.origin_ns)
+                name = f'"name":"{where} memory {key}"'
+                template = f'{{"ph":"C","pid":{pid},"tid":0,{name},"ts":{ts},"args":{{"bytes":%d}}}}'
+                yield filled(template, [*times, column[part]])
+
+
+def _head(diagnosis: Diagnosis, drawing: _Drawing) -> str:
+    """What stands before the events: the recording's own description, and the verdict."""
+    from gpuprof import __version__
+
+    meta, window = diagnosis.tables.timeline.trace.meta, diagnosis.tables.timeline.window
+    head: dict[str, Any] = {
+        "exporter": f"gpuprof {__version__}",
+        "schemaVersion": 1,
+        "displayTimeUnit": "ns",
+        "deviceProperties": [{**gpu.properties, "id": gpu.device, "name": gpu.name} for gpu in meta.gpus],
+        "distributedInfo": meta.distributed,
+        **meta.versions,
+        **meta.options,
+        "otherData": {
+            "recording": Path(diagnosis.source.path).name,
+            "verdict": diagnosis.verdict.summary,
+            "origin_ns": str(drawing.origin_ns),
+            "window_start_ns": str(window[0]),
+            "window_end_ns": str(window[1]),
+        },
+    }
+    if meta.base_time_ns is not None:
+        head["baseTimeNanoseconds"] = meta.base_time_ns + drawing.origin_ns
+    parts = {key: json_value(value) for key, value in head.items()}
+    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items() if text is not None) + "}"

@@ -1,0 +1,98 @@
+"""Spans on tracks as viewers demand them: on one track they lie in each other or apart, and never half over another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+
+from gpuprof.tracefile.model import ANNOTATION, I32, I64, Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where spans go. A lane (thread, stream) whose spans overlap in part has several tracks."""
+
+    order: I64
+    """Rows by lane, and on each track every span after those that it lies in."""
+    part: I32
+    """By row: 0 for the lane's own track, 1 for the second that it needs, and so on."""
+    parent: I64
+    """By row: the row of the innermost span around it on its track, or -1."""
+    descendants: I64
+    """By row: how many spans of its track lie in it."""
+
+
+def place(lane: I64, start_ns: I64, end_ns: I64, rank: I64 | None = None) -> Placement:
+    """Gives every span the first track of its lane that it fits on, the longer of two that begin together first.
+
+    `end_ns` must not lie before `start_ns`. Of spans with the same times the one with the lower `rank`, else the one
+    that stands first, is around the others.
+    """
+    keys = (-end_ns, start_ns, lane)
+    order = np.lexsort(keys if rank is None else (rank, *keys))
+    part = np.zeros(len(order), np.int32)
+    parent = np.full(len(order), -1, np.int64)
+    descendants = np.zeros(len(order), np.int64)
+    _place(order, lane.astype(np.int64), start_ns, end_ns, part, parent, descendants)
+    return Placement(order, part, parent, descendants)
+
+
+@numba.njit(cache=True)
+def _place(order, lane, start, end, part, parent, descendants):
+    """Fills `part`, `parent` and `descendants`."""
+    innermost = np.full(8, -1, np.int64)  # per track of the lane: the last span that has not ended
+    tracks, before = 0, -1
+    for row in order:
+        if before < 0 or lane[row] != lane[before]:
+            tracks = 0
+        before = row
+        at = 0
+        while at < tracks:
+            around = innermost[at]
+            while around >= 0 and end[around] <= start[row]:
+                around = parent[around]
+            innermost[at] = around
+            if around < 0 or end[row] <= end[around]:
+                break
+            at += 1
+        if at == tracks:
+            tracks += 1
+            if tracks > len(innermost):
+                more = np.full(2 * len(innermost), -1, np.int64)
+                more[: len(innermost)] = innermost
+                innermost = more
+            innermost[at] = -1
+        part[row] = at
+        parent[row] = innermost[at]
+        innermost[at] = row
+    for row in order[::-1]:
+        if parent[row] >= 0:
+            descendants[parent[row]] += descendants[row] + 1
+
+
+def preorder(placement: Placement, rows: I64) -> tuple[I64, I64]:
+    """Of `rows`, the spans of one track in order: the positions of each one's begin and end among all 2n of them."""
+    depth = np.zeros(len(placement.part), np.int64)
+    _depths(rows, placement.parent, depth)
+    begin = 2 * np.arange(len(rows)) - depth[rows]
+    return begin, begin + 2 * placement.descendants[rows] + 1
+
+
+@numba.njit(cache=True)
+def _depths(rows, parent, depth):
+    for row in rows:
+        if parent[row] >= 0:
+            depth[row] = depth[parent[row]] + 1
+
+
+def ranges_apart(trace: Trace) -> np.ndarray:
+    """Mask of the ops that are ranges of a thread with Python frames.
+
+    A range opens and closes inside of frames (`__enter__`, `__exit__`), so it lies half over each of them: ranges need
+    a lane of their own there.
+    """
+    framed = np.zeros(len(trace.threads) + 1, bool)
+    framed[trace.frames.thread] = True
+    return (trace.ops.kind == ANNOTATION) & framed[trace.ops.thread]
