@@ -60,6 +60,7 @@ MANIFEST = "manifest.json"
 STEPS = "steps.jsonl"
 TELEMETRY = "telemetry.jsonl"
 LOG = "gpuprof.log"
+REPORT = "report.html"
 PARTIAL = ".partial"
 
 RUN_VARIABLE = "GPUPROF_RUN"

@@ -1,4 +1,4 @@
-"""What happens when a recording's window has closed: its verdict on stderr, and its traces compressed.
+"""What happens when a recording's window has closed: its verdict on stderr, its report, its traces compressed.
 
 Runs in a process of its own, which `gpuprof trace` starts beside the training: one thread, at the lowest priority.
 Whatever fails is a line in the run's log and one on stderr.
@@ -15,13 +15,15 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gpuprof import runfile
 from gpuprof.record.supervise import VERDICT, tell
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.model import Diagnosis
+
+Result = TypeVar("Result")
 
 LOWEST_PRIORITY = 19
 CLEAR_LINE = "\r\x1b[K"
@@ -37,20 +39,23 @@ def main(run: str, niced: str, diagnose: str) -> None:
     if niced:
         _stay_out_of_the_way()
     if diagnose:
-        _try(folder, "the recording is not diagnosed yet", lambda: show_verdict(folder))
+        diagnosis = _try(folder, "the recording is not diagnosed yet", lambda: show_verdict(folder))
+        if diagnosis is not None:
+            _try(folder, "the report is not drawn yet", lambda: draw_report(folder, diagnosis))
     _try(folder, "the recording stays uncompressed", lambda: compress(folder))
 
 
-def _try(folder: Path, failing: str, do: Callable[[], object]) -> None:
+def _try(folder: Path, failing: str, do: Callable[[], Result]) -> Result | None:
     """Does it, or says in one line why not."""
     try:
-        do()
+        return do()
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     except BaseException as error:
         runfile.log(folder, f"{failing}: {type(error).__name__}: {error}")
         with contextlib.suppress(Exception):
             tell(f"{failing}: {' '.join(str(error).split()) or type(error).__name__}"[:500])
+        return None
 
 
 def _stay_out_of_the_way() -> None:
@@ -65,7 +70,7 @@ def _stay_out_of_the_way() -> None:
 # -- the verdict
 
 
-def show_verdict(folder: Path) -> None:
+def show_verdict(folder: Path) -> Diagnosis:
     """The whole diagnosis on stderr, in one write, and its first lines in a file for the end of the run."""
     import gpuprof
     from gpuprof.report import words
@@ -77,6 +82,7 @@ def show_verdict(folder: Path) -> None:
     _write_whole(folder / VERDICT, f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n")
     with contextlib.suppress(OSError):
         os.write(2, page)
+    return diagnosis
 
 
 def _page(diagnosis: Diagnosis) -> bytes:
@@ -103,6 +109,21 @@ def _write_whole(path: Path, text: str) -> None:
     partial = path.with_name(f"{path.name}.{os.getpid()}{runfile.PARTIAL}")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)
+
+
+# -- the report
+
+
+def draw_report(folder: Path, diagnosis: Diagnosis) -> None:
+    """The report in the run's folder, if it is wanted, and where it is on stderr."""
+    options = (runfile.read_json(folder / runfile.MANIFEST) or {}).get("options")
+    if isinstance(options, dict) and options.get("report") is False:
+        return
+    from gpuprof.report.page.file import write_report
+
+    target = folder / runfile.REPORT
+    write_report(diagnosis, target)
+    tell(f"report: {target}")
 
 
 # -- the traces

@@ -1,16 +1,19 @@
-"""`gpuprof demo`: the diagnosis of a recording that comes with the package."""
+"""`gpuprof demo`: the diagnosis and the report of a recording that comes with the package."""
 
 from __future__ import annotations
 
 from importlib.resources import as_file, files
+from pathlib import Path
 
 import click
 
 from gpuprof.cli.diagnose import diagnose_file, exit_code
 from gpuprof.cli.output import say, show
+from gpuprof.cli.report import check_place
 from gpuprof.errors import GpuprofError
 
 RECORDING = "demo.json.gz"
+REPORT = "gpuprof-demo.html"
 UNPROFILED_MS = 81.0
 """The same step timed without a profiler: 70.2–91.9 ms in fresh processes, the middle of it."""
 
@@ -21,15 +24,23 @@ AFTERWARDS = (
 
 
 @click.command(short_help="Diagnose a recording that comes with gpuprof.")
-def command() -> int:
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=REPORT, metavar="FILE",
+    help=f"Where to write the report ({REPORT}).",
+)  # fmt: skip
+def command(output: Path) -> int:
     """Diagnose a recording that comes with gpuprof: a small LoRA fine-tune on one GPU."""
+    from gpuprof.report.page.file import write_report
     from gpuprof.report.terminal import render
 
+    check_place(output, ())
     bundled = files("gpuprof") / "data" / RECORDING
     if not bundled.is_file():
         raise GpuprofError(f"this installation lacks its demo recording (gpuprof/data/{RECORDING})")
     with as_file(bundled) as path:
         diagnosis = diagnose_file(path, step_ms=UNPROFILED_MS)
     show(lambda width: render(diagnosis, width, next_step=""))
+    write_report(diagnosis, output)
+    say(f"report: {output}")
     say(AFTERWARDS)
     return exit_code(diagnosis, (), as_json=False)

@@ -40,6 +40,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.command(short_help="Say why a step takes as long as it does.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
+@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report, too.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
 @click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
@@ -52,6 +53,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 def command(
     paths: tuple[Path, ...],
     json: bool,
+    html: Path | None,
     top: int | None,
     step: str | None,
     skip: int,
@@ -63,7 +65,12 @@ def command(
     PATH is the folder of a run that gpuprof trace made, or a trace that torch.profiler exported, .json or .json.gz.
     Without PATH: the latest run in gpuprof-runs. A folder of traces, or several PATHs, are the ranks of one training.
     """
-    diagnosis = diagnose_file(*(paths or (latest(),)), step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+    paths = paths or (latest(),)
+    if html is not None:
+        from gpuprof.cli.report import check_place
+
+        check_place(html, paths)
+    diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
     if json:
         from gpuprof.diagnosis.json import dumps
 
@@ -72,6 +79,11 @@ def command(
         from gpuprof.report.terminal import ROWS, render
 
         show(lambda width: render(diagnosis, width, top or ROWS))
+    if html is not None:
+        from gpuprof.report.page.file import write_report
+
+        write_report(diagnosis, html)
+        say(f"report: {html}")
     return exit_code(diagnosis, fail_on, as_json=json)
 
 

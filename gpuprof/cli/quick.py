@@ -12,13 +12,15 @@ COUNTS = {"--settle": 0, "--baseline": 1, "--steps": 1, "--stacks": 0, "--memory
 """Options that take a whole number, and the least that it may be."""
 MAY_BE_ALONE = {"--stacks": 2, "--memory": 2}
 """Of these, the ones that mean something without a number."""
-FLAGS = {"--shapes": True, "--no-shapes": False, "--nvtx": True, "--stop": True}
-NAMES = {"--no-shapes": "shapes"}
+FLAGS = {
+    "--shapes": True, "--no-shapes": False, "--nvtx": True, "--stop": True, "--report": True, "--no-report": False,
+}  # fmt: skip
+NAMES = {"--no-shapes": "shapes", "--no-report": "report"}
 LARGEST = 100_000
 
 DEFAULTS: dict[str, object] = {
     "settle": None, "baseline": None, "steps": 3, "stacks": 0, "memory": 0, "shapes": True, "ranks": None,
-    "nvtx": False, "modules": 1, "stop": False,
+    "nvtx": False, "modules": 1, "stop": False, "report": True,
 }  # fmt: skip
 """The options as the training process reads them; None leaves the choice to it."""
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from gpuprof.cli.diagnose import UNUSABLE, diagnose_file, latest
 from gpuprof.cli.output import say
 from gpuprof.errors import GpuprofError
-
-if TYPE_CHECKING:
-    from gpuprof.diagnosis.model import Diagnosis
-
-NAME = "report.html"
-_MARK = '<meta name="generator" content="gpuprof">'
-"""What every report has near its top, by which one is known from a file that must not be written over."""
+from gpuprof.runfile import REPORT
 
 
 @click.command(short_help="Draw the diagnosis as one HTML file.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help=f"Where to write it; {NAME} in the run's folder, or beside a trace, if not given.",
+    help=f"Where to write it; if not given, {REPORT} in the run's folder, or here, named after the trace.",
 )  # fmt: skip
 @click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
@@ -36,6 +29,8 @@ def command(paths: tuple[Path, ...], output: Path | None, step: str | None, skip
     paths = paths or (latest(),)
     target = output or default_place(paths[0])
     check_place(target, paths)
+    from gpuprof.report.page.file import write_report
+
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms)
     write_report(diagnosis, target)
     say(f"report: {target}")
@@ -43,53 +38,29 @@ def command(paths: tuple[Path, ...], output: Path | None, step: str | None, skip
 
 
 def default_place(recording: Path) -> Path:
-    """`report.html` in the folder of a run, else beside the recording, named after it."""
+    """`report.html` in the folder of a run or of ranks, else in the working directory, named after the recording."""
     from gpuprof.tracefile.run import find_run
 
     if recording.is_dir():
         run = find_run(recording)
-        return (run[0] if run else recording) / NAME
+        return (run[0] if run else recording) / REPORT
     name = recording.name
     for suffix in (".gz", ".json", ".trace", ".pt"):
         name = name.removesuffix(suffix)
-    return recording.with_name(f"{name}.{NAME}")
+    return Path(f"{name}.{REPORT}")
 
 
 def check_place(target: Path, recordings: tuple[Path, ...]) -> None:
     """Raises GpuprofError where writing would lose something or cannot succeed."""
     if target.is_dir():
-        raise GpuprofError(f"{target} is a folder: name a file, such as {target / NAME}")
+        raise GpuprofError(f"{target} is a folder: name a file, such as {target / REPORT}")
     if not target.parent.is_dir():
         raise GpuprofError(f"{target.parent} is not there: make the folder first, or name another with -o")
     if not target.exists():
         return
     if any(target.samefile(recording) for recording in recordings if recording.exists()):
         raise GpuprofError(f"{target} is the recording itself: name another file with -o")
-    if not _is_report(target):
+    from gpuprof.report.page.file import is_report
+
+    if not is_report(target):
         raise GpuprofError(f"{target} is there already and is no report: name another file with -o")
-
-
-def _is_report(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            start = file.read(4096)
-    except OSError:
-        return False
-    return not start.strip() or _MARK.encode() in start
-
-
-def write_report(diagnosis: Diagnosis, target: Path) -> None:
-    """Writes the page whole or not at all. Raises GpuprofError where the disk does not let it."""
-    import os
-
-    from gpuprof.report.page.html import render
-
-    page = render(diagnosis)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        partial.write_text(page, encoding="utf-8", newline="\n")
-        partial.replace(target)
-    except OSError as error:
-        raise GpuprofError(f"{target} cannot be written: {error.strerror}") from error
-    finally:
-        partial.unlink(missing_ok=True)

@@ -95,6 +95,7 @@ def _command() -> click.Command:
                   help="Mark modules so many levels deep (1).")  # fmt: skip
     @click.option("--nvtx", is_flag=True, help="Emit NVTX ranges even if no tool listens.")
     @click.option("--stop", is_flag=True, help="End the training once the recording is done.")
+    @click.option("--report/--no-report", default=True, help="Write report.html into the run's folder (yes).")
     @click.option("--out", metavar="DIR", help="The run's folder, new or empty (gpuprof-runs/DATE_NAME).")
     @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")

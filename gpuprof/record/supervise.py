@@ -357,6 +357,8 @@ class _Run:
             if verdict.stat().st_mtime < ended - FRESH_S:
                 for line in verdict.read_text(encoding="utf-8").splitlines()[:2]:
                     tell(line)
+                if (folder / runfile.REPORT).is_file():
+                    tell(f"report: {folder / runfile.REPORT}")
         except (OSError, ValueError):
             pass
         tell(f"next: {next_command}")
