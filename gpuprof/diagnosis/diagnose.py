@@ -89,6 +89,7 @@ def diagnose(
         "quality": quality,
         "environment": _environment(trace, run),
         "run": facts and facts.run,
+        "_folder": run,
     }
     if timeline is None:
         return Diagnosis(
@@ -105,7 +106,7 @@ def diagnose(
         "devices": found,
         "phases": _phases(timeline),
         "profiler": profiler,
-        "_tables": Tables(timeline, columns, folder=run),
+        "_tables": Tables(timeline, columns),
     }
     if not found:
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
@@ -118,7 +119,7 @@ def diagnose(
     if quality.status != "unusable":
         replay, analysis = analyse(part, roof, steps.unprofiled_ns, _spread(facts, step_ms))
     common |= {
-        "_tables": Tables(timeline, columns, roof, run),
+        "_tables": Tables(timeline, columns, roof),
         "quality": quality,
         "kernels": kernels,
         "gaps": gap_summary(timeline, columns, top),
@@ -226,7 +227,7 @@ def _without_trace(run: RunFolder, failure: str) -> Diagnosis:
     return Diagnosis(
         source=Source(run.path, "run", 0, 0), quality=quality, environment=_environment(None, run), run=facts.run,
         steps=None, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None,
-        verdict=_no_verdict(quality),
+        verdict=_no_verdict(quality), _folder=run,
     )  # fmt: skip
 
 

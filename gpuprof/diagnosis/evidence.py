@@ -7,11 +7,18 @@ import numpy as np
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.model import Evidence
 from gpuprof.replay.graph import Mask
+from gpuprof.tracefile.model import OP
 
 SHOWN = 3
 """Places that are named beside the sum."""
 APART_NS = 100_000
 """Pieces of a lane nearer than this are one stretch to a person."""
+BEGIN_NS = 20_000
+"""An op that begins this much before a stretch begins with it: what is before its first launch is host time."""
+MOST = 0.5
+"""Share of a stretch that an op must take to be what the stretch is; else it is just what begins it."""
+AND_ON = " …"
+"""Ends the name of what begins a stretch of more than that."""
 
 
 def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN) -> tuple[Evidence, ...]:
@@ -32,8 +39,34 @@ def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN) -> tuple[Evide
             (float(end[b] - start[a]), float(start[a]), int(mine[a]), track) for a, b in zip(first, last, strict=True)
         ]
     for ns, start, node, track in sorted(stretches, reverse=True)[:shown]:
-        found.append(Evidence(_where(case, node), round(start) + later, round(ns), _track(case, track)))
+        found.append(Evidence(_what(case, node, start, ns), round(start) + later, round(ns), _track(case, track)))
     return tuple(found)
+
+
+def _what(case: Case, node: int, start: float, ns: float) -> str:
+    """What a stretch is, else what begins it: kernel, op or call."""
+    trace, graph = case.trace, case.graph
+    scope, call = int(graph.scope[node]), int(graph.call[node])
+    if graph.on_gpu[node]:
+        row = int(graph.gpu_row[node])
+        return _named(trace.strings[trace.gpu.name[row]], trace.gpu.end_ns[row] - trace.gpu.start_ns[row], ns)
+    if scope >= 0:
+        scope = _outermost(case, scope, start)
+        return _named(trace.strings[trace.ops.name[scope]], trace.ops.end_ns[scope] - trace.ops.start_ns[scope], ns)
+    return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"
+
+
+def _named(name: str, own_ns: float, ns: float) -> str:
+    return name if own_ns >= MOST * ns else name + AND_ON
+
+
+def _outermost(case: Case, op: int, start: float) -> int:
+    """The op around `op` that begins where the stretch does."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    begun = case.timeline.window[0] + start - BEGIN_NS
+    while parent[op] >= 0 and ops.kind[parent[op]] == OP and ops.start_ns[parent[op]] >= begun:
+        op = int(parent[op])
+    return op
 
 
 def _device(case: Case, rows: np.ndarray) -> np.ndarray:
@@ -46,14 +79,3 @@ def _track(case: Case, track: int) -> str:
         return f"GPU {-1 - track}"
     thread = case.trace.threads[track]
     return thread.name or thread.thread
-
-
-def _where(case: Case, node: int) -> str:
-    """What begins a stretch: the op, else the call."""
-    trace, graph = case.trace, case.graph
-    scope, call = int(graph.scope[node]), int(graph.call[node])
-    if graph.on_gpu[node]:
-        return trace.strings[trace.gpu.name[graph.gpu_row[node]]]
-    if scope >= 0:
-        return trace.strings[trace.ops.name[scope]]
-    return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"

@@ -14,6 +14,7 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.replay.sensitivity import Sensitivities
+    from gpuprof.tracefile.run import RunFolder
 
 SCHEMA = "gpuprof.diagnosis/1"
 
@@ -467,6 +468,8 @@ class Diagnosis:
     """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
+    _folder: RunFolder | None = field(default=None, repr=False, compare=False)
+    """Of a run: its steps and samples over time; not part of the JSON."""
 
     @property
     def tables(self) -> Tables:
@@ -477,3 +480,8 @@ class Diagnosis:
         if self._tables is None:
             raise GpuprofError(f"{self.source.path}: nothing was recorded that could be shown as a table")
         return self._tables
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
+        return self._folder

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gpuprof.costs.roofline import Roofline
-    from gpuprof.tracefile.run import RunFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,6 @@ class Tables:
     columns: GapColumns
     roofline: Roofline | None = None
     """None where the device's ceilings are not known."""
-    folder: RunFolder | None = None
-    """The run that the recording is of: its steps and telemetry over time."""
 
     def gaps(self) -> pd.DataFrame:
         """Every gap: start_ns, ns, device, main_cause, phase, op, module, frame, and its ns by cause."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range, Remaining
+from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
@@ -93,17 +93,21 @@ def _factor(value: float) -> str:
 
 def footer(diagnosis: Diagnosis) -> str:
     """`replay error 0.1 % · confidence 0.97 · remaining run 3 h 10 → 0 h 45 with fix 1`."""
-    parts = []
-    if diagnosis.replay.error is not None:
-        steps, replayed = diagnosis.steps, diagnosis.replay.steps
-        some = f" ({replayed} of {steps.count} steps)" if steps and replayed and replayed < steps.count else ""
-        parts.append(f"replay error {100 * diagnosis.replay.error:.1f} %{some}")
-    if diagnosis.verdict.confidence is not None:
-        parts.append(f"confidence {diagnosis.verdict.confidence:.2f}")
-    if diagnosis.findings and diagnosis.findings[0].remaining_ns:
-        parts.append(_remaining(diagnosis.findings[0].remaining_ns))
-    return " · ".join(parts)
+    confidence = diagnosis.verdict.confidence
+    trust = f"confidence {confidence:.2f}" if confidence is not None else ""
+    return " · ".join(filter(None, (replay_error(diagnosis), trust, remaining(diagnosis))))
 
 
-def _remaining(left: Remaining) -> str:
-    return f"remaining run {long_duration(left.now)} → {long_duration(left.expected)} with fix 1"
+def replay_error(diagnosis: Diagnosis) -> str:
+    """`replay error 0.1 % (5 of 20 steps)`; empty without a replay."""
+    if diagnosis.replay.error is None:
+        return ""
+    steps, replayed = diagnosis.steps, diagnosis.replay.steps
+    some = f" ({replayed} of {steps.count} steps)" if steps and replayed and replayed < steps.count else ""
+    return f"replay error {100 * diagnosis.replay.error:.1f} %{some}"
+
+
+def remaining(diagnosis: Diagnosis) -> str:
+    """`remaining run 3 h 10 → 0 h 45 with fix 1`; empty where the run does not say how long it is."""
+    left = diagnosis.findings[0].remaining_ns if diagnosis.findings else None
+    return f"remaining run {long_duration(left.now)} → {long_duration(left.expected)} with fix 1" if left else ""

@@ -2,8 +2,7 @@
 
 Every thing that has a colour has two, for a light and for a dark page. The hues are those of Okabe and Ito, told
 apart under the common kinds of colour blindness; neighbours that share a hue differ in lightness. The light ones
-are those of the step bar, but for three: a yellow that is seen on white, and those of copies and of unknown causes,
-which the colour-blind would take for other causes.
+are those of the step bar.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from types import MappingProxyType
 
 from gpuprof.report.stepbar import PAINTS
 
-_YELLOW, _GREY = "#dccc60", "#c3c8ce"
+_YELLOW, _GREY = PAINTS["python"].page, "#c3c8ce"
 """Seen on white, where Okabe and Ito's yellow is not; a grey that is lighter than the hues that may look grey."""
 
 LIGHT_PAGE, DARK_PAGE = "#ffffff", "#14171c"
@@ -35,9 +34,8 @@ def _keyed(paints: Iterable[Paint]) -> MappingProxyType[str, Paint]:
     return MappingProxyType({paint.key: paint for paint in paints})
 
 
-def _of_bar(key: str, label: str, dark: str, light: str | None = None) -> Paint:
-    """The step bar's colour, unless it would vanish on a white page."""
-    return Paint(key, label, light or PAINTS[key].page, dark)
+def _of_bar(key: str, label: str, dark: str) -> Paint:
+    return Paint(key, label, PAINTS[key].page, dark)
 
 
 WORK_PAINTS = _keyed(
@@ -53,15 +51,15 @@ WORK_PAINTS = _keyed(
 CAUSE_PAINTS = _keyed(
     (
         _of_bar("launch", "launching work", "#e9a820"),
-        _of_bar("python", "Python between ops", "#f0e442", _YELLOW),
+        _of_bar("python", "Python between ops", "#f0e442"),
         _of_bar("sync", "waiting for the GPU", "#e8702a"),
         _of_bar("input", "waiting for data", "#56b4e9"),
-        _of_bar("transfer", "copies to the GPU", "#5577c8", "#3f63b0"),
+        _of_bar("transfer", "copies to the GPU", "#5577c8"),
         _of_bar("allocator", "allocating memory", "#9a3f9a"),
         Paint("communication", "waiting for other ranks", "#dfb3cc", "#d9a2c1"),
         _of_bar("device", "between kernels", "#a8e0ca"),
         _of_bar("profiler", "the profiler itself", "#8b929c"),
-        _of_bar("unknown", "not known", "#4a5058", "#5b6168"),
+        _of_bar("unknown", "not known", "#4a5058"),
     )
 )
 """Why a GPU waits, in the order in which charts stack it."""
@@ -128,10 +126,13 @@ BOUND_PAINTS = _keyed(
     (
         Paint("compute", "compute-bound", "#009e73", "#1fb88b"),
         Paint("memory", "memory-bound", "#0072b2", "#3d9bdc"),
-        Paint("latency", "latency-bound", "#e69f00", "#e9a820"),
+        Paint("latency", "latency-bound", "#a99be0", "#b9adf0"),
     )
 )
 """What keeps a kernel from being faster."""
+
+MARK_PAINTS = _keyed((Paint("finding", "finding", "#4a5568", "#b4bdc9"),))
+"""What gpuprof says of a stretch of time: ink, since hues stand for what was recorded."""
 
 HOST_PAINTS = _keyed(
     (

@@ -39,7 +39,8 @@ class Paint:
     fill: str
 
 
-# Pages: the palette of Okabe and Ito, told apart under the common kinds of colour blindness. Terminals: names
+# Pages: the palette of Okabe and Ito, told apart under the common kinds of colour blindness; but a yellow that is
+# seen on white, and copies and unknown causes darker than what they may be taken for. Terminals: names
 # of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
 # hatched.
 PAINTS = {
@@ -47,17 +48,17 @@ PAINTS = {
     "communication": Paint("magenta", "#cc79a7", "▓"),
     "copy": Paint("blue", "#0072b2", "▒"),
     "launch": Paint("yellow", "#e69f00", "░"),
-    "python": Paint("bright_blue", "#f0e442", "∙"),
+    "python": Paint("bright_blue", "#dccc60", "∙"),
     "sync": Paint("red", "#d55e00", "╱"),
     "input": Paint("cyan", "#56b4e9", "╲"),
-    "transfer": Paint("blue", "#7aa6d6", "▚"),
+    "transfer": Paint("blue", "#3f63b0", "▚"),
     "allocator": Paint("bright_magenta", "#a5669c", "╳"),
     "profiler": Paint("bright_black", "#999999", "─"),
     "device": Paint("green", "#88c9b0", "┄"),
-    "unknown": Paint("bright_black", "#bbbbbb", "?"),
+    "unknown": Paint("bright_black", "#5b6168", "?"),
     "idle": Paint("bright_black", "#b8b8b8", "░"),
 }
-_WAITING_FOR_A_PEER = Paint("bright_magenta", "#dfb3cc", "∿")
+_WAITING_FOR_A_PEER = Paint("bright_magenta", "#d9a2c1", "∿")
 
 
 def paint(part: Part) -> Paint:

@@ -72,10 +72,19 @@ def versions(diagnosis: Diagnosis) -> str:
         if key in known:
             found.append(f"torch {shown(_release(str(known[key])), 20)}")
             break
-    cuda = known.get("cuda_runtime_version")
-    if isinstance(cuda, int) and cuda >= 1000:
-        found.append(f"CUDA {cuda // 1000}.{cuda % 1000 // 10}")
+    if cuda := _cuda(known.get("cuda_runtime_version")):
+        found.append(f"CUDA {cuda}")
     return ", ".join(found)
+
+
+def version(name: str, value: object) -> str:
+    """A version as people write it: `13.0` of the 13000 that CUDA counts."""
+    counted = name in ("cuda_runtime_version", "cuda_driver_version")
+    return (_cuda(value) if counted else "") or str(value)
+
+
+def _cuda(value: object) -> str:
+    return f"{value // 1000}.{value % 1000 // 10}" if isinstance(value, int) and value >= 1000 else ""
 
 
 def _release(version: str) -> str:

@@ -3,6 +3,7 @@
 
 import { h } from "./dom.ts";
 import { inflate } from "./packed.ts";
+import { onPaper, PAPER_PX } from "./paper.ts";
 import { onTheme, type Theme, theme } from "./theme.ts";
 
 type Json = { [key: string]: unknown };
@@ -38,8 +39,6 @@ interface Chart {
 const CONFIG: Json = { displayModeBar: false, displaylogo: false, responsive: true, showTips: false };
 /** How far below the screen a chart is drawn ahead. */
 const NEAR = "400px";
-/** What fits on a page of paper, CSS pixels. */
-const PAPER_PX = 660;
 
 /** Finds the charts of the page and draws each in its time. `<html data-charts="drawn">` once all are. */
 export function startCharts(): void {
@@ -83,15 +82,16 @@ export function startCharts(): void {
       void window.Plotly?.react(stage, figure.data, figure.layout, CONFIG);
     }
   });
-  window.addEventListener("beforeprint", () => {
-    for (const chart of charts) if (chart.state === "waiting" && window.Plotly) void drawInto(chart, window.Plotly);
-    for (const { stage } of drawn()) {
-      if (stage) void window.Plotly?.relayout(stage, { width: PAPER_PX, autosize: false });
-    }
-  });
-  window.addEventListener("afterprint", () => {
-    for (const { stage } of drawn()) if (stage) void window.Plotly?.relayout(stage, { width: null, autosize: true });
-  });
+  const resize = (size: Json) => {
+    for (const { stage } of drawn()) if (stage) void window.Plotly?.relayout(stage, size);
+  };
+  onPaper(
+    () => {
+      for (const chart of charts) if (chart.state === "waiting" && window.Plotly) void drawInto(chart, window.Plotly);
+      resize({ width: PAPER_PX, autosize: false });
+    },
+    () => resize({ width: null, autosize: true }),
+  );
 }
 
 /** Sets the colours of a theme in a figure. */

@@ -1,6 +1,7 @@
 // Light or dark: what the system says, until the reader chooses.
 
 import type { Paint } from "./data.ts";
+import { onPaper } from "./paper.ts";
 
 export type Theme = "light" | "dark";
 
@@ -27,11 +28,13 @@ export function startTheme(button: HTMLElement | null): void {
   });
   // Paper is white.
   let before: Theme | null = null;
-  window.addEventListener("beforeprint", () => {
-    before = theme();
-    set("light");
-  });
-  window.addEventListener("afterprint", () => before && set(before));
+  onPaper(
+    () => {
+      before = theme();
+      set("light");
+    },
+    () => before && set(before),
+  );
 }
 
 /** Calls back whenever the theme has changed. */

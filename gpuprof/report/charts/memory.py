@@ -31,11 +31,8 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
 
     None where neither tells.
     """
-    tables = tables_of(diagnosis)
-    if tables is None:
-        return None
-    timeline, folder = tables.timeline, tables.folder
-    traces, peak = _over_time(timeline.trace, timeline.window[0])
+    tables, folder = tables_of(diagnosis), diagnosis.folder
+    traces, peak = _over_time(tables.timeline.trace, tables.timeline.window[0]) if tables is not None else ([], 0.0)
     title, axis = "GPU memory over the recording", "seconds since the first recorded step"
     if not traces and folder is not None:
         traces, peak = _over_steps(folder)

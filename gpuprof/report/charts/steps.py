@@ -9,7 +9,6 @@ import numpy as np
 from gpuprof import runfile
 from gpuprof.diagnosis.baseline import durations
 from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report.charts.recorded import tables_of
 from gpuprof.report.charts.style import figure, painted
 from gpuprof.report.charts.thin import extremes
 from gpuprof.report.numbers import amount, duration
@@ -39,8 +38,7 @@ _RECORDED = _STAGES[4]
 
 def steps(diagnosis: Diagnosis) -> Figure | None:
     """The time of each step over the run, or of each recorded step; None for fewer than three."""
-    tables = tables_of(diagnosis)
-    folder = tables.folder if tables is not None else None
+    folder = diagnosis.folder
     series = _of_run(folder) if folder is not None else []
     if sum(len(x) for _, _, x, _ in series) < _FEWEST:
         series = _of_recording(diagnosis)

@@ -8,7 +8,6 @@ import numpy as np
 
 from gpuprof import runfile
 from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report.charts.recorded import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted, text
 from gpuprof.report.charts.thin import extremes
 from gpuprof.report.palette import SERIES_PAINTS
@@ -34,8 +33,7 @@ _LEAST_SAMPLES = 3
 
 def telemetry(diagnosis: Diagnosis) -> Figure | None:
     """Power, clock, temperature and utilisation of each GPU over the run; None where it was not sampled."""
-    tables = tables_of(diagnosis)
-    folder = tables.folder if tables is not None else None
+    folder = diagnosis.folder
     if folder is None:
         return None
     found = folder.telemetry

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
+from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
 from gpuprof.report import fixes, run_words, stepbar, words
@@ -56,6 +57,8 @@ class Place:
     """Evidence: a statement, or a place in the timeline where `start_ns` is not None."""
 
     text: str
+    and_on: bool
+    """Whether the text names just what begins it."""
     start_ns: int | None
     ns: int
     where: str
@@ -122,9 +125,7 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
         size = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
         found.append(Tile(f"{gib(run.memory.peak_bytes)} GiB", "peak memory", f"of {gib(size)} GiB" if size else ""))
     if diagnosis.verdict.confidence is not None:
-        error = diagnosis.replay.error
-        note = f"replay error {100 * error:.1f} %" if error is not None else ""
-        found.append(Tile(f"{100 * diagnosis.verdict.confidence:.0f} %", "confidence", note))
+        found.append(Tile(f"{100 * diagnosis.verdict.confidence:.0f} %", "confidence", fixes.replay_error(diagnosis)))
     return found
 
 
@@ -227,9 +228,13 @@ def _place(evidence: Evidence) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
     # Kernels have long names of which a part tells; ops are written as they are called.
     on_gpu = (evidence.where or "").startswith("GPU")
-    name = shown_kernel(evidence.text, 90) if on_gpu else shown(evidence.text, 90)
-    return Place(name, start, ns, shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}")
+    what, and_on = evidence.text.removesuffix(AND_ON), evidence.text.endswith(AND_ON)
+    what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(_ENGINE), 60)
+    return Place(what, and_on, start, ns, shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}")
 
+
+_ENGINE = "autograd::engine::evaluate_function: "
+"""Before the names of what autograd runs: it says less than the room it takes."""
 
 _PAGES = {page.id: page for page in PAGES}
 
@@ -303,7 +308,8 @@ def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         by = shown(steps.name, 80) if steps.name else steps.source.replace("_", " ")
         rows.append(("steps", f"{steps.count} by {by}" if steps.source != "none" else "none found"))
     rows += [
-        (shown(name.replace("_", " "), 60), shown(str(value), 120)) for name, value in sorted(where.versions.items())
+        (shown(name.replace("_", " "), 60), shown(words.version(name, value), 120))
+        for name, value in sorted(where.versions.items())
     ]
     if diagnosis.run:
         rows += [("run", line) for line in run_words.lines(diagnosis)]

@@ -58,7 +58,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
         cards=content.cards(diagnosis),
         combined=content.combined(diagnosis),
-        footer=fixes.footer(diagnosis),
+        remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
         lacks=content.lacks(diagnosis),
         waits=content.waits(diagnosis),
@@ -76,8 +76,6 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
 
 
 def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
-    if diagnosis.window is None:
-        return None
     figure = getattr(charts, name)(diagnosis)
     if figure is None:
         return None

@@ -70,7 +70,8 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
         **found,
         "bound": [bound[i] for i in order.tolist()],
         "efficiency": given(at_roof / np.maximum(told_ns, 1), told_ns > 0),
-        "flops": given(flops, any_known),
+        # None are counted for what does no products, or where they are booked to another kernel of the same op.
+        "flops": given(flops, any_known & (flops > 0)),
         "bytes": given(moved, any_known),
     }
 

@@ -78,6 +78,6 @@ def _findings(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts
         group, "findings", "findings",
         np.array(columns[0], np.int64), np.array(columns[1], np.int64),
         np.array([texts.add(escape(title)) for title in columns[2]], np.int64),
-        np.full(len(spans), number("host", "sync")),
+        np.full(len(spans), number("mark", "finding")),
         np.array([texts.add(shown(text, 400)) for text in columns[3]], np.int64),
     )  # fmt: skip

@@ -11,6 +11,7 @@ from gpuprof.report.palette import (
     CATEGORY_PAINTS,
     CAUSE_PAINTS,
     HOST_PAINTS,
+    MARK_PAINTS,
     PHASE_PAINTS,
     WORK_PAINTS,
     Paint,
@@ -26,6 +27,7 @@ _SETS = (
     ("phases", "phase", PHASE_PAINTS),
     ("host", "host", HOST_PAINTS),
     ("", "work", WORK_PAINTS),
+    ("", "mark", MARK_PAINTS),
 )
 
 _ALL: list[tuple[str, Paint]] = [(kind, paint) for _, kind, paints in _SETS for paint in paints.values()]
@@ -33,7 +35,7 @@ _NUMBER = {(kind, paint.key): i for i, (kind, paint) in enumerate(_ALL)}
 
 
 def number(kind: str, key: str) -> int:
-    """Number of a paint; `kind` is category, cause, phase, host or work."""
+    """Number of a paint; `kind` is category, cause, phase, host, work or mark."""
     return _NUMBER[kind, key]
 
 

@@ -3,6 +3,7 @@
 import type { ReportData } from "../data.ts";
 import { fit, h } from "../dom.ts";
 import { count, duration, share } from "../format.ts";
+import { onPaper, PAPER_PX } from "../paper.ts";
 import { onTheme } from "../theme.ts";
 import { barAt, bars, type Bars, narrowChildren, type Range } from "./bars.ts";
 import { fillBreadcrumb } from "./breadcrumb.ts";
@@ -15,7 +16,6 @@ import { brief, restWords, tooltip, words } from "./tooltip.ts";
 const MOST_ROWS = 32;
 const LEAST_ROWS = 8;
 const MOVE_MS = 180;
-const PAPER_PX = 660;
 
 export interface IcicleView {
   search(text: string): void;
@@ -220,16 +220,18 @@ export function startIcicle(panel: HTMLElement, data: ReportData, icicle: Icicle
     draw();
   });
   // Paper is narrower than a screen, and what is drawn small cannot be read.
-  window.addEventListener("beforeprint", () => {
-    if (width === 0) return;
-    width = PAPER_PX;
-    shown = null;
-    draw();
-  });
-  window.addEventListener("afterprint", () => {
-    width = 0;
-    resize();
-  });
+  onPaper(
+    () => {
+      if (width === 0) return;
+      width = PAPER_PX;
+      shown = null;
+      draw();
+    },
+    () => {
+      width = 0;
+      resize();
+    },
+  );
   fillBreadcrumb(crumbs, data, tree, 0, zoom);
   resize();
   return {

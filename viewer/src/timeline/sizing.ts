@@ -1,5 +1,6 @@
 // How large the timeline is: as wide as its page, as high as its reader drags it.
 
+import { PAPER_PX } from "../paper.ts";
 import type { Stage } from "./stage.ts";
 
 const LEAST = 360;
@@ -7,7 +8,8 @@ const MOST = 900;
 const PART = 0.6;
 const STEP = 40;
 
-/** Keeps sizes right; `sized` is called after each change. Returns what to call when the rows have changed. */
+/** Keeps sizes right; `sized` is called after each change. Returns what to call when the rows have changed, or where
+ * they are seen: on paper they all are, as far as they fit. */
 export function sizing(
   frame: HTMLElement,
   scroller: HTMLElement,
@@ -15,16 +17,19 @@ export function sizing(
   handle: HTMLElement,
   stage: Stage,
   sized: () => void,
-): () => void {
+): (where?: "screen" | "paper") => void {
   let chosen: number | null = null;
-  const size = () => {
+  let paper = false;
+  const size = (where?: "screen" | "paper") => {
+    paper = where === undefined ? paper : where === "paper";
     const full = frame.classList.contains("tl-whole-window");
     tall.style.height = `${stage.rows.height}px`;
     // In the whole window the style sheet says how high it is.
-    scroller.style.height = full ? "" : `${heightOf(chosen, stage.rows.height, window.innerHeight)}px`;
+    const height = paper ? Math.min(stage.rows.height, MOST) : heightOf(chosen, stage.rows.height, window.innerHeight);
+    scroller.style.height = full ? "" : `${height}px`;
     const gutter = tall.firstElementChild?.clientWidth ?? 0;
-    stage.width = Math.max(50, scroller.clientWidth - gutter);
-    stage.height = Math.max(50, scroller.clientHeight);
+    stage.width = Math.max(50, (paper ? PAPER_PX : scroller.clientWidth) - gutter);
+    stage.height = Math.max(50, paper ? height : scroller.clientHeight);
     frame.style.setProperty("--tl-width", `${stage.width}px`);
     stage.scroll = scroller.scrollTop;
     sized();
@@ -48,8 +53,8 @@ export function sizing(
     chosen = scroller.clientHeight + by;
     size();
   });
-  new ResizeObserver(size).observe(frame);
-  window.addEventListener("resize", size);
+  new ResizeObserver(() => size()).observe(frame);
+  window.addEventListener("resize", () => size());
   return size;
 }
 

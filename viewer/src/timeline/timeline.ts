@@ -1,6 +1,7 @@
 // The timeline: puts its parts together, and shows what the rest of the page asks for.
 
 import { NOTHING, type ReportData } from "../data.ts";
+import { onPaper } from "../paper.ts";
 import { onTheme } from "../theme.ts";
 import { fillGutter } from "./gutter.ts";
 import { hooksOf } from "./hooks.ts";
@@ -67,7 +68,16 @@ export function startTimeline(container: HTMLElement, data: ReportData): Timelin
     screen.arrows = tellDetails(all, stage);
     all.legend.replaceChildren(legends(data));
   };
+  // The theme changes first: whoever is told of paper later draws in the light one.
   onTheme(restyle);
+  onPaper(
+    () => {
+      setFull(false);
+      size("paper");
+      screen.draw();
+    },
+    () => size("screen"),
+  );
   startScrolling(all, stage, screen);
   startPointing(all, stage, screen, tooltip);
   startKeys(all, stage, screen, bar, setFull);
