@@ -14,7 +14,6 @@ from make_trace import TraceBuilder
 from unpack import events, unpack
 
 from gpuprof import diagnose
-from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.report.page.counters import extremes
 from gpuprof.report.page.lanes import depths
 from gpuprof.report.page.overview import host_phase_spans
@@ -23,6 +22,7 @@ from gpuprof.report.page.part import choose
 from gpuprof.report.page.texts import coded
 from gpuprof.report.page.trees import paths, tree
 from gpuprof.report.page.views import packed_views
+from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.phases import PHASES
 
 DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
@@ -144,7 +144,7 @@ def test_waits_point_at_what_they_wait_for(seen):
         if event.link >= 0:
             assert found[event.link].start_ns == event.start_ns + event.ns
     assert sum(e.link >= 0 for e in waits) > 0.9 * len(waits)
-    assert {e.name.removeprefix("waits: ") for e in waits} <= set(CAUSES)
+    assert {e.name for e in waits} <= {paint.label for paint in CAUSE_PAINTS.values()}
 
 
 def test_phases_of_the_host_fill_the_window(seen):

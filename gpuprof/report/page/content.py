@@ -97,8 +97,22 @@ def label(diagnosis: Diagnosis) -> tuple[str, str]:
 
 def headline(diagnosis: Diagnosis) -> str:
     """What runs where: GPU, versions, work of a step."""
-    found = (words.gpus(diagnosis), words.versions(diagnosis), run_words.tokens(diagnosis))
+    found = (words.gpus(diagnosis), words.versions(diagnosis), run_words.tokens(diagnosis), _seen_from(diagnosis))
     return " · ".join(filter(None, found))
+
+
+def _seen_from(diagnosis: Diagnosis) -> str:
+    """Whose timeline and kernels these are, where several ranks were diagnosed together."""
+    ranks, own = diagnosis.ranks or (), diagnosis.environment.rank
+    if len(ranks) < 2 or own is None:
+        return ""
+    return f"{len(ranks)} ranks, shown: rank {own}"
+
+
+def summary(diagnosis: Diagnosis) -> str:
+    """The verdict in a sentence or two; nothing where an error below says the same."""
+    said = diagnosis.verdict.summary
+    return "" if any(issue.message == said for issue in diagnosis.quality.issues) else said
 
 
 def tiles(diagnosis: Diagnosis) -> list[Tile]:
@@ -296,9 +310,9 @@ def kernels(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
 def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Everything about where and how this was recorded."""
     source, where, steps = diagnosis.source, diagnosis.environment, diagnosis.steps
-    rows = [("recording", shown(source.path, 200)), ("kind", source.kind), ("size", _size(source.bytes))]
+    rows = [("recording", shown(source.path, 200)), ("kind", source.kind)]
     if source.events:
-        rows.append(("events", count(source.events)))
+        rows += [("size", _size(source.bytes)), ("events", count(source.events))]
     for gpu in where.gpus:
         memory = f", {gib(gpu.memory_bytes)} GiB" if gpu.memory_bytes else ""
         rows.append((f"GPU {gpu.device}", shown(gpu.name, 80) + memory))

@@ -11,6 +11,7 @@ from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE
 from gpuprof.report.page.part import Part
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.tracks import Track
+from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
@@ -20,6 +21,9 @@ ALSO = 0.1
 """A second cause is named where it is this much of a gap."""
 TOLD_WHOLE = 500
 """The longest gaps say to the nanosecond what they are made of; of the others the causes are named."""
+
+
+_LABELS = {name: CAUSE_PAINTS[name].label for name in CAUSES}
 
 
 def gpu_tracks(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, device: int, group: int) -> list[Track]:
@@ -37,7 +41,7 @@ def gpu_tracks(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, d
 def _waits(timeline: Timeline, gaps: GapColumns, part: Part, texts: Texts, device: int, group: int) -> Track:
     """The device's gaps in the window, each in the colour of its main cause."""
     mine = np.flatnonzero((gaps.device == device) & (gaps.start_ns >= part.low_ns) & (gaps.start_ns < part.high_ns))
-    names = np.array([texts.add(f"waits: {name}") for name in CAUSES])
+    names = np.array([texts.add(_LABELS[name]) for name in CAUSES])
     return Track(
         group=group,
         name="waits for",
@@ -61,7 +65,7 @@ def _wait_details(timeline: Timeline, gaps: GapColumns, rows: I64, texts: Texts)
     details = []
     for i in first.tolist():
         main = gaps.cause[rows[i]]
-        others = [name for k, name in enumerate(CAUSES) if k != main and also[i, k]]
+        others = [_LABELS[name] for k, name in enumerate(CAUSES) if k != main and also[i, k]]
         words = [_awaited(timeline, gaps, int(rows[i])), f"also {', '.join(others)}" if others else ""]
         details.append(texts.add(" · ".join(filter(None, words))))
     found = np.array(details, np.int64)[code] if len(rows) else np.empty(0, np.int64)
@@ -73,7 +77,7 @@ def _wait_details(timeline: Timeline, gaps: GapColumns, rows: I64, texts: Texts)
 def _whole_story(timeline: Timeline, gaps: GapColumns, row: int) -> str:
     total = int(gaps.ns[row])
     parts = sorted(zip(gaps.by_cause[row].tolist(), CAUSES, strict=True), reverse=True)
-    causes = ", ".join(f"{name} {duration(ns)} ({share(ns, total)})" for ns, name in parts if ns)
+    causes = ", ".join(f"{_LABELS[name]} {duration(ns)} ({share(ns, total)})" for ns, name in parts if ns)
     frame = timeline.trace.text(int(gaps.frame[row]))
     return " · ".join(filter(None, [_awaited(timeline, gaps, row), causes, shown(frame, 200) if frame else ""]))
 

@@ -28,10 +28,10 @@ from gpuprof.report.page.views import packed_views
 _HERE = files("gpuprof.report.page")
 
 CHARTS = (
-    ("plan", ("what_if", "sensitivities")),
+    ("plan", ("ranks", "what_if", "sensitivities")),
     ("gpu", ("roofline", "bandwidth")),
     ("waiting", ("gap_histogram", "phases")),
-    ("run", ("ranks", "steps", "memory", "telemetry")),
+    ("run", ("steps", "memory", "telemetry")),
 )
 """Section of the page → its charts, in order; one that a recording has nothing for is not there."""
 
@@ -50,7 +50,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         family=diagnosis.verdict.family or "none",
         name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
         headline=content.headline(diagnosis),
-        summary=escape(diagnosis.verdict.summary),
+        summary=escape(content.summary(diagnosis)),
         tiles=content.tiles(diagnosis),
         bars=content.step_bars(diagnosis),
         estimated=bool(diagnosis.devices_estimated),
