@@ -6,6 +6,7 @@ import {
   around,
   between,
   length,
+  opening,
   panned,
   SHORTEST_NS,
   ticks,
@@ -108,4 +109,15 @@ test("the height is a part of the window, what was dragged, and never more than 
   assert.equal(heightOf(null, 240, 1000), 240);
   assert.equal(heightOf(1500, 5000, 1000), 1500);
   assert.equal(heightOf(10, 5000, 1000), 120);
+});
+
+test("at first the steps are shown, whatever was recorded around them", () => {
+  const wide = opening([0, 1000], [-50, 90_000]);
+  near(wide.start, -10);
+  near(wide.end, 1010);
+  const part = opening([0, 1000], [400, 600]);
+  near(part.start, 390);
+  near(part.end, 610);
+  const apart = opening([0, 1000], [2000, 3000]);
+  near(apart.start, 1990);
 });

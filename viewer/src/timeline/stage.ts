@@ -6,14 +6,12 @@ import type { Launches } from "./links.ts";
 import { matching } from "./matches.ts";
 import { arrange, type Arrangement, type Folds } from "./rows.ts";
 import { sumsOf, type LaneSums } from "./sums.ts";
-import { around, between, same, within, type Span } from "./view.ts";
+import { around, between, opening, roomy, same, within, type Span } from "./view.ts";
 
 export type Change = "view" | "rows" | "selection" | "search" | "measure" | "hover" | "size" | "mode";
 
 const GLIDE_MS = 160;
 const FLASH_MS = 1400;
-/** Free room on both sides of everything, as a share of it. */
-const MARGIN = 0.004;
 
 export class Stage {
   readonly sums: LaneSums[];
@@ -42,10 +40,8 @@ export class Stage {
 
   constructor(readonly data: ReportData) {
     this.sums = data.lanes.map((lane) => sumsOf(data.events, lane));
-    const [start, end] = data.span;
-    const margin = Math.max((end - start) * MARGIN, 10);
-    this.whole = { start: start - margin, end: end + margin };
-    this.view = this.whole;
+    this.whole = roomy(data.span[0], data.span[1]);
+    this.view = within(opening(data.window, data.span), this.whole);
     this.folds = { tracks: data.tracks.map((track) => !track.open), groups: data.groups.map(() => false) };
     this.rows = arrange(data, this.folds);
     this.launches = lazyLaunches(data);

@@ -11,6 +11,8 @@ export const SHORTEST_NS = 20;
 
 /** Share of the width that a thing takes that the view zooms to. */
 const SHARE = 1 / 3;
+/** Free room on both sides of a range, as a share of it. */
+const MARGIN = 0.004;
 
 export function length(span: Span): number {
   return span.end - span.start;
@@ -25,6 +27,18 @@ export function within(view: Span, whole: Span): Span {
   const ns = Math.min(Math.max(length(view), SHORTEST_NS), Math.max(length(whole), SHORTEST_NS));
   const start = Math.max(whole.start, Math.min(view.start, whole.end - ns));
   return { start, end: start + ns };
+}
+
+/** A range with a little free room on both sides. */
+export function roomy(start: number, end: number): Span {
+  const margin = Math.max((end - start) * MARGIN, 10);
+  return { start: start - margin, end: end + margin };
+}
+
+/** What is shown at first: the steps; what was recorded around them, or outlasts them, is a key away. */
+export function opening(window: readonly [number, number], span: readonly [number, number]): Span {
+  const [start, end] = [Math.max(window[0], span[0]), Math.min(window[1], span[1])];
+  return end > start ? roomy(start, end) : roomy(span[0], span[1]);
 }
 
 /** `factor` times as long; the moment `at` stays at its place on the screen. */
