@@ -68,7 +68,7 @@ def test_a_measured_step_is_named_and_drawn():
     assert "74 ms a step (168 ms under the profiler)" in text
     assert "compute 20 %" in text
     assert "153 ms a step as recorded" in text, "waits are known as recorded only"
-    assert "2.3× as long under the profiler" in text
+    assert "Recording made the step 2.3× as long" in text
     assert "--json" in text.splitlines()[-1]
 
 

@@ -112,6 +112,9 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
     return shown(diagnosis.source.path, max(width - len(rest), _SHORTEST_PATH)) + rest
 
 
+_WITHOUT = "The step, the verdict and the fixes are without it, the single waits as recorded."
+
+
 def profiler(diagnosis: Diagnosis) -> str | None:
     """What the recording itself did to the step; None where that is not known."""
     steps, cost = diagnosis.steps, diagnosis.profiler
@@ -121,7 +124,7 @@ def profiler(diagnosis: Diagnosis) -> str | None:
         times = steps.recorded_ns / max(steps.unprofiled_ns, 1)
         if times < 1 + WORTH_MENTIONING:
             return "Recording did not slow the step down noticeably."
-        return f"The step takes {times:.1f}× as long under the profiler; the waits above are from under it."
+        return f"Recording made the step {times:.1f}× as long. {_WITHOUT}"
     if cost is None:
         return None
     if steps.estimated_ns is not None:
@@ -129,10 +132,7 @@ def profiler(diagnosis: Diagnosis) -> str | None:
             return "Recording did not slow the step down noticeably."
         times = duration_range(cost.low_ns, cost.high_ns)
         events = amount(cost.events_per_step, "recorded event")
-        return (
-            f"Recording cost {times} of a step, likely {duration(cost.typical_ns)} ({events} a step). The step, the"
-            " verdict and the fixes are without it, the waits as recorded."
-        )
+        return f"Recording cost {times} of a step, likely {duration(cost.typical_ns)} ({events} a step). {_WITHOUT}"
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
         if diagnosis.quality.status != "ok":
             return None
