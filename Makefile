@@ -1,9 +1,10 @@
-# Needs make and a python3 with venv; everything else is installed into .venv on first use.
+# Needs make and a python3 with venv; everything else is installed into .venv on first use. The report's viewer comes
+# built: only who changes it needs node (20.12 or newer) and npm, and only its tests need chromium.
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow lint bench hta clean
+.PHONY: demo test slow lint bench hta viewer clean
 
 demo: .venv/.installed ## what gpuprof says of a run that comes with it
 	@$(BIN)/gpuprof demo
@@ -22,8 +23,11 @@ bench: .venv/.installed-dev .venv-hta/.installed ## loading, beside json, orjson
 
 hta: .venv-hta/.installed ## HolisticTraceAnalysis, in a venv of its own: it wants an older pandas
 
+viewer: viewer/node_modules/.installed ## the report's viewer, checked and built into the package: commit what changed
+	@cd viewer && npm run --silent check && npm run --silent build
+
 clean:
-	rm -rf .venv .venv-hta
+	rm -rf .venv .venv-hta viewer/node_modules viewer/build
 
 # A stamp is newer than what it was made from, so an unchanged checkout installs nothing.
 .venv/.installed: pyproject.toml constraints.txt
@@ -41,4 +45,9 @@ clean:
 	@echo "installing HTA into .venv-hta (once) …"
 	@$(PYTHON) -m venv .venv-hta
 	@.venv-hta/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[hta]'
+	@touch $@
+
+viewer/node_modules/.installed: viewer/package.json viewer/package-lock.json
+	@echo "installing the viewer's tools into viewer/node_modules (once) …"
+	@cd viewer && npm ci --loglevel=error --no-audit --no-fund
 	@touch $@
