@@ -84,11 +84,13 @@ def test_json_is_valid_and_ascii(trace):
     assert len(document["gaps"]["largest"]) <= 3
 
 
-def test_the_demo_runs_and_says_what_to_type():
-    done = gpuprof_command("demo", env={"COLUMNS": "100"})
+def test_the_demo_runs_and_says_what_to_type(tmp_path):
+    done = gpuprof_command("demo", "-o", tmp_path / "demo.html", env={"COLUMNS": "100"})
     assert done.returncode == 0
     assert "H200" in done.stdout.splitlines()[0]
-    assert "gpuprof diagnose" in one_line(done.stderr)
+    report, advice = done.stderr.splitlines()
+    assert report == f"gpuprof: report: {tmp_path / 'demo.html'}"
+    assert "gpuprof diagnose" in advice
 
 
 def test_an_unusable_recording_exits_2_with_its_json(cpu_only):

@@ -479,7 +479,7 @@ def test_the_manifest(tmp_path: Path):
     assert manifest["started"] < manifest["ended"]
     assert manifest["options"] == {
         "settle": 0, "baseline": None, "steps": 3, "stacks": 2, "memory": 0, "shapes": False, "ranks": [0, 1],
-        "nvtx": False, "modules": 1, "stop": False,
+        "nvtx": False, "modules": 1, "stop": False, "report": True,
     }  # fmt: skip
     assert manifest["variables"]["OMP_NUM_THREADS"] == "1"
     assert manifest["host"]["cpus"] >= 1
@@ -548,7 +548,7 @@ def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
     folder = only_run(tmp_path)
     assert str((tmp_path / runfile.RUNS / runfile.LATEST).readlink()) == folder.name
     names = {path.name for path in folder.iterdir()}
-    assert names == {"manifest.json", "rank0.json", "trace.rank0.json.gz", "verdict.txt"}
+    assert names == {"manifest.json", "rank0.json", "trace.rank0.json.gz", "verdict.txt", "report.html"}
     assert len((folder / "verdict.txt").read_text().splitlines()) == 2
 
 
@@ -570,8 +570,9 @@ os.utime(run / "verdict.txt", (1, 1))
 """
     done = run(traced(PYTHON, "-c", RECORDS, trace, code), tmp_path)
     assert done.returncode == 0
-    *_, headline, summary, advice = done.stderr.decode().splitlines()
+    *_, headline, summary, report, advice = done.stderr.decode().splitlines()
     assert headline.startswith("gpuprof: HOST-BOUND") and summary.startswith("gpuprof: The GPU works")
+    assert report.startswith("gpuprof: report: ") and report.endswith("/report.html")
     assert advice == "gpuprof: next: gpuprof diagnose"
 
 

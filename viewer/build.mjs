@@ -52,6 +52,6 @@ function digest() {
     hash.update(`${relative(HERE, path)}\0`);
     hash.update(readFileSync(path));
   }
-  for (const name of ["build.mjs", "package-lock.json"]) hash.update(readFileSync(join(HERE, name)));
+  for (const name of ["build.mjs", "package-lock.json", "tsconfig.json"]) hash.update(readFileSync(join(HERE, name)));
   return hash.digest("hex");
 }

@@ -34,6 +34,7 @@ _COPIED_BYTES = 1 << 20
 def main(run: str, niced: str, diagnose: str) -> None:
     """Reads and compresses what is in a run's folder; the last two are on unless empty."""
     folder = Path(run)
+    os.umask(0o077)  # what a run's folder holds is its owner's, wherever the folder is
     if sys.stderr is None:  # closed; verdict.txt is of use all the same
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if niced:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
 """What a file of each format is called after the recording; of Parquet the folder."""
-_RECORDING_SUFFIXES = (".gz", ".json", ".pt.trace")
+_RECORDING_SUFFIXES = (".gz", ".json", ".trace", ".pt")
 
 
 @click.command(short_help="Write the recording for Perfetto, speedscope or data frames.")
@@ -96,9 +96,10 @@ def plan(recording: Path, formats: list[str], output: Path | None) -> dict[str, 
 
 def recording_name(recording: Path) -> str:
     """What files made of it are named after: the run's folder, or the trace without its suffixes."""
-    name = recording.resolve().name
-    if recording.is_dir():
-        return name or "recording"
+    with contextlib.suppress(OSError):  # of a name that no file can have; reading it says so
+        if recording.is_dir():
+            return recording.resolve().name or "recording"
+    name = recording.name
     for suffix in _RECORDING_SUFFIXES:
         name = name.removesuffix(suffix)
     return name or "recording"

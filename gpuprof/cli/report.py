@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
 
-from gpuprof.cli.diagnose import UNUSABLE, diagnose_file, latest
-from gpuprof.cli.output import say
+from gpuprof.cli.diagnose import diagnose_file, exit_code, latest
+from gpuprof.cli.export import recording_name
+from gpuprof.cli.output import say, write
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import REPORT
 
@@ -28,30 +30,45 @@ def command(paths: tuple[Path, ...], output: Path | None, step: str | None, skip
     """
     paths = paths or (latest(),)
     target = output or default_place(paths[0])
-    check_place(target, paths)
-    from gpuprof.report.page.file import write_report
-
+    to_stdout = str(output) == "-"
+    if not to_stdout:
+        check_place(target, paths)
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms)
-    write_report(diagnosis, target)
-    say(f"report: {target}")
-    return UNUSABLE if diagnosis.quality.status == "unusable" else 0
+    if to_stdout:
+        from gpuprof.report.page.html import render
+
+        write(render(diagnosis))
+        say("written to stdout")
+    else:
+        from gpuprof.report.page.file import write_report
+
+        write_report(diagnosis, target)
+        say(f"report: {target}")
+    return exit_code(diagnosis, (), as_json=True)
 
 
 def default_place(recording: Path) -> Path:
     """`report.html` in the folder of a run or of ranks, else in the working directory, named after the recording."""
     from gpuprof.tracefile.run import find_run
 
-    if recording.is_dir():
-        run = find_run(recording)
-        return (run[0] if run else recording) / REPORT
-    name = recording.name
-    for suffix in (".gz", ".json", ".trace", ".pt"):
-        name = name.removesuffix(suffix)
-    return Path(f"{name}.{REPORT}")
+    with suppress(OSError):  # of a name that no file can have; reading it says so
+        if recording.is_dir():
+            run = find_run(recording)
+            return (run[0] if run else recording) / REPORT
+    return Path(f"{recording_name(recording)}.{REPORT}")
 
 
 def check_place(target: Path, recordings: tuple[Path, ...]) -> None:
     """Raises GpuprofError where writing would lose something or cannot succeed."""
+    try:
+        _check_place(target, recordings)
+    except OSError as error:  # such as a name that is too long
+        raise GpuprofError(f"{target} cannot be written: {error.strerror}") from error
+
+
+def _check_place(target: Path, recordings: tuple[Path, ...]) -> None:
+    if str(target) == "-":
+        raise GpuprofError("the page cannot go to stdout here: name a file")
     if target.is_dir():
         raise GpuprofError(f"{target} is a folder: name a file, such as {target / REPORT}")
     if not target.parent.is_dir():

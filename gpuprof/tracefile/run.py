@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import re
 import signal
 from collections.abc import Iterable
@@ -171,7 +172,8 @@ def latest_run(folder: Path | None = None) -> Path:
     runs = Path(runfile.RUNS) if folder is None else folder
     latest = runs / runfile.LATEST
     if holds_run(latest):
-        return latest
+        # By its own name: what is made of it must not say latest when another run is.
+        return Path(os.path.normpath(runs / latest.readlink())) if latest.is_symlink() else latest
     found = _runs_in(runs)
     if found:
         return found[-1]

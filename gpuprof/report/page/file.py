@@ -21,8 +21,10 @@ def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
 
     target = Path(path)
     page = render(diagnosis)
-    partial = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
+        if target.exists() and not target.is_file():  # a pipe or a device would be replaced by the page
+            raise GpuprofError(f"{target} is there already, and no file")
+        partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.partial")
         try:
             partial.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
             partial.replace(target)
@@ -30,11 +32,15 @@ def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
             partial.unlink(missing_ok=True)
     except OSError as error:
         raise GpuprofError(f"{target} cannot be written: {error.strerror}") from error
+    except ValueError as error:  # a NUL
+        raise GpuprofError(f"{os.fspath(path)!r} is no name of a file") from error
 
 
 def is_report(path: Path) -> bool:
     """Whether a file is a report, or empty: then nothing is lost by writing over it."""
     try:
+        if not path.is_file():  # a pipe would be waited for, a device taken for an empty file
+            return False
         with path.open("rb") as file:
             start = file.read(4096)
     except OSError:
