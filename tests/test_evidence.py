@@ -26,7 +26,9 @@ def test_places_are_named_after_what_begins_them(run):
             if named.empty:
                 continue  # a call, or Python without an op
             seen += 1
-            around = named[(named["start_ns"] <= place.start_ns + 1) & (named["start_ns"] + named["ns"] > place.start_ns)]
+            around = named[
+                (named["start_ns"] <= place.start_ns + 1) & (named["start_ns"] + named["ns"] > place.start_ns)
+            ]
             near = named[(named["start_ns"] - place.start_ns).abs() <= BEGIN_NS]
             here = near if len(near) else around
             assert len(here), place

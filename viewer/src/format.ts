@@ -1,4 +1,4 @@
-// Times and amounts as people read them; the same rules as the words of the report itself.
+// Times and amounts as people read them; a digit more than in the words of the report, since here they are compared.
 
 const UNITS: [number, string][] = [
   [1e9, "s"],

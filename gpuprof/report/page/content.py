@@ -260,7 +260,7 @@ def _why(finding: str) -> str:
         return ""
     # As strict as it gets: the text is our own, and still no markup in it is passed on.
     render = MarkdownIt("commonmark", {"html": False}).render
-    return render(page.means.strip()) + "<h5>When it is wrong</h5>" + render(page.wrong.strip())
+    return render(page.means.strip()) + "<h4>When it is wrong</h4>" + render(page.wrong.strip())
 
 
 def combined(diagnosis: Diagnosis) -> str:

@@ -49,7 +49,7 @@ export function factsOf(data: ReportData, launches: () => Launches, event: numbe
     step: stepAt(data.steps, events.start[event]),
     launch,
     queuedNs: gpu ? queuedNs(events, event) : null,
-    stack: stackOf(data, around),
+    stack: track.kind === "findings" ? [] : stackOf(data, around), // findings side by side are not inside each other
     frame: host || launch !== NOTHING ? otherThan(event, frameOf(data, around)) : NOTHING,
     work: host ? workOf(data, launches(), event) : null,
     awaited: track.kind === "waits" ? awaitedBy(data, event) : NOTHING,

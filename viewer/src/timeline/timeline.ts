@@ -22,7 +22,7 @@ import { around } from "./view.ts";
 
 /** Pixels at the top of the window that may be covered. */
 const HEADING = 60;
-/** An event that takes more of a range is what was meant. */
+/** An event and a range that take this much of each other are the same to a reader. */
 const MOST_OF = 0.8;
 const WHOLE_WINDOW = "tl-whole-window";
 
@@ -151,7 +151,8 @@ function reveal(stage: Stage, start: number, ns: number, track: string, what: st
   stage.glideTo(around(start, ns, stage.whole));
   const event = eventNamed(data, start, ns, tracksNamed(data, track), what);
   // What a range of many events is made of, its measure tells.
-  const meant = event !== NOTHING && data.events.ns[event] > MOST_OF * ns;
+  const its = event === NOTHING ? 0 : data.events.ns[event];
+  const meant = its > MOST_OF * ns && ns > MOST_OF * its;
   stage.setMeasured(meant || ns <= 0 ? null : { start, end: start + ns });
   if (event === NOTHING) return;
   stage.select(event);
