@@ -44,7 +44,10 @@ def run(python: str, what: str, *traces: Path) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-@pytest.fixture(params=[*OURS, *SHARED], ids=lambda p: Path(p).name.split(".")[0])
+@pytest.fixture(
+    params=[OURS[0], *(pytest.param(other, marks=pytest.mark.slow) for other in (*OURS[1:], *SHARED))],
+    ids=lambda p: Path(p).name.split(".")[0],
+)
 def trace(request: pytest.FixtureRequest) -> Path:
     """A recording of one device per process: ours, and others where they are present."""
     if isinstance(request.param, Path):

@@ -47,6 +47,7 @@ def test_the_example_under_transformers_trainer(tmp_path: Path):
     assert ranges.count("nn.Module: LlamaDecoderLayer_3") == 6
 
 
+@pytest.mark.slow
 def test_a_short_trainer_run_gets_a_window_all_the_same(tmp_path: Path):
     run = traced_example(tmp_path, "--steps", "9", options=())
     assert run.code == 0, run.stderr
@@ -54,6 +55,7 @@ def test_a_short_trainer_run_gets_a_window_all_the_same(tmp_path: Path):
     assert run.stages()["baseline_free"] >= 1
 
 
+@pytest.mark.slow
 def test_accelerate_launch(tmp_path: Path):
     options = "--cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
     launch = (sys.executable, "-m", "accelerate.commands.launch", *options.split())
@@ -62,6 +64,7 @@ def test_accelerate_launch(tmp_path: Path):
     assert run.stages()["trace"] == 3
 
 
+@pytest.mark.slow
 def test_the_callback_for_a_trainer(tmp_path: Path):
     code = f"""
     import runpy
@@ -121,6 +124,7 @@ def test_trl_sft(tmp_path: Path):
     assert run.steps()[15]["tokens"]
 
 
+@pytest.mark.slow
 def test_lightning(tmp_path: Path):
     pytest.importorskip("lightning", reason="lightning is not installed")
     code = """

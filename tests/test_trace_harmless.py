@@ -166,7 +166,11 @@ WATCHER = """
 """
 
 
-@pytest.mark.parametrize("what", PROGRAMS)
+QUICK = ("a scheduled profiler of its own", "an exception from a signal handler", "warnings once a place")
+"""Of each kind one: a tool of its own, a way to end, a watcher of what is imported. The others are slow tests."""
+
+
+@pytest.mark.parametrize("what", [w if w in QUICK else pytest.param(w, marks=pytest.mark.slow) for w in PROGRAMS])
 def test_it_comes_out_as_without_a_recorder(what: str, tmp_path: Path):
     code = textwrap.dedent(STEPS) + textwrap.dedent(PROGRAMS[what])
     first = textwrap.dedent(WATCHER) if "imports" in what else ""

@@ -180,6 +180,7 @@ def test_accumulation_a_data_loader_and_its_workers(tmp_path: Path):
     assert run.rank()["loader"]["num_workers"] == 2
 
 
+@pytest.mark.slow
 def test_several_optimizers_are_one_step(tmp_path: Path):
     code = """
     model = Model()
@@ -195,6 +196,7 @@ def test_several_optimizers_are_one_step(tmp_path: Path):
     assert all(step["micro_steps"] == 1 for step in run.steps()[3:40])
 
 
+@pytest.mark.slow
 def test_an_optimizer_that_calls_its_parent(tmp_path: Path):
     code = """
     class Twice(torch.optim.AdamW):
@@ -302,12 +304,14 @@ def test_stop_ends_the_training_once_recorded(tmp_path: Path):
     assert run.rank()["windows"][0]["steps"] == 3
 
 
+@pytest.mark.slow
 def test_stop_waits_for_the_baseline_where_a_tool_records(tmp_path: Path):
     run = trace(tmp_path, "train(10_000_000)", "--stop", env={"NVTX_INJECTION64_PATH": "/nonexistent"})
     assert run.code == 0
     assert run.stages() == {"settle": 5, "baseline_free": 10, "baseline_sync": 10}
 
 
+@pytest.mark.slow
 def test_ranks_stop_at_the_same_step(tmp_path: Path):
     code = """
     import torch.distributed as dist
@@ -325,6 +329,7 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path):
     assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 30
 
 
+@pytest.mark.slow
 def test_two_trainings_in_one_process(tmp_path: Path):
     run = trace(tmp_path, "train(3); train(50)")
     assert run.code == 0
@@ -339,6 +344,7 @@ def test_a_script_that_never_steps(tmp_path: Path):
     assert "optimizer step" in run.stderr
 
 
+@pytest.mark.slow
 def test_a_script_that_forks(tmp_path: Path):
     code = """
     train(20)
@@ -356,6 +362,7 @@ def test_a_script_that_forks(tmp_path: Path):
     assert "recorded by another process" in run.log()
 
 
+@pytest.mark.slow
 def test_training_in_a_spawned_process(tmp_path: Path):
     code = """
     import torch.multiprocessing as mp
@@ -382,6 +389,7 @@ def test_the_programs_own_profiler_is_left_alone(tmp_path: Path):
     assert run.stages()["trace"] == 3, "recorded once the program's own had ended"
 
 
+@pytest.mark.slow
 def test_the_programs_own_profiler_takes_over_inside_the_window(tmp_path: Path):
     code = """
     from torch.profiler import profile
@@ -473,6 +481,7 @@ def test_two_ranks_under_torchrun(tmp_path: Path):
     assert run.stderr.count("gpuprof: step 6") == 1, "one rank speaks for all"
 
 
+@pytest.mark.slow
 def test_only_the_ranks_asked_for(tmp_path: Path):
     run = trace(tmp_path, "train(45)", "--ranks", "1", env={"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"})
     assert (run.folder / "rank1.json").exists()
@@ -505,6 +514,7 @@ def test_a_recorder_in_ones_own_loop(tmp_path: Path):
     assert "gpuprof diagnose" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_recorder_under_trace_only_counts(tmp_path: Path):
     code = """
     import gpuprof

@@ -44,6 +44,7 @@ def test_committed_recordings(path, bound, cause):
         ("ddp_straggler_rank1", {"host"}, None),
     ],
 )
+@pytest.mark.slow
 def test_shared_recordings(name, bounds, cause):
     path = shared_trace(f"h200/{name}")
     truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]

@@ -26,6 +26,16 @@ public/param_dlrm_8rank/worker5_step_12.1694128201549.pt.trace
 # fmt: on
 
 
+_LARGE = 2_000_000
+"""Bytes, compressed. Larger recordings take a test ten seconds each, and are there for the slow tests."""
+
+
+def marks(name: str) -> tuple[pytest.MarkDecorator, ...]:
+    """Of a test that reads a shared recording: slow where that is large."""
+    path = SHARED / "traces" / f"{name}.json.gz"
+    return (pytest.mark.slow,) if path.is_file() and path.stat().st_size > _LARGE else ()
+
+
 def shared_trace(name: str) -> Path:
     """A recording of the shared folder; the test is skipped where there is none."""
     path = SHARED / "traces" / f"{name}.json.gz"
@@ -37,7 +47,7 @@ def shared_trace(name: str) -> Path:
 WHOLE = [
     *(pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED),
     *(pytest.param(path, id=f"run {path.parent.name}") for path in RUNS),
-    *(pytest.param(name, id=name) for name in _SHARED),
+    *(pytest.param(name, id=name, marks=marks(name)) for name in _SHARED),
 ]
 """Parameters for every whole recording; turn one into a path with `resolve`."""
 
