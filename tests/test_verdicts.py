@@ -144,3 +144,11 @@ def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
     assert (told.verdict.bound, told.verdict.cause) == ("communication", "peer_wait")
     assert recorded.profiler.low_ns <= recorded.steps.recorded_ns - 115.4e6 <= recorded.profiler.high_ns
     assert recorded.steps.estimated_ns == pytest.approx(115.4e6, rel=0.1)
+
+
+def test_a_device_that_always_works_is_told_by_what_slows_it():
+    diagnosis = diagnose(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
+    shares = diagnosis.tables.roofline.bound_shares
+    assert sum(shares.values()) == pytest.approx(1, abs=0.05)
+    first = {"compute": "Arithmetic", "memory": "Memory traffic"}[max(shares, key=shares.get)]
+    assert f"{first} limits" in diagnosis.verdict.summary

@@ -70,6 +70,12 @@ class Roofline:
         return _utilization(self.hardware_flops, self.ceilings, step_ns)
 
     @property
+    def bound_shares(self) -> dict[str, float]:
+        """compute | memory | latency → its share of the kernels' time but for communication; the rest is not known."""
+        total = sum(self.bound_ns.values()) + self.unmodelled_ns - self.communication_ns
+        return {key: ns / total for key, ns in self.bound_ns.items() if ns} if total > 0 else {}
+
+    @property
     def unmodelled_share(self) -> float:
         """Of the GPU time that is not communication, the part whose work is not known."""
         rest = self.unmodelled_ns - self.communication_ns

@@ -145,7 +145,8 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = roof and bound_parts(case.timeline, roof)
-    verdict = judge(analysis.removal, analysis.sensitivities, parts, summary(busiest, common["kernels"]))
+    said = summary(busiest, common["kernels"], roof and roof.bound_shares)
+    verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
     advice = fixes(case)
     if not whole and waits(busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())

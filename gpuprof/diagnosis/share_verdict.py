@@ -6,6 +6,8 @@ This says what a step *is made of*, not what would shorten it, and it knows the 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gpuprof.diagnosis.model import Bound, Family, Kernels, Profiler, Verdict
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
@@ -115,8 +117,11 @@ def _device_bound(kernels: Kernels) -> Bound:
     return "compute" if tensor > rest else "memory"
 
 
-def summary(shares: Shares, kernels: Kernels) -> str:
-    """One or two sentences: how much of the step the device works, and what it waits for."""
+def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None = None) -> str:
+    """Two or three sentences: how much of the step the device works, and what it waits for.
+
+    `limits`: compute | memory | latency → its share of the kernels' time, where that is known.
+    """
     step = shares.step_ns
     text = f"The GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
     if shares.communication_ns > 0.05 * step:
@@ -124,6 +129,7 @@ def summary(shares: Shares, kernels: Kernels) -> str:
     text += "."
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
+        text += _limited(shares, limits or {})
         alone = shares.communication_ns < WAITING_SHARE * step
         return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
@@ -144,6 +150,20 @@ def summary(shares: Shares, kernels: Kernels) -> str:
         "unknown": "something that the recording does not show",
     }[first]
     return f"{text} Most of the rest it waits for {why}."
+
+
+_LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "the start of short kernels"}
+
+
+def _limited(shares: Shares, limits: Mapping[str, float]) -> str:
+    """` Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
+    times = sorted(((share * shares.compute_ns, key) for key, share in limits.items()), reverse=True)
+    told = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
+    if not told:
+        return ""
+    (most, first), *others = told
+    rest = "".join(f", {name} {in_ms(ns)}" for ns, name in others)
+    return f" {first.capitalize()} limits {in_ms(most)} of that{rest}."
 
 
 def _named(bound: Bound) -> str:

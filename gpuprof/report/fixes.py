@@ -49,7 +49,7 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     if both:
         titles = [f.title for f in diagnosis.findings]
         numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
-        lines.append(Text.assemble((numbers, "bold"), f" together   {change(both, now)}"))
+        lines.append(Text.assemble((numbers, "bold"), f" together   {gain(both, now)}"))
     return lines
 
 
@@ -63,18 +63,13 @@ def _numbered(number: int, lines: list[Text]) -> Table:
     return grid
 
 
-def gain(finding: Finding, now_ns: float) -> Text:
+def gain(found: Finding | Combined, now_ns: float) -> str:
     """`74 → 13–30 ms   2.5–5.7×`, or for more work in a step `same step, 8× the work`."""
-    if finding.work != 1.0:
-        change = finding.step_ns.expected / now_ns
-        step = "same step" if abs(change - 1) < SAME else f"step {_steps(now_ns, finding.step_ns)}"
-        return Text(f"{step}, {_factor(finding.work)} the work   {_times(finding.speedup)}")
-    return Text(f"{_steps(now_ns, finding.step_ns)}   {_times(finding.speedup)}")
-
-
-def change(both: Combined, now_ns: float) -> str:
-    """`74 → 13–30 ms   2.5–5.7×`."""
-    return f"{_steps(now_ns, both.step_ns)}   {_times(both.speedup)}"
+    if found.work != 1.0:
+        change = found.step_ns.expected / now_ns
+        step = "same step" if abs(change - 1) < SAME else f"step {_steps(now_ns, found.step_ns)}"
+        return f"{step}, {_factor(found.work)} the work   {_times(found.speedup)}"
+    return f"{_steps(now_ns, found.step_ns)}   {_times(found.speedup)}"
 
 
 def _steps(now_ns: float, then: Range) -> str:

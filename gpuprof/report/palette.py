@@ -42,7 +42,7 @@ WORK_PAINTS = _keyed(
     (
         _of_bar("compute", "compute", "#1fb88b"),
         _of_bar("communication", "communication", "#d993b8"),
-        _of_bar("copy", "copies", "#3d9bdc"),
+        _of_bar("copy", "copies", "#5577c8"),
         _of_bar("idle", "idle", "#5a616b"),
     )
 )

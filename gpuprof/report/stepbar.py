@@ -40,13 +40,13 @@ class Paint:
 
 
 # Pages: the palette of Okabe and Ito, told apart under the common kinds of colour blindness; but a yellow that is
-# seen on white, and copies and unknown causes darker than what they may be taken for. Terminals: names
+# seen on white, and copies and unknown causes in hues that nothing beside them has. Terminals: names
 # of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
 # hatched.
 PAINTS = {
     "compute": Paint("green", "#009e73", "█"),
     "communication": Paint("magenta", "#cc79a7", "▓"),
-    "copy": Paint("blue", "#0072b2", "▒"),
+    "copy": Paint("blue", "#3f63b0", "▒"),
     "launch": Paint("yellow", "#e69f00", "░"),
     "python": Paint("bright_blue", "#dccc60", "∙"),
     "sync": Paint("red", "#d55e00", "╱"),

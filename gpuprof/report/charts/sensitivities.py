@@ -53,6 +53,6 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
             "yaxis": names_axis(),
         },
         title="What the step depends on",
-        note="Each resource twice as fast, replayed: 50 % means that nothing else matters, – that it changes nothing.",
+        note="The step replayed with one resource twice as fast. At 50 % nothing else matters; – is no change.",
         height=64 + _ROW_PX * len(order),
     )

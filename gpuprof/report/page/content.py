@@ -139,7 +139,8 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
         size = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
         found.append(Tile(f"{gib(run.memory.peak_bytes)} GiB", "peak memory", f"of {gib(size)} GiB" if size else ""))
     if diagnosis.verdict.confidence is not None:
-        found.append(Tile(f"{100 * diagnosis.verdict.confidence:.0f} %", "confidence", fixes.replay_error(diagnosis)))
+        trust = f"{100 * diagnosis.verdict.confidence:.0f} %"
+        found.append(Tile(trust, "confidence in the verdict", fixes.replay_error(diagnosis)))
     return found
 
 
@@ -163,17 +164,8 @@ def _busy_note(diagnosis: Diagnosis) -> str:
 def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
     """One per device; its compute is split by what limits the kernels, where that is known."""
     bars = stepbar.bars(diagnosis)
-    limits = _limits(diagnosis)
+    limits = roof.bound_shares if (roof := diagnosis.roofline and diagnosis.tables.roofline) else {}
     return [_step_bar(bar, f"GPU {bar.device}" if len(bars) > 1 else "", limits) for bar in bars]
-
-
-def _limits(diagnosis: Diagnosis) -> dict[str, float]:
-    """compute | memory | latency → its share of the kernels' time; what is not known is left out."""
-    roof = diagnosis.tables.roofline if diagnosis.roofline else None
-    if roof is None:
-        return {}
-    total = sum(roof.bound_ns.values()) + roof.unmodelled_ns - roof.communication_ns
-    return {key: ns / total for key, ns in roof.bound_ns.items() if ns} if total > 0 else {}
 
 
 def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
@@ -220,7 +212,7 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         id=finding.id,
         title=escape(finding.title),
         severity=finding.severity,
-        gain=fixes.gain(finding, now).plain,
+        gain=fixes.gain(finding, now),
         now=duration(now),
         low=low,
         expected=expected,
@@ -271,7 +263,7 @@ def combined(diagnosis: Diagnosis) -> str:
         return ""
     titles = [f.title for f in diagnosis.findings]
     numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
-    return f"{numbers} together: {fixes.change(both, now)}"
+    return f"{numbers} together: {fixes.gain(both, now)}"
 
 
 # -- tables
