@@ -69,7 +69,7 @@ def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(told):
         "h1": report.diagnosis.verdict.bound.upper(),
         ".lead": report.diagnosis.verdict.summary,
         ".first .fix-title": first.title,
-        ".first .gain": fixes.gain(first, now_ns(report)).plain,
+        ".first .gain": fixes.gain(first, now_ns(report)),
         ".first pre": first.fix,
         ".stepbar .bar": "",
         ".stepbar .legend": "waits:",
@@ -129,7 +129,7 @@ def test_without_scripts_the_words_stand_by_themselves(run, visit, tmp_path):
     assert "Warning A warning that was made up." in text
     for finding in diagnosis.findings:
         assert finding.title in text and words(finding.fix) in text
-        assert words(fixes.gain(finding, now_ns(report)).plain) in text
+        assert words(fixes.gain(finding, now_ns(report))) in text
         assert all(e.text in text for e in finding.evidence if e.start_ns is None)
     for cause in diagnosis.devices_estimated[0].idle_by_cause[:2]:
         assert f"waits: {CAUSE_PAINTS[cause.cause].label}" in text, "the legend of the step's bar"

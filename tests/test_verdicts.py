@@ -147,7 +147,7 @@ def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
 
 
 def test_a_device_that_always_works_is_told_by_what_slows_it():
-    diagnosis = diagnose(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
+    diagnosis = gpuprof.diagnose(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
     shares = diagnosis.tables.roofline.bound_shares
     assert sum(shares.values()) == pytest.approx(1, abs=0.05)
     first = {"compute": "Arithmetic", "memory": "Memory traffic"}[max(shares, key=shares.get)]
