@@ -63,24 +63,6 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
     farthest = max(max(found.step_ns.high / found.work for _, found in rows), now) / scale
     more = any(found.work != 1 for _, found in rows)
     per = f"{unit} for the work of a step now" if more else f"{unit} a step"
-    annotations = [
-        {
-            "x": now / scale, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
-            "xanchor": "right" if 2 * now / scale > farthest else "left",
-            "text": f"now {duration(now)}", "font": {"size": 12},
-        },
-        {
-            "x": 1.01, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom",
-            "showarrow": False, "text": "speed", "font": {"size": 12},
-        },
-        *(
-            {
-                "x": 1.01, "xref": "paper", "xanchor": "left", "y": i, "showarrow": False,
-                "text": f"<b>{_times(found.speedup.expected)}</b>", "font": {"size": 12},
-            }
-            for i, (_, found) in enumerate(rows)
-        ),
-    ]  # fmt: skip
     return figure(
         [
             painted(line, {"line.color": QUIET}),
@@ -96,13 +78,37 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
                 showgrid=True,
             ),
             "margin": {"l": 64, "r": 56, "t": 84, "b": 48},
-            "annotations": annotations,
+            "annotations": _annotations(rows, now, now / scale, farthest),
         },
         title="What each fix would gain",
         note="Expected step and the interval that eight of ten fall into."
         + (" Where a step does more work: its time for the work of a step now." if more else ""),
         height=96 + _ROW_PX * len(rows),
     )
+
+
+def _annotations(
+    rows: list[tuple[str, Finding | Combined]], now: float, place: float, farthest: float
+) -> list[dict[str, Any]]:
+    """The step as it is now, which stands at `place` of an axis that ends at `farthest`, and a column of speedups."""
+    return [
+        {
+            "x": place, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
+            "xanchor": "right" if 2 * place > farthest else "left",
+            "text": f"now {duration(now)}", "font": {"size": 12},
+        },
+        {
+            "x": 1.01, "xref": "paper", "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom",
+            "showarrow": False, "text": "speed", "font": {"size": 12},
+        },
+        *(
+            {
+                "x": 1.01, "xref": "paper", "xanchor": "left", "y": i, "showarrow": False,
+                "text": f"<b>{_times(found.speedup.expected)}</b>", "font": {"size": 12},
+            }
+            for i, (_, found) in enumerate(rows)
+        ),
+    ]  # fmt: skip
 
 
 def _together(diagnosis: Diagnosis, both: Combined) -> str:

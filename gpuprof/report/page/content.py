@@ -85,8 +85,6 @@ class Card:
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
-    per_work: bool
-    """Whether the times are of the work of one step as it is now."""
 
 
 def label(diagnosis: Diagnosis) -> tuple[str, str]:
@@ -222,7 +220,6 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         facts=statements,
         places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
-        per_work=finding.work != 1.0,
     )
 
 

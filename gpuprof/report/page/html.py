@@ -46,7 +46,6 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
     return _template().render(
         verdict=verdict,
         cause=cause,
-        bound=diagnosis.verdict.bound or diagnosis.quality.status,
         family=diagnosis.verdict.family or "none",
         name=escape(diagnosis.source.path.rsplit("/", 1)[-1])[:80],
         headline=content.headline(diagnosis),
