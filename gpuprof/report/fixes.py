@@ -47,10 +47,14 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
         lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
     both = diagnosis.combined
     if both:
-        titles = [f.title for f in diagnosis.findings]
-        numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
-        lines.append(Text.assemble((numbers, "bold"), f" together   {gain(both, now)}"))
+        lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gain(both, now)}"))
     return lines
+
+
+def numbers(diagnosis: Diagnosis, both: Combined) -> str:
+    """`4 + 1 + 3`: which of the findings are combined."""
+    titles = [f.title for f in diagnosis.findings]
+    return " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
 
 
 def _numbered(number: int, lines: list[Text]) -> Table:

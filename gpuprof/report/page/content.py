@@ -258,9 +258,7 @@ def combined(diagnosis: Diagnosis) -> str:
     now = steps and (steps.unprofiled_ns or steps.estimated_ns)
     if not both or not now:
         return ""
-    titles = [f.title for f in diagnosis.findings]
-    numbers = " + ".join(str(titles.index(t) + 1) if t in titles else escape(t) for t in both.titles)
-    return f"{numbers} together: {fixes.gain(both, now)}"
+    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"
 
 
 # -- tables
