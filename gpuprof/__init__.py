@@ -78,8 +78,10 @@ def diagnose(
 
     The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
     without the profiler. A Trace loaded from such a folder is taken together with its run, too.
-    Several paths, a folder of traces or a run of several ranks are the ranks of one training, diagnosed together: the
-    diagnosis is that of the rank that the others wait for, and has `ranks`.
+    Several paths, a folder of traces, a run of several ranks or an export of Nsight Systems with several processes are
+    the ranks of one training, diagnosed together: the diagnosis is that of the rank that the others wait for, and has
+    `ranks`. An export and a trace of torch.profiler of the same program, as two paths or in one run's folder, are read
+    together: the times are the export's, the ops the trace's.
 
     step: regular expression on the ranges or ops that are the steps; found out if not given.
     skip: leave out so many steps at the beginning.
@@ -89,19 +91,21 @@ def diagnose(
     """
     from gpuprof.diagnosis import diagnose as diagnosing
     from gpuprof.tracefile.model import Trace
-    from gpuprof.tracefile.read import Recording, read_recording, run_of
+    from gpuprof.tracefile.read import Recording, read_pair, read_recording, run_of
 
     gang = None
     if isinstance(recording, Trace):
         found = Recording(recording, run_of(recording.reading.path))
     else:
         paths = [recording] if isinstance(recording, (str, os.PathLike)) else list(recording)
-        gang = _survey(paths, step, skip, progress)
-        found = read_recording(paths[0] if gang is None else gang.ranks[gang.shown].path, progress)
+        both = read_pair(paths, progress)
+        gang = None if both else _survey(paths, step, skip, progress)
+        found = both or read_recording(paths[0] if gang is None else gang.ranks[gang.shown].path, progress)
     _draw_in_notebooks()
     diagnosis = diagnosing.diagnose(
-        found.trace, run=found.run, failure=found.failure, step=step, skip=skip, step_ms=step_ms, top=top
-    )
+        found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
+        top=top,
+    )  # fmt: skip
     if gang is None:
         return diagnosis
     from gpuprof.diagnosis.together import with_ranks
@@ -129,8 +133,8 @@ def _survey(
     try:
         return survey(traces, lambda path: read_trace(path, progress), step, skip)
     except UnreadableTrace:
-        # Of a run whose ranks cannot be compared, such as one on CPUs, its first rank still tells something.
-        if len(paths) == 1 and run_of(paths[0]) is not None:
+        # Of a run or an export whose ranks cannot be compared, such as one on CPUs, the first still tells something.
+        if len(paths) == 1 and (run_of(paths[0]) is not None or Path(paths[0]).is_file()):
             return None
         raise
 

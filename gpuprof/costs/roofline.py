@@ -139,8 +139,9 @@ def _by_dtype(flops: F64, dtype: np.ndarray, shares: int) -> dict[str, float]:
 
 
 def _utilization(flops: dict[str, float], limits: Ceilings, step_ns: float) -> float | None:
-    """Time that the FLOPs take at their dense peaks over the step; None where a peak is not stated."""
-    if step_ns <= 0 or any(dtype not in limits.peak_flops for dtype in flops):
+    """Time that the FLOPs take at their dense peaks over the step; None where none are known or a peak is not
+    stated."""
+    if step_ns <= 0 or not flops or any(dtype not in limits.peak_flops for dtype in flops):
         return None
     return sum(amount / limits.peak_flops[dtype] for dtype, amount in flops.items()) * 1e9 / step_ns
 

@@ -11,6 +11,7 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.model import Replay
+from gpuprof.diagnosis.range_times import SAMPLED_NS
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
@@ -19,8 +20,10 @@ from gpuprof.replay.overhead import ROUNDS, Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
+from gpuprof.timeline.activity import activity
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import KERNEL, U8
 
 WORST_ERROR = 0.05
 """A graph that misses the recorded steps by more than this predicts nothing."""
@@ -31,6 +34,10 @@ replayed."""
 UNEXPLAINED = 0.25
 """The same for time that no work accounts for. Recordings of known programs have 0 to 0.03; above this lie only those
 that miss most of what their GPUs waited for (0.67 and 0.83)."""
+
+USED = 20.0
+"""Percent. Where tensor cores and memory are both used less than this, neither is what the kernel waits for: the least
+of what limits a kernel in practice is twice that."""
 
 _CODES: dict[str | None, int] = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
@@ -68,9 +75,21 @@ def analyse(
         text = f"{100 * unknown:.0f} % of the step passes in waits that the recording does not explain"
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
-    found = sensitivities(removal.graph, bound_parts(timeline, roofline) if roofline else None)
+    found = sensitivities(removal.graph, bound_parts(timeline, roofline))
     replay = Replay(error, True, steps=graph.steps)
     return replay, Analysis(replay, removal, found)
+
+
+def _counted(timeline: Timeline) -> U8:
+    """Per GPU event what its kernel is limited by as the counters tell; NO_BOUND where they do not."""
+    gpu = timeline.trace.gpu
+    found = activity(timeline, np.where(gpu.kind == KERNEL, gpu.name, -1).astype(np.int64))
+    code = np.full(len(timeline.trace.strings) + 1, NO_BOUND, np.uint8)
+    for name, one in found.items():
+        if one.busy_ns >= SAMPLED_NS and one.tensor is not None and one.dram is not None:
+            more = COMPUTE if one.tensor > one.dram else MEMORY
+            code[name] = more if max(one.tensor, one.dram) >= USED else LATENCY
+    return np.where(gpu.kind == KERNEL, code[gpu.name], NO_BOUND).astype(np.uint8)
 
 
 def replay_error(graph: Graph) -> float:
@@ -95,11 +114,13 @@ def _unlaunched_share(timeline: Timeline) -> float:
     return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0
 
 
-def bound_parts(timeline: Timeline, roofline: Roofline) -> dict[str, F64]:
-    """Per GPU event its whole time under what limits it; of work that is not known under what usually limits its
-    like."""
-    split = roofline.split
-    whole = np.sum(split.parts, axis=0).astype(np.float64)
+def bound_parts(timeline: Timeline, roofline: Roofline | None) -> dict[str, F64]:
+    """Per GPU event its whole time under what limits it: by its own work, else by what the GPU's counters showed while
+    its like ran, else what usually limits its like."""
+    gpu = timeline.trace.gpu
+    whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
+    bound = np.full(len(gpu), NO_BOUND, np.uint8) if roofline is None else roofline.split.bound
     usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)
-    bound = np.where(split.bound == NO_BOUND, usual[timeline.category], split.bound)
+    for other in (_counted(timeline), usual[timeline.category]):
+        bound = np.where(bound == NO_BOUND, other, bound)
     return {name: np.where(bound == code, whole, 0.0) for name, code in _CODES.items() if name}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from gpuprof.diagnosis.model import (
     Window,
 )
 from gpuprof.diagnosis.predict import Fixes, fixes
+from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative import representative
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
@@ -40,6 +42,7 @@ from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.devices import phase_times
+from gpuprof.timeline.pairing import pair
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
@@ -60,6 +63,7 @@ def diagnose(
     trace: Trace | None,
     *,
     run: RunFolder | None = None,
+    named: Trace | None = None,
     failure: str = "",
     step: str | None = None,
     skip: int = 0,
@@ -69,7 +73,8 @@ def diagnose(
     """What the recording says about where a step's time goes.
 
     `run`: the run that it is of, whose unprofiled steps it is compared with; `trace` may then be None, and `failure`
-    say why. `step`: regular expression on the range that is a step; `skip`: steps to leave out at the start;
+    say why. `named`: the same program recorded by torch.profiler, whose ops a `trace` of Nsight Systems is to have.
+    `step`: regular expression on the range that is a step; `skip`: steps to leave out at the start;
     `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of gaps and kernels.
     Raises GpuprofError for options that do not fit the trace.
     """
@@ -80,10 +85,16 @@ def diagnose(
             raise GpuprofError("there is neither a trace nor a run to diagnose")
         return _without_trace(run, failure)
     timeline = build_timeline(trace, step, skip)
+    pairing = None
+    if named is not None:
+        timeline, pairing = _paired(timeline, named, step, skip)
+        trace = timeline.trace if timeline else trace
     facts = None if run is None else run_facts(run, timeline is not None and end_in_sync(trace, timeline))
     quality = _quality(
         trace, timeline, facts, on_cpu=run is not None and run.own.gpu is None and bool(run.own.versions)
     )
+    if pairing is not None:
+        quality = _judged((*quality.issues, pairing))
     common: dict[str, Any] = {
         "source": _source(trace, run),
         "quality": quality,
@@ -106,6 +117,8 @@ def diagnose(
         "devices": found,
         "phases": _phases(timeline),
         "profiler": profiler,
+        "ranges": range_times(timeline),
+        "activity": phase_activity(timeline),
         "_tables": Tables(timeline, columns),
     }
     if not found:
@@ -139,12 +152,36 @@ def diagnose(
     return _by_replay(common, case, analysis, whole=not trace.reading.truncated)
 
 
+def _paired(
+    timeline: Timeline | None, named: Trace, step: str | None, skip: int
+) -> tuple[Timeline | None, Issue | None]:
+    """The timeline with the ops of the other recording, and what is to be said of it; where the two are not of one
+    program that of the other recording."""
+    other = build_timeline(named, None if named.ops_from else step, skip)
+    if timeline is None or other is None:
+        return timeline or other, None
+    found = pair(timeline, other)
+    files = Path(timeline.trace.reading.path).name, Path(named.reading.path).name
+    if found is None:
+        text = (
+            f"{files[0]} and {files[1]} are not recordings of one program: their kernels differ. Only the second is"
+            " used; name the one that you mean."
+        )
+        return other, Issue("not_a_pair", "warning", text)
+    text = (
+        f"Times are those of {files[0]} (Nsight Systems), ops and shapes those of {files[1]} (torch.profiler):"
+        f" {found.in_order + found.by_name:,} of {found.launches:,} pieces of GPU work were matched,"
+        f" {found.in_order:,} by the order of kernels in their step, {found.by_name:,} as the n-th of their name."
+    )
+    return build_timeline(found.trace, step, skip), Issue("paired", "info", text)
+
+
 def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bool) -> Diagnosis:
     """The diagnosis of a recording that was replayed: what would shorten its step."""
     steps, quality, roof = common["steps"], common["quality"], case.roofline
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
-    parts = roof and bound_parts(case.timeline, roof)
+    parts = bound_parts(case.timeline, roof)
     said = summary(busiest, common["kernels"], roof and roof.bound_shares)
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
     advice = fixes(case)

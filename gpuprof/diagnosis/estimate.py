@@ -9,6 +9,7 @@ from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
 from gpuprof.replay.graph import F64, INPUT, LAUNCH, Graph, Mask
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
+from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
 from gpuprof.tracefile.model import I64
@@ -179,7 +180,9 @@ def host_causes(graph: Graph) -> np.ndarray:
     if len(timeline.trace.ops):
         ops = np.append(timeline.trace.ops.kind == 0, False)
         in_op = _within_op(graph, ops)
-    cause[in_op | (graph.call >= 0)] = CAUSES.index("launch")
+    bare = graph.recorded_end_ns - graph.recorded_start_ns <= DISPATCH_NS
+    bare &= not has_ops(timeline.trace)
+    cause[in_op | bare | (graph.call >= 0)] = CAUSES.index("launch")
     if len(calls):
         copy, sync, allocator = calls_by_cause(timeline)
         for name, mask in (("sync", sync), ("allocator", allocator), ("transfer", copy)):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.calls import call_kinds
+from gpuprof.timeline.dispatch import bridged, has_ops
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
@@ -150,6 +151,7 @@ class HostLevels:
         trace = timeline.trace
         self._transfer, self._sync, self._allocator = calls_by_cause(timeline)
         self._profiler = profiler_overhead(trace)
+        self._has_ops = has_ops(trace)
 
     def of(self, thread: int) -> tuple[Intervals, ...]:
         if thread not in self._known:
@@ -170,6 +172,8 @@ class HostLevels:
         # Annotations are not work: a host that is in ProfilerStep#3 and nothing else is in Python.
         work = on_ops & (ops.kind == 0)
         launch = join(union(ops.start_ns[work], ops.end_ns[work]), spans(on_calls))
+        if not self._has_ops:
+            launch = bridged(launch)
         return (
             union(ops.start_ns[data], ops.end_ns[data]),
             spans(self._transfer),

@@ -39,6 +39,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "gaps": _plain(d.gaps),
         "kernels": _plain(d.kernels),
         "phases": _plain(d.phases),
+        "ranges": _plain(d.ranges),
+        "activity": _plain(d.activity),
         "profiler": _plain(d.profiler),
         "roofline": _plain(d.roofline),
         "replay": _plain(d.replay),

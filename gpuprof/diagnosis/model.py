@@ -225,6 +225,32 @@ class PhaseTime:
 
 
 @dataclass(frozen=True, slots=True)
+class RangeTime:
+    """User ranges of one name (numbers in it as #) in the window, and the GPU work launched in them."""
+
+    name: str
+    count: int
+    ns: int
+    """Host time, summed."""
+    gpu_ns: int
+    """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
+    busy_ns: int
+    launches: int
+    """Pieces of GPU work."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseActivity:
+    """What the GPU's counters showed while the work of a phase ran, in percent of what the device can do."""
+
+    phase: str
+    busy_ns: int
+    sm_percent: float | None
+    tensor_percent: float | None
+    dram_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Profiler:
     """What the profiler itself may have added to a step."""
 
@@ -464,6 +490,10 @@ class Diagnosis:
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    ranges: tuple[RangeTime, ...] = ()
+    """Most host time first; of many names the first hundred."""
+    activity: tuple[PhaseActivity, ...] | None = None
+    """None where no counters were recorded."""
     ranks: tuple[Any, ...] | None = None
     """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)

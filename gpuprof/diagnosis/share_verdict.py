@@ -126,11 +126,15 @@ def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None
     text = f"The GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
     if shares.communication_ns > 0.05 * step:
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
+    if shares.copy_ns > 0.05 * step:
+        text += f", {in_ms(shares.copy_ns)} of it in copies that nothing overlaps"
     text += "."
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
         text += _limited(shares, limits or {})
         alone = shares.communication_ns < WAITING_SHARE * step
+        if alone and shares.copy_ns > shares.compute_ns:
+            return f"{text} It moves data more than it computes."
         return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
     pieces = round(kernels.launches_per_step)

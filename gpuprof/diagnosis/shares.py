@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.diagnosis.gap_summary import cause_times
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Profiler
+from gpuprof.timeline.dispatch import recorded_ops
 from gpuprof.timeline.timeline import Timeline
 
 HOST_CAUSES = ("launch", "sync", "python", "allocator", "profiler")
@@ -186,7 +187,7 @@ def profiler_cost(timeline: Timeline, found: tuple[Device, ...]) -> Profiler | N
     threads = np.unique(np.append(timeline.links.thread[timeline.links.thread >= 0], timeline.main_thread))
     low, high = timeline.window
     events = 0
-    for table in (trace.ops, trace.calls, trace.frames):
+    for table in (trace.ops.take(recorded_ops(trace)), trace.calls, trace.frames):
         inside = (table.start_ns >= low) & (table.start_ns < high)
         events += int(np.sum(inside & np.isin(table.thread, threads)))
     steps = len(timeline.steps.start_ns)

@@ -72,7 +72,9 @@ def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: s
         _section("GPU waits", _causes(diagnosis, inner))
         + _section("before", _waits(diagnosis, inner))
         + _section("longest", _longest(diagnosis, inner)),
-        _section("kernels", _kernels(diagnosis, inner, rows)) + _section("phases", _phases(diagnosis, inner)),
+        _section("kernels", _kernels(diagnosis, inner, rows))
+        + _section("phases", _phases(diagnosis, inner))
+        + _section("counters", _activity(diagnosis, inner)),
         _section("profiler", _paragraph(words.profiler(diagnosis)))
         + _section("notes" if len(notes) > 1 else "note", _issues(notes))
         + _section("replay", _paragraph(fixes.footer(diagnosis), "dim"))
@@ -294,7 +296,8 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     )
     if kernels.median_ns is not None:
         total.append(f", half under {duration(kernels.median_ns)}")
-    if kernels.unattributed_ns > SEEN * kernels.total_ns:
+    ops_known = kernels.unattributed_ns < kernels.total_ns or diagnosis.source.kind == "kineto"
+    if kernels.unattributed_ns > SEEN * kernels.total_ns and ops_known:
         total.append(f", {share(kernels.unattributed_ns, kernels.total_ns)} unattributed")
     categories = sorted(kernels.by_category, key=lambda c: -c.ns)
     named = [c for c in categories[:CATEGORIES] if c.ns >= SEEN * kernels.total_ns]
@@ -339,6 +342,16 @@ def _phases(diagnosis: Diagnosis, width: int) -> list[Text]:
         for phase in diagnosis.phases
         if phase.ns >= SEEN * window
     ]
+    return flow(items, width)
+
+
+def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """What the GPU's counters showed while it worked."""
+    items = []
+    for phase in diagnosis.activity or ():
+        parts = (("SMs", phase.sm_percent), ("tensor cores", phase.tensor_percent), ("DRAM", phase.dram_percent))
+        told = ", ".join(f"{name} {value:.0f} %" for name, value in parts if value is not None)
+        items.append(Text.assemble((f"{phase.phase} ", "bold"), told, (" of the time it works", "dim")))
     return flow(items, width)
 
 

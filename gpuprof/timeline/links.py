@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.timeline.nesting import Nesting, climb
-from gpuprof.tracefile.model import ABSENT, FLOW_LAUNCH, I32, I64, OP, Trace
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, FLOW_LAUNCH, I32, I64, OP, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Links:
     op: I64
     """Innermost operator; annotations do not count."""
     scope: I64
-    """Innermost op or annotation: what tells the phase."""
+    """Innermost op or annotation: what tells the phase. Of work that a thread without any launched, the annotation that
+    the thread which does annotate was in: autograd's threads work while the main one waits inside `backward`."""
     thread: I32
     launched_ns: I64
     """min(call end, start of the work); ABSENT where nothing tells."""
@@ -46,6 +47,8 @@ def link(trace: Trace, nesting: Nesting) -> Links:
     scope = np.full(len(gpu), -1, np.int64)
     known = np.flatnonzero(begun != ABSENT)
     scope[known] = nesting.innermost(thread[known], begun[known])
+    bare = known[scope[known] < 0]
+    scope[bare] = around(trace, nesting, begun[bare])
     op = climb(scope, nesting.parent, lambda rows, _: ops.kind[rows] != OP)
     lost = np.flatnonzero(op < 0)
     if len(lost):
@@ -56,6 +59,25 @@ def link(trace: Trace, nesting: Nesting) -> Links:
         fresh = lost[hit & (thread[lost] < 0)]
         thread[fresh] = ops.thread[op[fresh]]
     return Links(call, op, scope, thread, launched, begun)
+
+
+def annotating_thread(trace: Trace) -> int:
+    """The thread whose ranges cover most time, -1 without any: the one that the user's code runs on."""
+    ops = trace.ops
+    rows = np.flatnonzero((ops.kind == ANNOTATION) & (ops.end_ns > ops.start_ns))
+    if not len(rows):
+        return -1
+    covered = np.bincount(ops.thread[rows], weights=(ops.end_ns - ops.start_ns)[rows])
+    return int(covered.argmax())
+
+
+def around(trace: Trace, nesting: Nesting, moment: I64) -> I64:
+    """The innermost annotation that was open at each moment on the thread that annotates, or -1."""
+    ops, thread = trace.ops, annotating_thread(trace)
+    if thread < 0 or not len(moment):
+        return np.full(len(moment), -1, np.int64)
+    found = nesting.innermost(np.full(len(moment), thread, np.int32), moment)
+    return climb(found, nesting.parent, lambda rows, _: ops.kind[rows] != ANNOTATION)
 
 
 def _by_correlation(trace: Trace) -> I64:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.intervals import EMPTY, Intervals, union
+from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, climb, inherit
 from gpuprof.timeline.steps import Steps
@@ -24,6 +24,11 @@ DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(
 _UNSET = 255
 
 _ENGINE = "autograd::engine::evaluate_function"
+_AUTOGRAD_NAME = "pt_autograd_"
+"""What PyTorch calls the threads of its engine, followed by the device, since version 1.9."""
+WITHIN = 0.95
+"""A thread with this share of its calls inside the ranges of backward is the engine's. The first and last calls of a
+recording may lie outside of a range that it cut; a thread with other work has far more of it elsewhere."""
 
 
 def _words(pattern: str, at_start: str = "") -> re.Pattern[str]:
@@ -108,12 +113,17 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     )
     mark[again] = RECOMPUTE
     # A step that a hook of the optimizer opens begins inside the optimizer's range, but is not of it.
+    # So does one of an NVTX tool, which the names do not tell; it ends after that range has.
     parent = nesting.parent.copy()
-    parent[trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1
+    outlasts = (ops.kind == ANNOTATION) & ~named & (parent >= 0)
+    outlasts[outlasts] = ops.end_ns[outlasts] > ops.end_ns[parent[outlasts]]
+    parent[outlasts | trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1
     phase = inherit(mark, parent, _UNSET)
     main = _main_thread(trace, autograd_op | within)
-    autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main}
-    backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), steps)
+    ranges = union(*_spans(trace, (phase == BACKWARD) & (ops.kind == ANNOTATION)))
+    engine = autograd_threads(trace, ranges)
+    autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main} | engine
+    backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), engine, steps)
     optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
     result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns)
     bare = np.flatnonzero(phase == _UNSET)
@@ -121,6 +131,23 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     root = _roots(trace, nesting)[bare]
     phase[bare] = result.at(ops.thread[root], ops.start_ns[root])
     return result
+
+
+def autograd_threads(trace: Trace, backward: Intervals) -> frozenset[int]:
+    """Threads that run backward passes and recorded no op, as Nsight Systems records them.
+
+    PyTorch names them. Where names were not recorded they are those that launch work, and do so within the user's
+    `backward` ranges, which are on another thread.
+    """
+    calls, ops = trace.calls, trace.ops
+    found = set()
+    marking = np.unique(ops.thread[ops.kind == OP])
+    for thread in np.setdiff1d(np.unique(calls.thread), marking).tolist():
+        begun = calls.start_ns[calls.thread == thread]
+        within = float(np.mean(_inside(backward, begun))) if len(backward) else 0.0
+        if trace.threads[thread].name.startswith(_AUTOGRAD_NAME) or within >= WITHIN:
+            found.add(thread)
+    return frozenset(found)
 
 
 def gpu_phases(trace: Trace, links: Links, host: HostPhases) -> U8:
@@ -178,16 +205,26 @@ def _roots(trace: Trace, nesting: Nesting) -> I64:
     return inherit(np.where(top, np.arange(len(parent)), -1), parent, -1)
 
 
-def _passes(trace: Trace, rows: np.ndarray, steps: Steps) -> Intervals:
-    """Backward passes as whole spans: the engine's ops of one pass with what lies between them.
+def _spans(trace: Trace, rows: np.ndarray) -> tuple[I64, I64]:
+    return trace.ops.start_ns[rows], trace.ops.end_ns[rows]
 
-    A forward op on the main thread, or the end of a step, parts two passes (gradient accumulation).
+
+def _passes(trace: Trace, rows: np.ndarray, engine: frozenset[int], steps: Steps) -> Intervals:
+    """Backward passes as whole spans: the engine's ops of one pass, or the calls of its threads, with what lies
+    between them.
+
+    A forward op on the main thread, a call of a thread that is not the engine's where the engine has no ops, or the end
+    of a step, parts two passes (gradient accumulation).
     """
-    ops = trace.ops
-    pieces = union(ops.start_ns[rows], ops.end_ns[rows])
+    ops, calls = trace.ops, trace.calls
+    pieces = union(*_spans(trace, rows))
+    forward = ops.start_ns[~rows & (ops.kind == OP) & (ops.forward_thread == 0)]
+    if engine:
+        own = np.isin(calls.thread, list(engine))
+        pieces = join(pieces, union(calls.start_ns[own], calls.end_ns[own]))
+        forward = np.concatenate([forward, calls.start_ns[~own]])
     if not len(pieces):
         return EMPTY
-    forward = np.sort(ops.start_ns[~rows & (ops.kind == OP) & (ops.forward_thread == 0)])
     marks = np.sort(np.concatenate([forward, steps.end_ns]))
     between = np.searchsorted(marks, pieces.start[1:]) - np.searchsorted(marks, pieces.end[:-1])
     apart = np.flatnonzero(between > 0) + 1

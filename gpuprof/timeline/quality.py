@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.steps import whole_ns
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, NO_TEXT, OP, Trace
+from gpuprof.tracefile.model import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
 
 LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphLaunch)")
 """Calls that must lead to GPU work. Copies and sets need not: those of no bytes leave none."""
@@ -26,6 +27,8 @@ LOST_SHARE = 0.02
 OVERHEAD_SHARE = 0.01
 """Overhead that the profiler reports of itself is told from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
+AT_THE_END = 0.05
+"""Part of the recording in which the last GPU work must end for what was launched after it to be waiting still."""
 TOUCHING_SHARE = 0.9
 """Steps follow each other; what they leave out is logging and saving, some per cent."""
 AHEAD_SHARE = 0.25
@@ -141,7 +144,14 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     inside &= (calls.correlation != ABSENT) & (calls.correlation != 0)
     total = int(inside.sum())
     answered = np.isin(calls.correlation[inside], trace.gpu.correlation)
-    lost = total - int(answered.sum())
+    queued = _queued(trace, calls.start_ns[inside], answered)
+    lost = total - int(answered.sum()) - queued
+    if queued > LOST_SHARE * total:
+        yield (
+            "ends_busy",
+            "info",
+            f"The recording ends while the GPU is at work: {queued:,} of {total:,} launches had not run by then.",
+        )
     if total and lost > LOST_SHARE * total:
         severe = lost > 0.5 * total
         before = int(np.sum(calls.start_ns[inside] < trace.gpu.start_ns.min()))
@@ -152,6 +162,16 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the device looks idler than"
             f" it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update the driver.",
         )
+
+
+def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:
+    """Launches after the last one that ran, where the devices were at work up to the recording's end: those wait."""
+    if not answered.any():
+        return 0
+    ends = [int(table.end_ns.max()) for table in (trace.gpu, trace.calls)]
+    if max(ends) - ends[0] > AT_THE_END * whole_ns(trace):
+        return 0
+    return int(np.sum(begun > begun[answered].max()))
 
 
 def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
@@ -187,15 +207,15 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "no_steps",
             "warning",
-            "No steps were found, so the whole recording counts as one, start-up and all. Call prof.step() once a step,"
+            f"No steps were found, so the whole recording counts as one, start-up and all. {_how_to_mark(timeline)},"
             " or name the range that is a step with --step.",
         )
     elif steps.source == "periodicity":
         yield (
             "steps_guessed",
             "info",
-            "Steps were told by the repetition of the kernel sequence: where a step begins is a guess. Call"
-            " prof.step() once a step to be sure.",
+            "Steps were told by the repetition of the kernel sequence: where a step begins is a guess."
+            f" {_how_to_mark(timeline)} to be sure.",
         )
     if steps.covered_ns < TOUCHING_SHARE * (timeline.window[1] - timeline.window[0]):
         yield (
@@ -212,6 +232,12 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             f"{steps.cut} incomplete step{'s' if steps.cut > 1 else ''} at the edge of the recording"
             f" {'are' if steps.cut > 1 else 'is'} left out.",
         )
+
+
+def _how_to_mark(timeline: Timeline) -> str:
+    if timeline.trace.reading.kind == "nsys":
+        return 'Put an NVTX range named "step" around each step'
+    return "Call prof.step() once a step"
 
 
 def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
@@ -238,9 +264,43 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             f"The profiler reports {spent / 1e6:,.1f} ms of its own overhead in the window (buffers):"
             " steps with it are slower than the training's. Warm up longer, trace fewer steps.",
         )
-    if len(ops) and not np.any((ops.dims != NO_TEXT) & (ops.kind == OP)):
+    if trace.reading.kind == "nsys":
+        yield from _nsys(trace)
+    elif len(ops) and not np.any((ops.dims != NO_TEXT) & (ops.kind == OP)):
         yield (
             "no_shapes",
             "info",
             "Shapes were not recorded (record_shapes=True): FLOPs and bytes of the kernels cannot be known.",
+        )
+
+
+def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
+    """What an export of Nsight Systems cannot tell, or tells of more than one process."""
+    gpu = trace.gpu
+    if trace.ops_from is not None:
+        pass
+    elif not has_ops(trace):
+        yield (
+            "no_ops",
+            "info",
+            "Nsight Systems records no ops and no shapes: FLOPs, bytes and the ops behind kernels are not known. A"
+            " recording of the same steps by torch.profiler tells them (gpuprof trace without --nsys); both in one run"
+            " folder are read together.",
+        )
+    else:
+        yield ("no_shapes", "info", "Nsight Systems records no types of tensors: FLOPs and bytes are not known.")
+    whole = trace.rows_named(gpu.name, lambda text: text.startswith(WHOLE_GRAPH)) & (gpu.kind == KERNEL)
+    if whole.any():
+        yield (
+            "graphs_whole",
+            "info",
+            f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: the GPU counts as busy, with what is not"
+            " told. Record with --cuda-graph-trace=node to see the kernels.",
+        )
+    if trace.reading.beside:
+        yield (
+            "other_processes",
+            "info",
+            f"The file holds {len(trace.reading.beside) + 1} processes with GPU work; this is one of them. Another:"
+            f" gpuprof diagnose {trace.reading.beside[0]!r}",
         )

@@ -11,16 +11,24 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
+F64 = NDArray[np.float64]
 
 ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
 NO_TEXT = -1
+
+_DTYPES = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "NDArray[np.float32]": np.float32, "F64": np.float64}
+"""What a column is made of, by how its type is written below."""
 
 # Ops.kind
 OP, ANNOTATION = 0, 1
@@ -28,6 +36,8 @@ OP, ANNOTATION = 0, 1
 RUNTIME, DRIVER = 0, 1
 # Gpu.kind
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
+WHOLE_GRAPH = "CUDA graph"
+"""How the name of a kernel begins that stands for a graph whose kernels were not recorded one by one."""
 # Flows.kind
 FLOW_LAUNCH, FLOW_FWDBWD, FLOW_OTHER = 0, 1, 2
 
@@ -40,7 +50,12 @@ class Columns:
     def __len__(self) -> int:
         return len(getattr(self, dataclasses.fields(self)[0].name))  # type: ignore[arg-type]
 
-    def take(self, rows: NDArray) -> Columns:
+    @classmethod
+    def none(cls) -> Self:
+        """The table without a row."""
+        return cls(**{f.name: np.empty(0, _DTYPES[str(f.type)]) for f in dataclasses.fields(cls)})  # type: ignore[arg-type]
+
+    def take(self, rows: NDArray) -> Self:
         """The same table with only `rows` (indices or a mask)."""
         columns = {f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)}  # type: ignore[arg-type]
         return type(self)(**columns)
@@ -169,6 +184,17 @@ class Flows(Columns):
 
 
 @dataclass(frozen=True, slots=True)
+class Counters(Columns):
+    """Samples of a GPU's counters, each the mean since the sample before: sm_active, tensor_active, dram_read, …"""
+
+    name: I32
+    device: I32
+    time_ns: I64
+    percent: F64
+    """Of what the device can do, 0 to 100."""
+
+
+@dataclass(frozen=True, slots=True)
 class Other(Columns):
     """Every other event: profiler overhead, GPU-track annotations, spans, instants, unknown categories."""
 
@@ -237,6 +263,8 @@ class Reading:
     rounded: int = 0
     """Times with digits below a nanosecond, rounded to the nearest."""
     reader: str = ""
+    beside: tuple[str, ...] = ()
+    """The other processes that the file holds, as `read_trace` takes them."""
 
 
 @dataclass(frozen=True)
@@ -255,6 +283,9 @@ class Trace:
     memory: Memory
     flows: Flows
     other: Other
+    counters: Counters = field(default_factory=Counters.none)
+    ops_from: str | None = None
+    """The recording that the ops are from, where they were placed here and not recorded."""
 
     @cached_property
     def string_ids(self) -> dict[str, int]:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.runfile import PARTIAL
 from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.nsys.address import split_process
+from gpuprof.tracefile.nsys.database import is_sqlite
+from gpuprof.tracefile.nsys.report import exported, is_report
+from gpuprof.tracefile.ranks import processes_in
 from gpuprof.tracefile.run import RunFolder, find_run, read_run
 
 Progress = Callable[[int, int], None]
@@ -25,6 +29,8 @@ class Recording:
     run: RunFolder | None
     failure: str = ""
     """Why the trace of the run could not be read, where it is there."""
+    named: Trace | None = None
+    """The same program as torch.profiler recorded it, where `trace` is an export of Nsight Systems."""
 
 
 def read_recording(path: str | os.PathLike[str], progress: Progress | None = None) -> Recording:
@@ -35,13 +41,32 @@ def read_recording(path: str | os.PathLike[str], progress: Progress | None = Non
     run = run_of(path)
     if run is None:
         return Recording(read_trace(path, progress), None)
-    if run.trace is None:
-        return Recording(None, run)
-    try:
-        return Recording(read_trace(run.trace, progress), run)
-    except UnreadableTrace as error:
-        leftover = run.trace.name.endswith(PARTIAL)  # nobody expects much of one
-        return Recording(None, run, "" if leftover else str(error))
+    traces, failure = [], ""
+    for source in (run.nsys, run.trace):
+        if source is None:
+            continue
+        try:
+            traces.append(read_trace(source, progress))
+        except UnreadableTrace as error:
+            leftover = source.name.endswith(PARTIAL)  # nobody expects much of one
+            failure = failure or ("" if leftover else str(error))
+    if not traces:
+        return Recording(None, run, failure)
+    return Recording(traces[0], run, named=traces[1] if len(traces) > 1 else None)
+
+
+def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> Recording | None:
+    """An export of Nsight Systems and a trace of torch.profiler, given together; None where the paths are not that.
+
+    Raises UnreadableTrace as `read_trace` does.
+    """
+    exports = [path for path in paths if processes_in(split_process(Path(path))[0])]
+    if len(paths) != 2 or len(exports) != 1:
+        return None
+    (other,) = (path for path in paths if path is not exports[0])
+    run = run_of(other)
+    named = run.trace if run is not None and run.trace is not None else other
+    return Recording(read_trace(exports[0], progress), run, named=read_trace(named, progress))
 
 
 def run_of(path: str | os.PathLike[str]) -> RunFolder | None:
@@ -51,20 +76,42 @@ def run_of(path: str | os.PathLike[str]) -> RunFolder | None:
 
 
 def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
-    """The Trace in a file.
+    """The Trace in a file; of an export of Nsight Systems, `EXPORT#pid=N`, that of one of its processes.
 
     Raises UnreadableTrace with one line for the user if the file cannot be a trace.
     """
+    path, pid = split_process(Path(path))
+    size, head = _look(path)
+    if is_report(path, head):
+        path, size = exported(path)
+    elif not is_sqlite(head):
+        return _read_text(path, size, head, pid, progress)
+    from gpuprof.tracefile.nsys.reader import read_nsys
+
+    return read_nsys(path, size, pid)
+
+
+def _read_text(path: Path, size: int, head: bytes, pid: int | None, progress: Progress | None) -> Trace:
     from gpuprof.tracefile.kineto.reader import read_kineto
 
-    path = Path(path)
+    what = _known_other(head)
+    if what:
+        raise UnreadableTrace(f"{path} is {what}")
+    if pid is not None:
+        raise UnreadableTrace(
+            f"{path} is no export of Nsight Systems: it holds one process, give it without #pid={pid}"
+        )
+    return read_kineto(path, size, progress)
+
+
+def _look(path: Path) -> tuple[int, bytes]:
+    """How long a file is, and how it begins."""
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe cannot be read twice, a device may have no end
             raise UnreadableTrace(f"{path} is a pipe or a device: write the trace to a file, and give that")
         with path.open("rb") as file:
-            head = file.read(512)
-            size = os.fstat(file.fileno()).st_size
+            return os.fstat(file.fileno()).st_size, file.read(512)
     except (FileNotFoundError, ValueError):  # ValueError: no path, such as one with a NUL
         hint = ": standard input is not read, give a file" if str(path) == "-" else ""
         raise UnreadableTrace(f"{path}: no such file{hint}") from None
@@ -72,10 +119,6 @@ def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -
         raise UnreadableTrace(f"{path} is a folder: name one trace file in it{_traces_in(path)}") from None
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
-    what = _known_other(head)
-    if what:
-        raise UnreadableTrace(f"{path} is {what}")
-    return read_kineto(path, size, progress)
 
 
 def _traces_in(folder: Path) -> str:
@@ -87,17 +130,12 @@ def _traces_in(folder: Path) -> str:
 
 
 _OTHER = [
-    (
-        b"SQLite format 3\0",
-        "an SQLite file (an Nsight Systems export?): only PyTorch Profiler traces are read so far",
-    ),
     (b"\x89PNG", "a PNG image, not a trace: give the .json or .json.gz that torch.profiler exported"),
     (b"\xff\xd8\xff", "a JPEG image, not a trace: give the .json or .json.gz that torch.profiler exported"),
     (b"PK\x03\x04", "a zip archive: unpack it and give the .json or .json.gz inside"),
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it first (zstd -d)"),
     (b"BZh", "compressed with bzip2: unpack it first (bunzip2)"),
     (b"\xfd7zXZ", "compressed with xz: unpack it first (unxz)"),
-    (b"QDSTRM", "an Nsight Systems report: only PyTorch Profiler traces are read so far"),
     (b"%PDF", "a PDF, not a trace: give the .json or .json.gz that torch.profiler exported"),
 ]
 

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Columns
+from gpuprof.tracefile.nsys.address import split_process, with_process
+from gpuprof.tracefile.nsys.report import EXPORTS, REPORTS
 
 UNKNOWN_STAGE = 255
 """A stage that this version knows nothing of."""
@@ -120,6 +122,7 @@ class Rank:
     """What one rank says of itself."""
 
     rank: int = 0
+    pid: int | None = None
     world_size: int | None = None
     versions: dict[str, str] = dataclasses.field(default_factory=dict)
     gpu: RunGpu | None = None
@@ -154,7 +157,9 @@ class RunFolder:
     rank: int
     """The rank that is diagnosed: that of `trace`, else the lowest that is there."""
     trace: Path | None
-    """The recording of that rank."""
+    """The recording of that rank by torch.profiler."""
+    nsys: Path | None
+    """Its recording by Nsight Systems, as `read_trace` takes it."""
     damaged: tuple[str, ...]
     """Files that are there and say nothing."""
 
@@ -205,18 +210,28 @@ def holds_run(folder: Path) -> bool:
 def find_run(path: Path) -> tuple[Path, int | None] | None:
     """The run folder that a path means, and the rank that it asks for; None if it means something else.
 
-    A path may be the run's folder, a folder of runs (its newest is meant), the manifest of a run or one of its traces.
+    A path may be the run's folder, a folder of runs (its newest is meant), the manifest of a run or one of its
+    recordings.
     """
     if holds_run(path):
         return path, None
     if holds_run(path / runfile.LATEST) or (path.name == runfile.RUNS and _runs_in(path)):
         return latest_run(path), None
+    export, pid = split_process(path)
+    if export.name.endswith((*EXPORTS, *REPORTS)) and export.is_file() and holds_run(export.parent):
+        return export.parent, _rank_of(export.parent, pid)
     named = _TRACE_FILE.fullmatch(path.name)
     if (not named or named[3]) and path.name != runfile.MANIFEST:
         return None
     if not path.is_file() or not holds_run(path.parent):
         return None
     return path.parent, int(named[1]) if named else None
+
+
+def _rank_of(folder: Path, pid: int | None) -> int | None:
+    """The rank that a process was, as the run tells."""
+    ranks = _ranks(folder, _names(folder), [])
+    return None if pid is None else next((rank.rank for rank in ranks if rank.pid == pid), None)
 
 
 def read_run(folder: Path, rank: int | None = None) -> RunFolder:
@@ -247,6 +262,7 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         throttle_reasons=reasons,
         rank=rank,
         trace=traces.get(rank),
+        nsys=_export(folder, names, next((one.pid for one in ranks if one.rank == rank), None)),
         damaged=tuple(damaged),
     )
 
@@ -269,6 +285,22 @@ def _traces(folder: Path, names: Iterable[str], finished: bool) -> dict[int, Pat
         choice = (2 if match[3] else 1 if match[2] else 0, folder / name)
         found[rank] = min(found.get(rank, choice), choice)
     return {rank: path for rank, (_, path) in found.items()}
+
+
+def _export(folder: Path, names: Iterable[str], pid: int | None) -> Path | None:
+    """An export of Nsight Systems in the folder, or else a report of it; of several processes the rank's own."""
+    found = [name for ends in (EXPORTS, REPORTS) for name in sorted(names) if name.endswith(ends)]
+    if not found:
+        return None
+    path = folder / found[0]
+    if pid is None or found[0].endswith(REPORTS):
+        return path
+    from gpuprof.tracefile.nsys.reader import pids_in
+
+    try:
+        return Path(with_process(path, pid)) if pid in pids_in(path) else path
+    except UnreadableTrace:  # who reads it will say so
+        return path
 
 
 # -- the files
@@ -313,6 +345,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
     gpu = document.get("gpu")
     return Rank(
         rank=rank,
+        pid=_whole(document.get("pid"), least=1),
         world_size=_whole(document.get("world_size"), least=1),
         versions=_versions(document),
         gpu=_gpu(gpu) if isinstance(gpu, dict) else None,

@@ -1,0 +1,51 @@
+"""The user's ranges and what they cost the GPU, summed up; and what its counters showed in each phase."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.diagnosis.model import PhaseActivity, RangeTime
+from gpuprof.timeline.activity import activity
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.projection import project
+from gpuprof.timeline.timeline import Timeline
+
+MOST = 100
+"""Names that are told of; programs that number their ranges have a few dozen once the numbers are out."""
+SAMPLED_NS = 1_000_000
+"""Ten samples at the usual rate; of less work than this a mean says little."""
+_DIGITS = re.compile(r"\d+")
+
+
+def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
+    """Ranges by name, numbers in it aside, most host time first."""
+    trace, found = timeline.trace, project(timeline)
+    ops = trace.ops
+    ids, inverse = np.unique(ops.name[found.row], return_inverse=True)
+    names = [_DIGITS.sub("#", trace.strings[i]) for i in ids.tolist()]
+    numbers = {name: k for k, name in enumerate(dict.fromkeys(names))}
+    group = np.array([numbers[name] for name in names], np.int64)[inverse.reshape(-1)] if len(ids) else inverse
+    host = np.maximum(ops.end_ns[found.row] - ops.start_ns[found.row], 0)
+
+    def summed(values: np.ndarray) -> list[int]:
+        totals = np.zeros(len(numbers), np.int64)
+        np.add.at(totals, group, values)
+        return totals.tolist()
+
+    columns = (np.ones(len(group), np.int64), host, found.gpu_ns, found.busy_ns, found.events)
+    rows = [RangeTime(name, *row) for name, row in zip(numbers, zip(*map(summed, columns), strict=True), strict=True)]
+    return tuple(sorted(rows, key=lambda row: (-row.ns, row.name))[:MOST])
+
+
+def phase_activity(timeline: Timeline) -> tuple[PhaseActivity, ...] | None:
+    """The GPU's counters by phase, of phases whose work was sampled; None where none were recorded."""
+    if not len(timeline.trace.counters):
+        return None
+    found = activity(timeline, timeline.phase.astype(np.int64))
+    return tuple(
+        PhaseActivity(PHASES[code], one.busy_ns, one.sm, one.tensor, one.dram)
+        for code, one in found.items()
+        if one.busy_ns >= SAMPLED_NS
+    )

@@ -1,0 +1,98 @@
+"""What the GPU's counters showed while given work ran: how busy its multiprocessors, tensor cores and memory were.
+
+Counters are sampled over the whole device, some thousand times a second, so a sample holds many kernels and the pauses
+between them. Each sample's value is shared out over what ran in it by time; a pause shows nothing. Values are whole
+percents: of a sample that is mostly a pause they tell more of rounding than of the work, so it is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.intervals import Cover, clip, union
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import F64, I64
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Mean percentages of what the device can do, while the work ran; None where it was not sampled."""
+
+    busy_ns: int
+    """Of the work, as far as it was sampled: in samples of which work filled half at least."""
+    sm: float | None
+    tensor: float | None
+    dram: float | None
+    """Read and written together."""
+
+
+FILLED = 0.5
+"""Of a sample that is to count. A percent of rounding is then at most two of the work's."""
+
+_COUNTERS = {"sm": ("sm_active",), "tensor": ("tensor_active",), "dram": ("dram_read", "dram_write")}
+
+
+def activity(timeline: Timeline, key: I64) -> dict[int, Activity]:
+    """By group of GPU events: `key` holds each event's group, below 0 for none. Empty where nothing was sampled."""
+    counters = timeline.trace.counters
+    if not len(counters):
+        return {}
+    sums: dict[str, dict[int, float]] = {name: {} for name in _COUNTERS}
+    busy: dict[int, float] = {}
+    for device in np.unique(counters.device).tolist():
+        for name, parts in _COUNTERS.items():
+            time, percent = _samples(timeline, device, parts)
+            if len(time) > 1:
+                found = _shared(timeline, key, device, time, percent)
+                for group, (weighted, covered) in found.items():
+                    sums[name][group] = sums[name].get(group, 0.0) + weighted
+                    if name == "sm":
+                        busy[group] = busy.get(group, 0.0) + covered
+    groups = sorted({group for found in sums.values() for group in found})
+
+    def mean(name: str, group: int) -> float | None:
+        covered = busy.get(group, 0.0)
+        return min(sums[name][group] / covered, 100.0) if covered > 0 and group in sums[name] else None
+
+    return {
+        group: Activity(round(busy.get(group, 0.0)), mean("sm", group), mean("tensor", group), mean("dram", group))
+        for group in groups
+    }
+
+
+def _samples(timeline: Timeline, device: int, names: tuple[str, ...]) -> tuple[I64, F64]:
+    """(moments, the sum of several counters at them)."""
+    trace = timeline.trace
+    counters = trace.counters
+    times, values = [], []
+    for name in names:
+        number = trace.string_ids.get(name, -1)
+        rows = np.flatnonzero((counters.device == device) & (counters.name == number))
+        time, first = np.unique(counters.time_ns[rows], return_index=True)
+        times.append(time)
+        values.append(counters.percent[rows][first])
+    common = times[0]
+    for time in times[1:]:
+        common = np.intersect1d(common, time)
+    return common, np.sum([v[np.searchsorted(t, common)] for t, v in zip(times, values, strict=True)], axis=0)
+
+
+def _shared(timeline: Timeline, key: I64, device: int, time: I64, percent: F64) -> dict[int, tuple[float, float]]:
+    """Per group (percent × ns, ns) over the samples. A sample is the mean since the one before."""
+    gpu, (low, high) = timeline.trace.gpu, timeline.window
+    begin, end, value = time[:-1], time[1:], percent[1:]
+    inside = (end > low) & (begin < high)
+    begin, end, value = begin[inside], end[inside], value[inside]
+    rows = timeline.members[(gpu.device[timeline.members] == device) & (key[timeline.members] >= 0)]
+    covered = {}
+    for group in np.unique(key[rows]).tolist():
+        mine = rows[key[rows] == group]
+        ran = clip(union(gpu.start_ns[mine], gpu.end_ns[mine]), low, high)
+        covered[group] = Cover(ran).between(begin, end).astype(np.float64)
+    total = np.sum(list(covered.values()), axis=0) if covered else np.zeros(len(begin))
+    filled = total >= FILLED * (end - begin)
+    # What was sampled is of the whole interval, pauses included: its sum is the work's.
+    weight = np.divide(value * (end - begin), total, out=np.zeros(len(begin)), where=filled)
+    return {group: (float((ns * weight).sum()), float(ns[filled].sum())) for group, ns in covered.items()}

@@ -1,0 +1,101 @@
+"""Ranges projected on the GPU: what the work took that was launched inside of each.
+
+A range owns what its own thread launched in it, and what a thread without ranges of its own launched while it was open:
+PyTorch's engine runs a backward pass on threads of its own, and a tool that goes by threads alone finds nothing in a
+range around `loss.backward()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.links import annotating_thread, around
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Per range of the window, by start."""
+
+    row: I64
+    """Row of the annotation in `ops`."""
+    events: I64
+    """Pieces of GPU work launched in it, ranges inside of it included."""
+    gpu_ns: I64
+    """What they took, added up."""
+    busy_ns: I64
+    """The time in which any of them ran."""
+    first_ns: I64
+    last_ns: I64
+    """From the start of the first to the end of the last of them; ABSENT where there are none."""
+
+
+def project(timeline: Timeline) -> Projection:
+    """All annotations that begin in the window."""
+    trace = timeline.trace
+    ops, gpu, (low, high) = trace.ops, trace.gpu, timeline.window
+    ranges = np.flatnonzero((ops.kind == ANNOTATION) & (ops.start_ns >= low) & (ops.start_ns < high))
+    ranges = ranges[np.argsort(ops.start_ns[ranges], kind="stable")]
+    number = np.full(len(ops) + 1, -1, np.int64)
+    number[ranges] = np.arange(len(ranges))
+    work = np.arange(len(gpu))
+    owner = _owners(timeline)
+    owners, owned = [], []
+    while True:
+        work, owner = work[owner >= 0], owner[owner >= 0]
+        if not len(work):
+            break
+        owners.append(number[owner])
+        owned.append(work)
+        owner = _outer(timeline, owner)
+    which = np.concatenate([*owners, np.empty(0, np.int64)])
+    rows = np.concatenate([*owned, np.empty(0, np.int64)])
+    rows, which = rows[which >= 0], which[which >= 0]
+    return _summed(ranges, which, gpu.start_ns[rows], np.maximum(gpu.end_ns[rows], gpu.start_ns[rows]))
+
+
+def _outer(timeline: Timeline, inner: I64) -> I64:
+    """The annotation around each annotation; of the outermost on another thread that which the user's code was in."""
+    trace, nesting = timeline.trace, timeline.nesting
+    ops = trace.ops
+    outer = climb(nesting.parent[inner], nesting.parent, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    lost = np.flatnonzero((outer < 0) & (ops.thread[inner] != annotating_thread(trace)))
+    outer[lost] = around(trace, nesting, ops.start_ns[inner[lost]])
+    return outer
+
+
+def _owners(timeline: Timeline) -> I64:
+    """The innermost annotation that each piece of GPU work belongs to, or -1."""
+    trace, links, nesting = timeline.trace, timeline.links, timeline.nesting
+    ops = trace.ops
+    owner = climb(links.scope, nesting.parent, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    lost = np.flatnonzero((owner < 0) & (links.begun_ns != ABSENT))
+    owner[lost] = around(trace, nesting, links.begun_ns[lost])
+    return owner
+
+
+def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
+    """Sums per range of the events [start, end), `which` being the range of each."""
+    order = np.lexsort((start, which))
+    which, start, end = which[order], start[order], end[order]
+    count = len(ranges)
+    events = np.bincount(which, minlength=count).astype(np.int64)
+    gpu, busy = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    first, last = np.full(count, ABSENT), np.full(count, ABSENT)
+    np.add.at(gpu, which, end - start)
+    if len(which):
+        # One long line on which each range has a stretch of its own: then one running maximum serves them all.
+        origin, width = int(start.min()), int(end.max() - start.min()) + 1
+        shift = which * width - origin
+        a, b = start + shift, end + shift
+        reach = np.maximum.accumulate(np.concatenate([[-1], b[:-1]]))
+        np.add.at(busy, which, np.maximum(b - np.maximum(a, reach), 0))
+        some = np.flatnonzero(events)
+        begins = np.searchsorted(which, some)
+        first[some] = start[begins]
+        last[some] = np.maximum.reduceat(end, begins)
+    return Projection(ranges, events, gpu, busy, first, last)

@@ -1,0 +1,173 @@
+"""An export as tables that may or may not be there: tables and columns come and go with the version, so all are asked
+for, and none is taken for granted.
+
+Only tables that are named are read. Others hold the whole environment of the recorded process, tokens included.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+from isal import isal_zlib
+
+from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.kineto.source import BOMB_BYTES, CUT, DAMAGED, GZIP_MAGIC, INFLATE_ERRORS
+from gpuprof.tracefile.model import ABSENT, I64
+
+SQLITE_MAGIC = b"SQLite format 3\0"
+BOMB_RATIO = 400
+"""Exports shrink 3 to 10 times; one page without end, which is what a bomb is, 1,000 times."""
+ROWS_AT_A_TIME = 100_000
+_CHUNK_BYTES = 1 << 20
+
+
+class Database:
+    """The tables of one export. `damage` says why one could not be read to its end, if so."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
+        self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        self._columns: dict[str, frozenset[str]] = {}
+        self.damage: str | None = None
+        self.rows = 0
+        """Rows read so far."""
+        self.tables = frozenset(
+            name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        )
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def columns(self, table: str) -> frozenset[str]:
+        """The names of a table's columns; none where there is no such table."""
+        if table not in self._columns:
+            found = self._connection.execute(f'PRAGMA table_info("{table}")') if table in self.tables else ()
+            self._columns[table] = frozenset(row[1] for row in found)
+        return self._columns[table]
+
+    def numbers(self, table: str, columns: Sequence[str]) -> dict[str, I64]:
+        """Columns of whole numbers, row by row as stored; ABSENT where the table, the column or a value is missing."""
+        there = self.columns(table)
+        wanted = [name if name in there else None for name in columns]
+        if not any(wanted):
+            return {name: np.empty(0, np.int64) for name in columns}
+        asked = ", ".join(f'CAST(COALESCE("{name}", {ABSENT}) AS INTEGER)' if name else f"{ABSENT}" for name in wanted)
+        parts = [
+            np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(columns)).reshape(-1, len(columns))
+            for rows in self._fetch(f'SELECT {asked} FROM "{table}"')
+        ]
+        whole = np.concatenate(parts) if parts else np.empty((0, len(columns)), np.int64)
+        self.rows += len(whole)
+        return {name: np.ascontiguousarray(whole[:, i]) for i, name in enumerate(columns)}
+
+    def reals(self, table: str, column: str) -> np.ndarray:
+        """A column of numbers, in the order in which `numbers` gives the table; NaN where a value is not there."""
+        if column not in self.columns(table):
+            return np.empty(0, np.float64)
+        return np.array(
+            [value if isinstance(value, (int, float)) else np.nan for (value,) in self._rows(table, [column])],
+            np.float64,
+        )
+
+    def texts(self, table: str, column: str) -> list[str | None]:
+        """A column of texts, in the order in which `numbers` gives the table."""
+        if column not in self.columns(table):
+            return []
+        return [value if isinstance(value, str) else None for (value,) in self._rows(table, [column])]
+
+    def pairs(self, table: str, key: str, value: str) -> list[tuple]:
+        """(key, value) of each row; nothing where one of the columns is not there."""
+        if not {key, value} <= self.columns(table):
+            return []
+        return list(self._rows(table, [key, value]))
+
+    def distinct(self, table: str, column: str) -> list[int]:
+        """The distinct whole numbers of a column."""
+        if column not in self.columns(table):
+            return []
+        rows = chain.from_iterable(self._fetch(f'SELECT DISTINCT "{column}" FROM "{table}"'))
+        return [value for (value,) in rows if isinstance(value, int)]
+
+    def _rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
+        asked = ", ".join(f'"{name}"' for name in columns)
+        return chain.from_iterable(self._fetch(f'SELECT {asked} FROM "{table}"'))
+
+    def _fetch(self, query: str) -> Iterator[list[tuple]]:
+        """The rows of a query, as far as the file is whole."""
+        try:
+            cursor = self._connection.execute(query)
+            while rows := cursor.fetchmany(ROWS_AT_A_TIME):
+                yield rows
+        except sqlite3.DatabaseError as error:
+            self.damage = self.damage or f"the database is damaged ({error})"
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Database]:
+    """The tables of an export, `.sqlite` or `.sqlite.gz`. Raises UnreadableTrace for a file that is neither."""
+    with tempfile.TemporaryDirectory(prefix="gpuprof-") as folder:
+        cut = None
+        plain = path
+        if _starts_with(path, GZIP_MAGIC):
+            plain = Path(folder) / "export.sqlite"
+            cut = _inflate(path, plain)
+        try:
+            database = Database(plain)
+        except sqlite3.DatabaseError as error:
+            why = cut or str(error)
+            raise UnreadableTrace(f"{path} is a damaged SQLite file ({why}): export the report again") from None
+        except OSError as error:
+            raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
+        try:
+            database.damage = cut
+            yield database
+        finally:
+            database.close()
+
+
+def is_sqlite(head: bytes) -> bool:
+    """Whether a file that begins so is a database, compressed or not."""
+    if head.startswith(SQLITE_MAGIC):
+        return True
+    if not head.startswith(GZIP_MAGIC):
+        return False
+    try:
+        return isal_zlib.decompressobj(wbits=31).decompress(head, len(SQLITE_MAGIC)) == SQLITE_MAGIC
+    except INFLATE_ERRORS:
+        return False
+
+
+def _starts_with(path: Path, magic: bytes) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(magic)) == magic
+
+
+def _inflate(path: Path, target: Path) -> str | None:
+    """Unpacks a file as far as it goes; why it ends early, if so."""
+    read = written = 0
+    member = isal_zlib.decompressobj(wbits=31)
+    with path.open("rb") as packed, target.open("wb") as plain:
+        while chunk := packed.read(_CHUNK_BYTES):
+            read += len(chunk)
+            while chunk:
+                try:
+                    text = member.decompress(chunk)
+                except INFLATE_ERRORS:
+                    return DAMAGED
+                plain.write(text)
+                written += len(text)
+                if written > BOMB_BYTES and written > BOMB_RATIO * read:
+                    raise UnreadableTrace(
+                        f"{path} unpacks to more than {BOMB_RATIO} times its size: it is no recording"
+                    )
+                if not member.eof:
+                    break
+                chunk = member.unused_data.lstrip(b"\0")
+                member = isal_zlib.decompressobj(wbits=31) if chunk else member
+    return None if member.eof else CUT

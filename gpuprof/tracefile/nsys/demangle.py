@@ -1,0 +1,51 @@
+"""C++ names as torch.profiler prints them, by the same function of the C++ library.
+
+Nsight Systems prints them in a way of its own (`<unnamed>`, `T1 *`, `(bool)1`), by which the kernels of two recordings
+could not be told to be the same. It also keeps the names as the compiler made them; where the library is not there, its
+own way has to do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+
+LONGEST = 1 << 16
+"""A mangled name longer than this is no name."""
+_LIBRARIES = ("libstdc++.so.6", "libc++abi.so.1", None)
+"""The last is whatever the process has loaded."""
+
+
+def demangled(name: str) -> str | None:
+    """`_Z4gemmv` is `gemm()`; None for what is no such name, or where nothing can tell."""
+    if not name.startswith("_Z") or len(name) > LONGEST:
+        return None
+    function = _library()
+    return function(name) if function else None
+
+
+@cache
+def _library() -> Callable[[str], str | None] | None:
+    for path in _LIBRARIES:
+        try:
+            library = ctypes.CDLL(path)
+            demangle, free = library.__cxa_demangle, library.free
+        except (OSError, AttributeError, TypeError):  # TypeError: Windows takes no None
+            continue
+        demangle.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int)]
+        demangle.restype = ctypes.c_void_p
+        free.argtypes, free.restype = [ctypes.c_void_p], None
+
+        def call(name: str, demangle=demangle, free=free) -> str | None:
+            status = ctypes.c_int()
+            found = demangle(name.encode("utf-8", "replace"), None, None, ctypes.byref(status))
+            if not found:
+                return None
+            try:
+                return ctypes.string_at(found).decode("utf-8", "replace") if status.value == 0 else None
+            finally:
+                free(found)
+
+        return call
+    return None

@@ -1,0 +1,43 @@
+"""Reports of Nsight Systems (`.nsys-rep`, `.qdstrm`), which only its own tools can open: they are exported first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuprof.errors import UnreadableTrace
+
+REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
+EXPORTS = (".sqlite", ".sqlite.gz")
+
+
+def is_report(path: Path, head: bytes) -> bool:
+    """Whether a file, beginning with `head`, is a report that has to be exported first."""
+    return path.name.endswith(REPORTS) or head.startswith(b"QDSTRM")
+
+
+def exported(report: Path) -> tuple[Path, int]:
+    """The SQLite export of a report, and its size: the one beside it if that is as new, else made there.
+
+    Raises UnreadableTrace, one line, where there is no Nsight Systems that can.
+    """
+    from gpuprof.nsight.call import NsysError
+    from gpuprof.nsight.convert import to_sqlite
+
+    beside = report.with_suffix(".sqlite")
+    if beside.exists() and not _is_fresh(beside, report):
+        beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to somebody
+    try:
+        if not _is_fresh(beside, report):
+            to_sqlite(report, beside)
+        return beside, beside.stat().st_size
+    except NsysError as error:
+        raise UnreadableTrace(str(error)) from None
+    except OSError as error:
+        raise UnreadableTrace(f"{beside}: cannot be read ({error.strerror})") from None
+
+
+def _is_fresh(export: Path, report: Path) -> bool:
+    try:
+        return export.is_file() and export.stat().st_mtime >= report.stat().st_mtime
+    except OSError:
+        return False
