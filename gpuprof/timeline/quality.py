@@ -27,7 +27,7 @@ LOST_SHARE = 0.02
 OVERHEAD_SHARE = 0.01
 """Overhead that the profiler reports of itself is told from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
-AT_THE_END = 0.05
+AT_THE_END = 0.02
 """Part of the recording in which the last GPU work must end for what was launched after it to be waiting still."""
 TOUCHING_SHARE = 0.9
 """Steps follow each other; what they leave out is logging and saving, some per cent."""
@@ -168,7 +168,7 @@ def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:
     """Launches after the last one that ran, where the devices were at work up to the recording's end: those wait."""
     if not answered.any():
         return 0
-    ends = [int(table.end_ns.max()) for table in (trace.gpu, trace.calls)]
+    ends = [int(table.end_ns.max()) for table in (trace.gpu, trace.calls, trace.ops) if len(table)]
     if max(ends) - ends[0] > AT_THE_END * whole_ns(trace):
         return 0
     return int(np.sum(begun > begun[answered].max()))
