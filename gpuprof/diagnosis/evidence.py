@@ -7,6 +7,7 @@ import numpy as np
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.model import Evidence
 from gpuprof.replay.graph import Mask
+from gpuprof.timeline.links import around
 from gpuprof.tracefile.model import OP
 
 SHOWN = 3
@@ -53,6 +54,12 @@ def _what(case: Case, node: int, start: float, ns: float) -> str:
     if scope >= 0:
         scope = _outermost(case, scope, start)
         return _named(trace.strings[trace.ops.name[scope]], trace.ops.end_ns[scope] - trace.ops.start_ns[scope], ns)
+    begun = np.array([case.timeline.window[0] + round(start)], np.int64)
+    (outside,) = around(trace, case.timeline.nesting, begun).tolist()  # another thread's, which waits for this one
+    if outside >= 0:
+        return _named(
+            trace.strings[trace.ops.name[outside]], trace.ops.end_ns[outside] - trace.ops.start_ns[outside], ns
+        )
     return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"
 
 

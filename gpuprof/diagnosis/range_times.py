@@ -16,7 +16,7 @@ MOST = 100
 """Names that are told of; programs that number their ranges have a few dozen once the numbers are out."""
 SAMPLED_NS = 1_000_000
 """Ten samples at the usual rate; of less work than this a mean says little."""
-_DIGITS = re.compile(r"\d+")
+_NUMBER = re.compile(r"#?\d+")
 
 
 def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
@@ -24,7 +24,7 @@ def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
     trace, found = timeline.trace, project(timeline)
     ops = trace.ops
     ids, inverse = np.unique(ops.name[found.row], return_inverse=True)
-    names = [_DIGITS.sub("#", trace.strings[i]) for i in ids.tolist()]
+    names = [_NUMBER.sub("#", trace.strings[i]) for i in ids.tolist()]
     numbers = {name: k for k, name in enumerate(dict.fromkeys(names))}
     group = np.array([numbers[name] for name in names], np.int64)[inverse.reshape(-1)] if len(ids) else inverse
     host = np.maximum(ops.end_ns[found.row] - ops.start_ns[found.row], 0)

@@ -20,7 +20,7 @@ from gpuprof.interop.slices import Placement, place, preorder, ranges_apart
 from gpuprof.interop.trace_events import filled, json_text
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, I64, Trace
+from gpuprof.tracefile.model import ANNOTATION, I64
 
 MARK = b'{"exporter":"gpuprof'
 """What every such file begins with."""
@@ -97,7 +97,7 @@ def _gpu_stacks(timeline: Timeline, device: int, frames: _Frames) -> tuple[list[
     rows = rows[trace.gpu.device[rows] == device]
     ns = (trace.gpu.end_ns - trace.gpu.start_ns)[rows].clip(0)
     op = timeline.links.op[rows]
-    path, steps = _paths(trace, timeline.nesting.parent)
+    path, steps = _paths(timeline)
     key = np.where(op >= 0, path[op] if len(path) else -1, -1)
     pairs, inverse = np.unique(np.stack([key, trace.gpu.name[rows]]), axis=1, return_inverse=True)
     weights = np.zeros(pairs.shape[1], np.int64)
@@ -115,13 +115,14 @@ def _gpu_stacks(timeline: Timeline, device: int, frames: _Frames) -> tuple[list[
     return stacks, weights
 
 
-def _paths(trace: Trace, parent: I64) -> tuple[I64, I64]:
+def _paths(timeline: Timeline) -> tuple[I64, I64]:
     """Per op row the number of its path: the names from the outermost op down. Per path its parent, and its name.
 
     The ranges of single steps are left out: they would part what is the same in every step.
     """
+    trace, parent = timeline.trace, timeline.nesting.parent
     ops = trace.ops
-    step = (ops.kind == ANNOTATION) & trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))
+    step = (ops.kind == ANNOTATION) & trace.rows_named(ops.name, timeline.steps.are)
     path = np.full(len(ops), -1, np.int64)
     found: list[I64] = []
     children = np.argsort(parent, kind="stable")

@@ -46,6 +46,10 @@ class Steps:
     def window(self) -> tuple[int, int]:
         return int(self.start_ns[0]), int(self.end_ns[-1])
 
+    def are(self, name: str) -> bool:
+        """Whether a range of this name is a step: `step_3` is, of `step_#`."""
+        return name.startswith("ProfilerStep") or (self.name is not None and _DIGITS.sub("#", name) == self.name)
+
     @property
     def covered_ns(self) -> int:
         return int((self.end_ns - self.start_ns).sum())

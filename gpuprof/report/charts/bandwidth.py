@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report.charts.groups import hover, kernel_groups, largest, left_out, modelled_rows
-from gpuprof.report.charts.recorded import tables_of
+from gpuprof.report.charts.groups import hover, kernel_groups, known_roofline, largest, left_out, modelled_rows
 from gpuprof.report.charts.roofline import ceiling, label, log_axis, points, si
 from gpuprof.report.charts.style import figure
 from gpuprof.report.numbers import duration, share
@@ -23,12 +22,12 @@ def bandwidth(diagnosis: Diagnosis) -> Figure | None:
     """Kernels without matrix work: bytes per second over the bytes that one of them moves.
 
     The ceiling is the memory's rate, and what is left of it for a kernel so small that merely running takes longer.
-    None where the GPU's ceilings are not known, or no such kernel's bytes.
+    None where the GPU's ceilings or the kernels' bytes are not known.
     """
-    tables = tables_of(diagnosis)
-    if tables is None or tables.roofline is None:
+    known = known_roofline(diagnosis)
+    if known is None:
         return None
-    timeline, roof = tables.timeline, tables.roofline
+    timeline, roof = known
     rows = modelled_rows(timeline, roof)
     rows = rows[(roof.work.flops[rows] == 0) & (roof.work.bytes[rows] > 0)]
     groups = kernel_groups(timeline, roof, rows)

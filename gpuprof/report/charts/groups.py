@@ -9,6 +9,8 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.report.charts.recorded import tables_of
 from gpuprof.report.charts.style import plain, text
 from gpuprof.report.names import shown_kernel
 from gpuprof.report.numbers import count, duration, share
@@ -49,6 +51,18 @@ class KernelGroup:
     @property
     def flops_per_s(self) -> float:
         return self.flops / self.ns * 1e9
+
+
+MOSTLY_UNKNOWN = 0.9
+"""Where more than this of the GPU's time is in work that is not known, a chart of the rest would mislead."""
+
+
+def known_roofline(diagnosis: Diagnosis) -> tuple[Timeline, Roofline] | None:
+    """The timeline and its roofline; None where the GPU's ceilings or nearly all kernels' work are not known."""
+    tables = tables_of(diagnosis)
+    if tables is None or tables.roofline is None or tables.roofline.unmodelled_share > MOSTLY_UNKNOWN:
+        return None
+    return tables.timeline, tables.roofline
 
 
 def kernel_groups(timeline: Timeline, roof: Roofline, rows: I64) -> list[KernelGroup]:

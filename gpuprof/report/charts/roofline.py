@@ -14,11 +14,11 @@ from gpuprof.report.charts.groups import (
     diameters,
     hover,
     kernel_groups,
+    known_roofline,
     largest,
     left_out,
     modelled_rows,
 )
-from gpuprof.report.charts.recorded import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted
 from gpuprof.report.numbers import share
 from gpuprof.report.palette import CATEGORY_PAINTS, Paint
@@ -40,12 +40,12 @@ LEFT = {"xanchor": "right", "yanchor": "bottom", "xshift": -6, "yshift": -6}
 def roofline(diagnosis: Diagnosis) -> Figure | None:
     """Matrix products and attention: FLOP/s over FLOP per byte, under the ceilings of the GPU.
 
-    None where the GPU's ceilings are not known, or no kernel's FLOPs. Kernels that do none are in `bandwidth`.
+    None where the GPU's ceilings or the kernels' FLOPs are not known. Kernels that do none are in `bandwidth`.
     """
-    tables = tables_of(diagnosis)
-    if tables is None or tables.roofline is None:
+    known = known_roofline(diagnosis)
+    if known is None:
         return None
-    timeline, roof = tables.timeline, tables.roofline
+    timeline, roof = known
     rows = modelled_rows(timeline, roof)
     rows = rows[(roof.work.flops[rows] > 0) & (roof.work.bytes[rows] > 0)]
     groups = kernel_groups(timeline, roof, rows)

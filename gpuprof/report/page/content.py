@@ -13,12 +13,14 @@ from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
 from gpuprof.report import fixes, run_words, stepbar, words
+from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
 
 KERNELS = 12
+RANGES = 12
 """Rows of the table that stands in for the interactive one."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
@@ -331,4 +333,38 @@ def lacks(diagnosis: Diagnosis) -> list[str]:
         found.append(f"No predictions: {escape(diagnosis.replay.reason)}.")
     if diagnosis.kernels is not None and diagnosis.roofline is None:
         found.append("No roofline: the ceilings of this GPU are not known.")
+    elif diagnosis.roofline is not None and known_roofline(diagnosis) is None:
+        found.append("No roofline: this recording does not tell the kernels' FLOPs and bytes.")
     return found
+
+
+def ranges(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """The user's ranges but for the steps themselves, a step: host time, and what the GPU did for them."""
+    steps = diagnosis.steps.count if diagnosis.steps else 1
+    own = (diagnosis.steps.name if diagnosis.steps else None, "ProfilerStep#")
+    named = [one for one in diagnosis.ranges if one.name not in own]
+    return [
+        (
+            shown(one.name, 80),
+            count(round(one.count / steps, 1)),
+            duration(one.ns / steps),
+            duration(one.busy_ns / steps) if one.launches else "–",
+            count(round(one.launches / steps, 1)),
+        )
+        for one in named[:RANGES]
+    ]
+
+
+def activity(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """What the GPU's counters showed while the work of each phase ran."""
+    return [
+        (
+            one.phase,
+            duration(one.busy_ns / (diagnosis.steps.count if diagnosis.steps else 1)),
+            *(
+                "–" if value is None else f"{value:.0f} %"
+                for value in (one.sm_percent, one.tensor_percent, one.dram_percent)
+            ),
+        )
+        for one in diagnosis.activity or ()
+    ]

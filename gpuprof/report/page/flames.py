@@ -98,10 +98,9 @@ def _op_paths(timeline: Timeline, scope: I64, texts: Texts) -> tuple[Paths, I64]
     """
     trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
-    step = timeline.steps.name
 
     def telling(text: str) -> bool:
-        return not (text.startswith((_ENGINE, _MODULE, "ProfilerStep")) or text == step)
+        return not (text.startswith((_ENGINE, _MODULE)) or timeline.steps.are(text))
 
     keep = trace.rows_named(ops.name, telling)
     keep &= (ops.kind == OP) | ~trace.rows_named(ops.name, lambda text: "ProfilerStep" in text)
