@@ -14,6 +14,9 @@ clock, `unix_ns` moments since 1970.
         telemetry.jsonl      power, clocks, load, a few times a second
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
+        nsys.sqlite          with --nsys, of all ranks: what Nsight Systems recorded, without environment and arguments
+        nsys.nsys-rep        its own report, which keeps them (nsys.qdstrm where nsys could not finish it)
+        nsys.log             what nsys printed
         gpuprof.log          what gpuprof did, and what it failed to do
 
 What each key means, and in which unit, is in record/schema/run-1.json; in short:
@@ -22,10 +25,10 @@ manifest.json: schema, gpuprof (version), status (running | finished | failed | 
 ended (unix_ns; ended null while running), command (redacted; null for a Recorder), cwd, python, options, variables,
 exit{code, signal}|null, host{cpus, memory_bytes, platform}|null.
 
-rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, packages{name: version},
-step_source (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps,
-unix_ns (its begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed),
-windows[{window: trace|stacks|memory, file, first_step, steps, shapes, stacks, memory, bytes, stop_ns}], notes[str]
+rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, packages{name: version}, step_source
+(recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps, unix_ns (its
+begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed), windows[{window:
+trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns}], notes[str]
 (what the user should know: a profiler of their own was active, shapes left out ...). Once the run has settled also:
 gpu{index, uuid, name, memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch tells it,
 without the prefix GPU-), steps_total (what the training said it would take)|null, and what could be found of model{},
@@ -66,13 +69,19 @@ PARTIAL = ".partial"
 RUN_VARIABLE = "GPUPROF_RUN"
 """Environment variable that tells the processes of a run where its folder is."""
 
-WINDOWS = ("trace", "stacks", "memory")
+NSYS = "nsys"
+"""The window of Nsight Systems, which records instead of torch.profiler; also its files' name without ending."""
+NSYS_EXPORT = f"{NSYS}.sqlite"
+NSYS_LOG = f"{NSYS}.log"
+
+_KINETO_WINDOWS = ("trace", "stacks", "memory")
+WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
 STAGES = ("settle", "baseline_free", "baseline_sync", "warmup", *WINDOWS, "after")
 """What a step was used for, in the order in which a run goes through them."""
 
 
-WINDOW_FILE = r"(" + "|".join(WINDOWS) + r")\.rank\d+\.json"
+WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"
 """Pattern of the name of a window's trace that is whole, and not compressed yet."""
 
 

@@ -39,7 +39,7 @@ def main(run: str, niced: str, diagnose: str) -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if niced:
         _stay_out_of_the_way()
-    if diagnose:
+    if diagnose and _try(folder, "Nsight Systems' report is not read yet", lambda: export_report(folder)):
         diagnosis = _try(folder, "the recording is not diagnosed yet", lambda: show_verdict(folder))
         if diagnosis is not None:
             _try(folder, "the report is not drawn yet", lambda: draw_report(folder, diagnosis))
@@ -66,6 +66,25 @@ def _stay_out_of_the_way() -> None:
     # Where memory runs out, this goes first, not the training.
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+# -- Nsight Systems
+
+
+def export_report(folder: Path) -> bool:
+    """Makes SQLite of the report of Nsight Systems, if the run has one. True: what there is can be diagnosed."""
+    from gpuprof.nsight.convert import KEEPS_ENVIRONMENT, REPORTS, export_in
+
+    options = (runfile.read_json(folder / runfile.MANIFEST) or {}).get("options")
+    if not isinstance(options, dict) or not options.get("nsys"):
+        return True
+    for ending in REPORTS:
+        report = folder / f"{runfile.NSYS}{ending}"
+        if report.is_file():
+            report.chmod(0o600)
+            tell(f"{report.name} {KEEPS_ENVIRONMENT}")
+    export_in(folder, runfile.NSYS)
+    return True
 
 
 # -- the verdict

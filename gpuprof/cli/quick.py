@@ -14,13 +14,14 @@ MAY_BE_ALONE = {"--stacks": 2, "--memory": 2}
 """Of these, the ones that mean something without a number."""
 FLAGS = {
     "--shapes": True, "--no-shapes": False, "--nvtx": True, "--stop": True, "--report": True, "--no-report": False,
+    "--nsys": True, "--gpu-metrics": True,
 }  # fmt: skip
-NAMES = {"--no-shapes": "shapes", "--no-report": "report"}
+NAMES = {"--no-shapes": "shapes", "--no-report": "report", "--gpu-metrics": "gpu_metrics"}
 LARGEST = 100_000
 
 DEFAULTS: dict[str, object] = {
     "settle": None, "baseline": None, "steps": 3, "stacks": 0, "memory": 0, "shapes": True, "ranks": None,
-    "nvtx": False, "modules": 1, "stop": False, "report": True,
+    "nvtx": False, "modules": 1, "stop": False, "report": True, "nsys": False, "gpu_metrics": False,
 }  # fmt: skip
 """The options as the training process reads them; None leaves the choice to it."""
 

@@ -13,6 +13,8 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     import click
 
+    from gpuprof.record.supervise import Around
+
 
 def run(request: quick.Request) -> int:
     """Runs the target; its exit code, and its signal by dying of it. Raises GpuprofError before it has started."""
@@ -21,12 +23,44 @@ def run(request: quick.Request) -> int:
     from gpuprof.record.command import CannotStart, resolve
     from gpuprof.record.supervise import end_as, supervise
 
+    around = _around(request.options)
     try:
         target = resolve(request.words, request.module, sys.executable, has_torch)
-        status = supervise(target, request.options, request.out, closing_command)
+        status = supervise(target, request.options, request.out, closing_command, around)
     except CannotStart as error:
         raise GpuprofError(str(error)) from None
     return end_as(status)
+
+
+def _around(options: dict[str, object]) -> Around | None:
+    """What runs the target under Nsight Systems, if that is asked for. Raises GpuprofError."""
+    if not options["nsys"]:
+        if options["gpu_metrics"]:
+            raise GpuprofError("--gpu-metrics: Nsight Systems samples them: say --nsys too")
+        return None
+    for name in ("stacks", "memory"):
+        if options[name]:
+            raise GpuprofError(
+                f"--{name} is recorded by torch.profiler, for which --nsys leaves no room: leave one of the two out"
+            )
+    from gpuprof.nsight.call import NsysError
+    from gpuprof.nsight.find import find
+    from gpuprof.nsight.profile import profile_command, profile_help, why_no_metrics
+    from gpuprof.record.supervise import tell
+
+    try:
+        nsys = find()
+        help_text = profile_help(nsys)
+        why = why_no_metrics(nsys, help_text) if options["gpu_metrics"] else None
+        if why is not None:
+            tell(f"the GPU's counters are left out: {why}")
+            options["gpu_metrics"] = False
+        metrics = bool(options["gpu_metrics"])
+        profile_command(nsys, help_text, Path(), metrics)
+    except NsysError as error:
+        raise GpuprofError(f"{error}. Without --nsys, gpuprof trace records with torch.profiler") from None
+    tell(f"Nsight Systems {nsys.version_text}: {nsys.path}")
+    return lambda report, command: [*profile_command(nsys, help_text, report, metrics), *command]
 
 
 def has_torch() -> bool:
@@ -94,6 +128,8 @@ def _command() -> click.Command:
     @click.option("--modules", type=click.IntRange(0, quick.LARGEST), default=1, metavar="LEVELS",
                   help="Mark modules so many levels deep (1).")  # fmt: skip
     @click.option("--nvtx", is_flag=True, help="Emit NVTX ranges even if no tool listens.")
+    @click.option("--nsys", is_flag=True, help="Record with Nsight Systems in place of torch.profiler.")
+    @click.option("--gpu-metrics", is_flag=True, help="With --nsys: sample the GPU's counters too.")
     @click.option("--stop", is_flag=True, help="End the training once the recording is done.")
     @click.option("--report/--no-report", default=True, help="Write report.html into the run's folder (yes).")
     @click.option("--out", metavar="DIR", help="The run's folder, new or empty (gpuprof-runs/DATE_NAME).")

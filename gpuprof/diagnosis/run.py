@@ -20,7 +20,7 @@ from gpuprof.diagnosis.model import (
     Throughput,
     Work,
 )
-from gpuprof.runfile import LOG, STAGES
+from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.tracefile.model import ABSENT, I64
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
 
@@ -140,7 +140,7 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
             f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step();"
             f" {LOG} in the folder says what gpuprof saw."
         )
-    elif last in ("trace", "stacks", "memory", "after"):
+    elif last in (*WINDOWS, "after"):
         text = (
             f"This run has no trace: {_ended(folder)} after {_so_far(run)}, and what was recorded was not written or"
             f" is gone. {LOG} in the folder says why; record again."
@@ -159,6 +159,7 @@ _STAGE_NAMES = {
     "baseline_sync": "baseline",
     "warmup": "profiler's warm-up",
     "trace": "recording",
+    NSYS: "recording",
 }
 
 
@@ -204,8 +205,8 @@ def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
 def _traced(folder: RunFolder) -> I64:
     """Rows of the steps in the recorded window."""
     steps = folder.steps
-    rows = steps.rows("trace", folder.rank)
-    window = next((w for w in folder.own.windows if w.window == "trace"), None)
+    rows = steps.rows(folder.window, folder.rank)
+    window = next((w for w in folder.own.windows if w.window == folder.window), None)
     if not len(rows) and window and window.first_step is not None and window.steps:
         inside = (steps.step >= window.first_step) & (steps.step < window.first_step + window.steps)
         rows = np.flatnonzero(inside & (steps.rank == folder.rank))

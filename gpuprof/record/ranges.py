@@ -28,6 +28,13 @@ class Ranges:
         self._kineto = on
         self.listening = on or self._nvtx is not None
 
+    def emit(self, nvtx: Any) -> None:
+        """Who is written to as NVTX from now on, None for nobody; the range of the step at hand ends."""
+        if self._nvtx is not None and self._step is not None:
+            self._nvtx.end(self._step)
+        self._nvtx, self._step = nvtx, None
+        self.listening = self._kineto or nvtx is not None
+
     def open(self, name: str) -> Callable[[], None] | None:
         """Begins a range on this thread and returns what ends it; None where nobody listens."""
         if not self.listening:

@@ -35,10 +35,10 @@ class Plan:
     stacks: int = 0
     memory: int = 0
 
-    def stages(self) -> list[tuple[str, int]]:
-        """(stage, steps) without those that have none."""
+    def stages(self, first_window: str = "trace") -> list[tuple[str, int]]:
+        """(stage, steps) without those that have none. first_window: the stage of the steps in `trace`."""
         later = [(name, n) for name in ("stacks", "memory") if (n := getattr(self, name))]
-        windows = [("warmup", self.warm_up), ("trace", self.trace)] if self.trace else []
+        windows = [("warmup", self.warm_up), (first_window, self.trace)] if self.trace else []
         for window in later:
             windows += [("warmup", 1), window]
         stages = [

@@ -155,10 +155,14 @@ def _killer(pid: int) -> Callable[[], None]:
 
 
 class Post:
-    """Collects what came, and delivers it once it is known whether the target has it."""
+    """Collects what came, and delivers it once it is known whether the target has it.
 
-    def __init__(self, guard: Guard) -> None:
-        self._guard = guard
+    apart: the target leads a group of its own, and has nothing but what is passed on: what came to our whole group
+    goes to its whole group, as a Ctrl-C must, for a shell script say and the training that it runs.
+    """
+
+    def __init__(self, guard: Guard, *, apart: bool = False) -> None:
+        self._guard, self._apart = guard, apart
         self._came: dict[int, int] = {}
         self._due: float | None = None
         self._early: dict[int, float] = {}
@@ -180,22 +184,25 @@ class Post:
             return []
         came, self._came, self._due = self._came, {}, None
         seen = self._guard.received()
-        passed_on = [n for n, code in came.items() if not self._had(n, code, seen, now)]
+        to_all = [n for n, code in came.items() if self._came_to_all(n, code, seen, now)]
+        passed_on = [n for n in came if n not in to_all]
         for number in (seen or frozenset()) - came.keys():
             self._early[number] = now  # the guard was first: ours is still to come
-        _send(target, passed_on)
+        _send(os.kill, target, passed_on)
+        if self._apart:
+            _send(os.killpg, target, to_all)
         return passed_on
 
-    def _had(self, number: int, code: int, seen: frozenset[int] | None, now: float) -> bool:
+    def _came_to_all(self, number: int, code: int, seen: frozenset[int] | None, now: float) -> bool:
         if seen is None:
             return code == _KERNEL
         return number in seen or now - self._early.pop(number, -_EARLY_S) < _EARLY_S
 
 
-def _send(target: int, numbers: Iterable[int]) -> None:
+def _send(send: Callable[[int, int], None], target: int, numbers: Iterable[int]) -> None:
     for number in numbers:
         try:
-            os.kill(target, number)
+            send(target, number)
         except OSError:  # it ended meanwhile, or is no longer ours to signal (sudo)
             pass
 

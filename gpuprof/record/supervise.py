@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import runfile
+from .apart import Apart
 from .command import CannotStart, Target
 from .folder import make_folder, point_latest
 from .signals import OURS, RESTORED, Guard, Post, die_of
@@ -28,6 +29,10 @@ TELEMETRY_AFTER_NS = 500_000_000
 starts beside those is in nobody's timing."""
 PATIENCE_S = 3.0
 """Seconds after the target's end without a word from us."""
+REPORT_S = 300.0
+"""Seconds that Nsight Systems gets to write its report after the target's end."""
+SOON_S = 0.02
+"""Between two looks for a target that somebody else starts."""
 FRESH_S = 10.0
 """A verdict that was printed so short a time ago is still on the screen."""
 VERDICT = "verdict.txt"
@@ -48,10 +53,17 @@ _RANK = r"rank(\d+)\.json"
 
 Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
 """(run folder, whether the training still runs, whether to diagnose) → the command and environment that do it."""
+Around = Callable[[Path, "list[str]"], "list[str]"]
+"""(report without its ending, command) → the command that runs that command under Nsight Systems."""
 
 
-def supervise(target: Target, options: dict[str, Any], out: str | None, closing: Closing) -> int:
-    """Runs the target and returns its exit code, or its signal below zero. Raises CannotStart before it started."""
+def supervise(
+    target: Target, options: dict[str, Any], out: str | None, closing: Closing, around: Around | None = None
+) -> int:
+    """Runs the target, with something around it if that is given. Returns its exit code, or its signal below zero.
+
+    Raises CannotStart before it started.
+    """
     for note in target.notes:
         tell(note)
     _fill_standard_descriptors()
@@ -59,7 +71,7 @@ def supervise(target: Target, options: dict[str, Any], out: str | None, closing:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
     try:
-        run = _Run(target, options, out, closing)
+        run = _Run(target, options, out, closing, around)
         status = run.start_and_wait(before)
     finally:
         while signal.sigtimedwait(OURS, 0) is not None:  # came for a target that is no more
@@ -111,8 +123,10 @@ def environment(folder: Path | None) -> dict[str, str]:
 
 
 class _Run:
-    def __init__(self, target: Target, options: dict[str, Any], out: str | None, closing: Closing) -> None:
-        self._target, self._options, self._closing = target, options, closing
+    def __init__(
+        self, target: Target, options: dict[str, Any], out: str | None, closing: Closing, around: Around | None
+    ) -> None:
+        self._target, self._options, self._closing, self._around = target, options, closing, around
         self._began_ns = time.time_ns()
         self._manifest: dict[str, Any] = {
             "schema": runfile.SCHEMA, "gpuprof": None, "status": "running", "started": self._began_ns, "ended": None,
@@ -127,6 +141,7 @@ class _Run:
         self._telemetry: Any = None
         self._closed = False
         self._told_to_end = False
+        self._apart: Apart | None = None
 
     def _make(self, stem: str, out: str | None) -> Path | None:
         """The folder with its manifest, here or where else there is room; None if nowhere."""
@@ -177,7 +192,7 @@ class _Run:
             self._describe()
         except Exception as error:
             self._log(f"describing the run: {type(error).__name__}: {error}")
-        status = self._wait(pid, guard)
+        status = self._wait(pid, guard) if self._apart is None else self._wait_apart(self._apart, pid, guard, mask)
         guard.dismiss()
         ended = time.time()
         if self._telemetry is not None:
@@ -196,8 +211,80 @@ class _Run:
             _remove(self._folder)
 
     def _start(self, mask: set[Any]) -> int:
+        if self._around is not None and self._folder is not None:
+            return self._start_around(self._around, self._folder, mask)
         argv = list(self._target.argv)
         return os.posix_spawnp(argv[0], argv, environment(self._folder), setsigmask=mask, setsigdef=RESTORED)
+
+    def _start_around(self, around: Around, folder: Path, mask: set[Any]) -> int:
+        """Starts Nsight Systems, which is to start the target; it has a log for its words, and a group of its own, so
+        that a Ctrl-C reaches the target once, by us."""
+        self._apart = Apart()
+        argv = around(folder / runfile.NSYS, self._apart.command(self._target.argv))
+        log = str(folder / runfile.NSYS_LOG)
+        files = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        return os.posix_spawnp(
+            argv[0], argv, environment(folder), file_actions=files, setpgroup=0, setsigmask=mask, setsigdef=RESTORED
+        )
+
+    def _wait_apart(self, apart: Apart, nsys: int, guard: Guard, mask: set[Any]) -> int:
+        """Waits for a target that Nsight Systems runs, and for its report."""
+        post = Post(guard, apart=True)
+        watched, told, left, deadline = False, False, None, None
+        while True:
+            tick = TICK_S if watched else SOON_S
+            info = signal.sigtimedwait(OURS, tick if apart.pid is None else post.patience(tick))
+            if info is not None and info.si_signo != signal.SIGCHLD:
+                self._told_to_end = self._told_to_end or info.si_signo in ENDING
+                post.came(info.si_signo, info.si_code)
+            apart.listen(0.0)
+            if apart.pid and not watched:
+                watched = True
+                guard.watch(apart.pid)
+            if left is None:
+                ended, status = _reap(nsys)
+                left = status if ended else None
+            if left is not None:
+                apart.listen(SOON_S)
+                if not apart.is_answered and not self._told_to_end:
+                    return self._start_without(apart, guard, mask)
+                if apart.status is not None or apart.is_closed or not apart.is_answered:
+                    apart.close()
+                    return left if apart.status is None else apart.status
+            elif apart.status is not None:
+                now = time.monotonic()
+                deadline = deadline or now + REPORT_S
+                if not told and now > deadline - REPORT_S + PATIENCE_S:
+                    told = True
+                    tell("the training has ended; Nsight Systems writes its report (Ctrl-C does without)")
+                if now > deadline:
+                    tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s: it is ended")
+                    os.killpg(nsys, signal.SIGKILL)
+            # Once the target has ended, who wants the end wants that of nsys.
+            whom = apart.pid if apart.status is None else nsys if left is None else None
+            if whom:
+                post.deliver(whom)
+            if info is None:
+                self._look_safely()
+
+    def _start_without(self, apart: Apart, guard: Guard, mask: set[Any]) -> int:
+        """Nsight Systems ended before it had started the target: that runs all the same."""
+        assert self._folder is not None
+        tell(
+            f"Nsight Systems did not start the target ({_last_line(self._folder / runfile.NSYS_LOG)}): it runs without"
+        )
+        apart.take_back()
+        self._apart = self._around = None
+        self._manifest["options"] = self._options = self._options | {"nsys": False, "gpu_metrics": False}
+        self._write_manifest(self._folder)
+        pid = self._start(mask)
+        guard.watch(pid)
+        _let_go()
+        return self._wait(pid, guard)
 
     def _wait(self, pid: int, guard: Guard) -> int:
         post = Post(guard)
@@ -212,12 +299,15 @@ class _Run:
                 post.came(info.si_signo, info.si_code)
             post.deliver(pid)
             if info is None:
-                try:
-                    self._look()
-                except Exception as error:
-                    self._log(f"looking after the run: {type(error).__name__}: {error}")
+                self._look_safely()
 
     # -- while it runs
+
+    def _look_safely(self) -> None:
+        try:
+            self._look()
+        except Exception as error:
+            self._log(f"looking after the run: {type(error).__name__}: {error}")
 
     def _look(self) -> None:
         """Once a tick: what is new in the folder, and what is left to do."""
@@ -310,7 +400,7 @@ class _Run:
     def _finish_closing(self, ranks: list[dict[str, Any]]) -> None:
         """Waits for what reads the recording; starts it if the target ended too early for that."""
         assert self._folder is not None
-        if not self._closed and self._window_closed(ranks):
+        if not self._closed and (self._window_closed(ranks) or _was_captured(ranks)):
             self._closer = self._close(running=False, diagnose=True)
         if not self._await_closing():
             return
@@ -389,6 +479,21 @@ def _reap(pid: int) -> tuple[bool, int]:
     except ChildProcessError:  # somebody else has reaped it: we were started with SIGCHLD ignored
         return True, 0
     return found == pid, os.waitstatus_to_exitcode(status) if found == pid else 0
+
+
+def _was_captured(ranks: list[dict[str, Any]]) -> bool:
+    """Whether Nsight Systems has recorded steps; its report is read when the run has ended."""
+    windows = [window for rank in ranks for window in rank.get("windows") or ()]
+    return any(isinstance(window, dict) and window.get("window") == runfile.NSYS for window in windows)
+
+
+def _last_line(path: Path) -> str:
+    """The last words of a log, for a message of one line."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        lines = []
+    return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it said nothing")
 
 
 def _fill_standard_descriptors() -> None:

@@ -56,17 +56,34 @@ def read_recording(path: str | os.PathLike[str], progress: Progress | None = Non
 
 
 def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> Recording | None:
-    """An export of Nsight Systems and a trace of torch.profiler, given together; None where the paths are not that.
+    """A recording of Nsight Systems and one of torch.profiler, given together as files or runs; None where the paths
+    are not that.
 
     Raises UnreadableTrace as `read_trace` does.
     """
-    exports = [path for path in paths if processes_in(split_process(Path(path))[0])]
-    if len(paths) != 2 or len(exports) != 1:
+    if len(paths) != 2:
         return None
-    (other,) = (path for path in paths if path is not exports[0])
-    run = run_of(other)
-    named = run.trace if run is not None and run.trace is not None else other
-    return Recording(read_trace(exports[0], progress), run, named=read_trace(named, progress))
+    sides = [_side(Path(path)) for path in paths]
+    if {kind for kind, _, _ in sides} != {"nsys", "kineto"}:
+        return None
+    (_, export, run), (_, text, other) = sorted(sides, key=lambda side: side[0] != "nsys")
+    assert export is not None
+    assert text is not None
+    return Recording(read_trace(export, progress), run or other, named=read_trace(text, progress))
+
+
+def _side(path: Path) -> tuple[str | None, Path | None, RunFolder | None]:
+    """(nsys | kineto | None for neither or both, the recording, the run that it is of)."""
+    run = run_of(path)
+    if run is not None:
+        if (run.nsys is None) == (run.trace is None):
+            return None, None, run
+        return ("nsys", run.nsys, run) if run.trace is None else ("kineto", run.trace, run)
+    try:
+        is_file = path.is_file() or split_process(path)[1] is not None
+    except (OSError, ValueError):  # a name that cannot be one
+        is_file = False
+    return ("nsys" if processes_in(split_process(path)[0]) else "kineto") if is_file else None, path, None
 
 
 def run_of(path: str | os.PathLike[str]) -> RunFolder | None:

@@ -164,6 +164,14 @@ class RunFolder:
     """Files that are there and say nothing."""
 
     @property
+    def window(self) -> str:
+        """The window, and so the stage, of the recording whose times count: that of Nsight Systems if there is one."""
+        here = self.nsys is not None and any(window.window == runfile.NSYS for window in self.own.windows)
+        return (
+            runfile.NSYS if here or (self.trace is None and len(self.steps.rows(runfile.NSYS, self.rank))) else "trace"
+        )
+
+    @property
     def own(self) -> Rank:
         """What the diagnosed rank says of itself."""
         return next((rank for rank in self.ranks if rank.rank == self.rank), Rank(self.rank))

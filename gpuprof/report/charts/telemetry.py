@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof import runfile
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.report.charts.style import QUIET, figure, painted, text
 from gpuprof.report.charts.thin import extremes
@@ -163,7 +162,7 @@ def _throttled(folder: RunFolder) -> tuple[list[tuple[int, int]], str]:
 def _recorded(folder: RunFolder) -> tuple[int, int] | None:
     """Begin and end [unix ns] of the recorded steps; None where they are not known."""
     steps = folder.steps
-    rows = steps.rows(runfile.WINDOWS[0], folder.rank)
+    rows = steps.rows(folder.window, folder.rank)
     rows = rows[steps.unix_ns[rows] != ABSENT]
     if not len(rows):
         return None

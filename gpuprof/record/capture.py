@@ -1,0 +1,91 @@
+"""A window of steps under Nsight Systems, which was started around the process and waits to be told when to record."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from ..runfile import NSYS, NSYS_EXPORT
+from .ranges import Ranges, find_nvtx
+from .schedule import WINDOW_S
+from .timing import synchronise
+
+
+class Capture:
+    """Lets nsys record some steps of the calling thread. Used as a `Window` is.
+
+    The device is idle when the capture begins and when it ends: or kernels of steps before would be in it without
+    their launches, and the last step's kernels would be cut off.
+    """
+
+    busy = False
+    """No profiler of torch runs for us here."""
+
+    def __init__(self, first_step: int, warm_up: int, steps: int, ranges: Ranges, devices: list[int]) -> None:
+        self.name, self.first_step, self.steps = NSYS, first_step + warm_up, steps
+        self.result: dict[str, Any] | None = None
+        """What rank<N>.json says of the window once it is closed."""
+        self.active = False
+        """Whether steps are being recorded (not warming up)."""
+        self._warm_up, self._ranges, self._devices = warm_up, ranges, devices
+        self._begun_s = 0.0
+
+    def start(self) -> None:
+        """Begins to warm up."""
+        if self._warm_up == 0:
+            self._begin()
+
+    def step(self, ended: int) -> bool:
+        """A step has ended; returns whether the window is closed now."""
+        if not self.active:
+            if ended + 1 >= self.first_step:
+                self._begin()
+            return False
+        if time.monotonic() - self._begun_s > WINDOW_S:
+            self.steps = ended - self.first_step + 1
+        if ended < self.first_step + self.steps - 1:
+            return False
+        self._end()
+        return True
+
+    def stop(self, ended: int) -> None:
+        """Closes the window before its time, keeping the whole steps that it has."""
+        if self.result is None and self.active:
+            self.steps = max(0, ended - self.first_step + 1)
+            self._end()
+
+    def _begin(self) -> None:
+        synchronise(self._devices)
+        runtime = cuda_runtime()
+        if runtime is not None:
+            runtime.cudaProfilerStart()
+        # Only now: what NVTX is told of domains and names before the capture would not be in it.
+        self._ranges.emit(find_nvtx())
+        self.active, self._begun_s = True, time.monotonic()
+
+    def _end(self) -> None:
+        self._ranges.emit(None)  # ends the range of the last step before anything else is waited for
+        synchronise(self._devices)
+        begun = time.perf_counter_ns()
+        runtime = cuda_runtime()
+        if runtime is not None:
+            runtime.cudaProfilerStop()
+        self.active = False
+        self.result = {
+            "window": NSYS,
+            "file": NSYS_EXPORT,
+            "first_step": self.first_step,
+            "steps": self.steps,
+            "shapes": False,
+            "stacks": False,
+            "memory": False,
+            "bytes": None,
+            "stop_ns": time.perf_counter_ns() - begun,
+        }
+
+
+def cuda_runtime() -> Any:
+    """CUDA's runtime, which tells nsys when to record; None in a process that does not compute on a GPU."""
+    import torch
+
+    return torch.cuda.cudart() if torch.cuda.is_initialized() else None
