@@ -70,7 +70,7 @@ def read_plainly(path: Path) -> int:
 def repeat(path: Path, rows: int) -> int:
     """Repeats what an export recorded until it holds so many rows; how many it holds then."""
     file = sqlite3.connect(path)
-    columns = {table: [row[1] for row in file.execute(f"PRAGMA table_info({table})")] for table in TABLES}
+    columns = {table: [str(row[1]) for row in file.execute(f"PRAGMA table_info({table})")] for table in TABLES}
     once = sum(file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)
     low, high, ids = file.execute(
         "SELECT min(start), max(end), max(correlationId) + 1 FROM CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -87,10 +87,8 @@ def repeat(path: Path, rows: int) -> int:
             }
             if table == "NVTX_EVENTS":
                 moved["text"] = f"CASE WHEN rowid % 3 THEN text ELSE text || ', op_id = ' || (rowid + {k * 10**6}) END"
-            file.execute(
-                f"INSERT INTO {table} SELECT {', '.join(moved.get(name, name) for name in columns[table])}"
-                f" FROM once_{table}"
-            )
+            chosen = ", ".join(moved.get(name, name) for name in columns[table])
+            file.execute(f"INSERT INTO {table} SELECT {chosen} FROM once_{table}")
     file.commit()
     file.close()
     return once * (rows // once + 1)

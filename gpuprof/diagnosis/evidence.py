@@ -50,17 +50,20 @@ def _what(case: Case, node: int, start: float, ns: float) -> str:
     scope, call = int(graph.scope[node]), int(graph.call[node])
     if graph.on_gpu[node]:
         row = int(graph.gpu_row[node])
-        return _named(trace.strings[trace.gpu.name[row]], trace.gpu.end_ns[row] - trace.gpu.start_ns[row], ns)
+        return _named(trace.strings[trace.gpu.name[row]], int(trace.gpu.end_ns[row] - trace.gpu.start_ns[row]), ns)
     if scope >= 0:
         scope = _outermost(case, scope, start)
-        return _named(trace.strings[trace.ops.name[scope]], trace.ops.end_ns[scope] - trace.ops.start_ns[scope], ns)
+        return _op_named(case, scope, ns)
     begun = np.array([case.timeline.window[0] + round(start)], np.int64)
     (outside,) = around(trace, case.timeline.nesting, begun).tolist()  # another thread's, which waits for this one
     if outside >= 0:
-        return _named(
-            trace.strings[trace.ops.name[outside]], trace.ops.end_ns[outside] - trace.ops.start_ns[outside], ns
-        )
+        return _op_named(case, int(outside), ns)
     return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"
+
+
+def _op_named(case: Case, op: int, ns: float) -> str:
+    ops = case.trace.ops
+    return _named(case.trace.strings[ops.name[op]], int(ops.end_ns[op] - ops.start_ns[op]), ns)
 
 
 def _named(name: str, own_ns: float, ns: float) -> str:

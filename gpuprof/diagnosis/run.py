@@ -57,6 +57,8 @@ class RunFacts:
     run: Run
     unprofiled: StepTime | None
     issues: tuple[Issue, ...]
+    under_nsys: bool
+    """Whether it was timed while Nsight Systems waited in the process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +118,13 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         notes=folder.own.notes,
     )  # fmt: skip
     issues = (
+        *_waiting_issue(folder, unprofiled),
         *_baseline_issues(run, free, sync, unprofiled),
         *_after_issues(found["free"], found["after"]),
         *_throttling(run.telemetry),
         *_run_issues(folder, run),
     )
-    return RunFacts(run, unprofiled, issues)
+    return RunFacts(run, unprofiled, issues, under_nsys=folder.window == NSYS)
 
 
 def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
@@ -395,6 +398,16 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
             "info",
             f"An unprofiled step takes {_ms(told.free_ns)} in the middle but {_ms(mean)} on average: some steps hold"
             " an evaluation, a checkpoint, or a wait for input.",
+        )
+
+
+def _waiting_issue(folder: RunFolder, unprofiled: StepTime | None) -> Iterator[Issue]:
+    if folder.window == NSYS and unprofiled:
+        yield Issue(
+            "baseline_under_nsys",
+            "info",
+            "The unprofiled steps were timed while Nsight Systems waited in the process, where launch-bound steps take"
+            " 0 to 15 % longer than without it. Those of a run without --nsys are timed alone.",
         )
 
 

@@ -39,14 +39,16 @@ def pair(timed: Timeline, named: Timeline) -> Pairing | None:
     own, others = (_sequences(timeline, numbers) for timeline in (timed, named))
     placed: list[_Placed] = []
     in_order = by_name = 0
-    for mine in own:
+    for step, mine in enumerate(own):
         if not others:
             break
         names = mine.names[mine.kernel]
-        alike = next((other for other in others if np.array_equal(other.names[other.kernel], names)), None)
+        # The step of the same number first: two of one length need not be alike in what the kernels' names do not tell.
+        in_turn = [*others[step : step + 1], *others]
+        alike = next((other for other in in_turn if np.array_equal(other.names[other.kernel], names)), None)
         other = alike or min(others, key=lambda other: abs(len(other.rows) - len(mine.rows)))
         at, to = _nth_of_name(mine.names, other.names)
-        placed += _place(timed, named, mine, other, mine.rows[at], other.rows[to])
+        placed += _place(timed, named, (mine, step), other, mine.rows[at], other.rows[to])
         in_order += len(names) if alike else 0
         by_name += len(at) if alike is None else int((~mine.kernel[at]).sum())
     launches = sum(len(mine.rows) for mine in own)
@@ -100,14 +102,18 @@ class _Placed:
 
     row: I64
     """There; the times are those here."""
+    step: int
+    """Of this recording: a step of the other may stand for several."""
     thread: int
     start_ns: I64
     end_ns: I64
 
 
-def _place(timed: Timeline, named: Timeline, mine: _Step, other: _Step, rows: I64, partners: I64) -> list[_Placed]:
+def _place(
+    timed: Timeline, named: Timeline, numbered: tuple[_Step, int], other: _Step, rows: I64, partners: I64
+) -> list[_Placed]:
     """The ops of one step there, in one step here. `rows`, `partners`: GPU events here and there that are the same."""
-    found = []
+    found, (mine, step) = [], numbered
     ops = named.trace.ops
     both = (timed.links.call[rows] >= 0) & (named.links.call[partners] >= 0)
     here, there = timed.links.call[rows[both]], named.links.call[partners[both]]
@@ -129,7 +135,7 @@ def _place(timed: Timeline, named: Timeline, mine: _Step, other: _Step, rows: I6
         row = np.flatnonzero((ops.kind == OP) & (ops.thread == thread))
         row = row[(ops.start_ns[row] >= other.start_ns) & (ops.start_ns[row] < other.end_ns)]
         start, end = (_moved(times[row], theirs, ours) for times in (ops.start_ns, ops.end_ns))
-        found.append(_Placed(row, track, start, np.maximum(end, start)))
+        found.append(_Placed(row, step, track, start, np.maximum(end, start)))
     return found
 
 
@@ -166,16 +172,23 @@ def _rising(values: I64) -> I64:
 _TEXTS = ("name", "dims", "types", "strides", "concrete", "stack", "extra")
 
 
+def _apart(numbers: I64, step: I64) -> I64:
+    """Numbers that say which ops belong together, other ones in every step; those below 0 say nothing."""
+    most = int(numbers.max(initial=0))
+    return np.where(numbers >= 0, numbers + step * (most + 1), numbers)
+
+
 def _with_texts(trace: Trace, other: Trace, placed: list[_Placed]) -> tuple[list[str], dict[str, np.ndarray]]:
     """The strings of both, and the columns of the placed ops in them."""
     row = np.concatenate([one.row for one in placed])
+    step = np.concatenate([np.full(len(one.row), one.step) for one in placed])
     columns: dict[str, np.ndarray] = {
         "kind": np.full(len(row), OP, np.uint8),
         "thread": np.concatenate([np.full(len(one.row), one.thread, np.int32) for one in placed]),
         "start_ns": np.concatenate([one.start_ns for one in placed]),
         "end_ns": np.concatenate([one.end_ns for one in placed]),
-        "external": other.ops.external[row],
-        "sequence": other.ops.sequence[row],
+        "external": _apart(other.ops.external[row], step),
+        "sequence": _apart(other.ops.sequence[row], step),
         "forward_thread": other.ops.forward_thread[row],
     }
     texts = {name: getattr(other.ops, name)[row] for name in _TEXTS}

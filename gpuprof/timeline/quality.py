@@ -284,8 +284,8 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
             "no_ops",
             "info",
             "Nsight Systems records no ops and no shapes: FLOPs, bytes and the ops behind kernels are not known. A"
-            " recording of the same steps by torch.profiler tells them (gpuprof trace without --nsys); both in one run"
-            " folder are read together.",
+            " recording of the same program by torch.profiler tells them (gpuprof trace without --nsys); given both,"
+            " gpuprof diagnose takes the times of the one and the ops of the other.",
         )
     else:
         yield ("no_shapes", "info", "Nsight Systems records no types of tensors: FLOPs and bytes are not known.")

@@ -69,7 +69,8 @@ def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None
     (_, export, run), (_, text, other) = sorted(sides, key=lambda side: side[0] != "nsys")
     assert export is not None
     assert text is not None
-    return Recording(read_trace(export, progress), run or other, named=read_trace(text, progress))
+    # Of two runs that one tells how long a step takes whose process held no profiler while it was timed.
+    return Recording(read_trace(export, progress), other or run, named=read_trace(text, progress))
 
 
 def _side(path: Path) -> tuple[str | None, Path | None, RunFolder | None]:
