@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.intervals import Cover, clip, union
+from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import F64, I64
 
@@ -34,13 +34,16 @@ FILLED = 0.5
 _COUNTERS = {"sm": ("sm_active",), "tensor": ("tensor_active",), "dram": ("dram_read", "dram_write")}
 
 
+_OTHERS = -1
+
+
 def activity(timeline: Timeline, key: I64) -> dict[int, Activity]:
     """By group of GPU events: `key` holds each event's group, below 0 for none. Empty where nothing was sampled."""
     counters = timeline.trace.counters
     if not len(counters):
         return {}
     sums: dict[str, dict[int, float]] = {name: {} for name in _COUNTERS}
-    busy: dict[int, float] = {}
+    busy: dict[str, dict[int, float]] = {name: {} for name in _COUNTERS}
     for device in np.unique(counters.device).tolist():
         for name, parts in _COUNTERS.items():
             time, percent = _samples(timeline, device, parts)
@@ -48,16 +51,18 @@ def activity(timeline: Timeline, key: I64) -> dict[int, Activity]:
                 found = _shared(timeline, key, device, time, percent)
                 for group, (weighted, covered) in found.items():
                     sums[name][group] = sums[name].get(group, 0.0) + weighted
-                    if name == "sm":
-                        busy[group] = busy.get(group, 0.0) + covered
+                    busy[name][group] = busy[name].get(group, 0.0) + covered
     groups = sorted({group for found in sums.values() for group in found})
 
     def mean(name: str, group: int) -> float | None:
-        covered = busy.get(group, 0.0)
+        covered = busy[name].get(group, 0.0)
         return min(sums[name][group] / covered, 100.0) if covered > 0 and group in sums[name] else None
 
+    def sampled(group: int) -> int:
+        return round(max(one.get(group, 0.0) for one in busy.values()))
+
     return {
-        group: Activity(round(busy.get(group, 0.0)), mean("sm", group), mean("tensor", group), mean("dram", group))
+        group: Activity(sampled(group), mean("sm", group), mean("tensor", group), mean("dram", group))
         for group in groups
     }
 
@@ -81,17 +86,19 @@ def _samples(timeline: Timeline, device: int, names: tuple[str, ...]) -> tuple[I
 
 def _shared(timeline: Timeline, key: I64, device: int, time: I64, percent: F64) -> dict[int, tuple[float, float]]:
     """Per group (percent × ns, ns) over the samples. A sample is the mean since the one before."""
-    gpu, (low, high) = timeline.trace.gpu, timeline.window
+    gpu = timeline.trace.gpu
     begin, end, value = time[:-1], time[1:], percent[1:]
-    inside = (end > low) & (begin < high)
-    begin, end, value = begin[inside], end[inside], value[inside]
-    rows = timeline.members[(gpu.device[timeline.members] == device) & (key[timeline.members] >= 0)]
+    here = gpu.device == device
+    of_window = np.zeros(len(gpu), bool)
+    of_window[timeline.members] = True
+    # What runs beside the window's work, or is of no group, has its share of a sample too.
+    group = np.where(of_window & (key >= 0), key, _OTHERS)
     covered = {}
-    for group in np.unique(key[rows]).tolist():
-        mine = rows[key[rows] == group]
-        ran = clip(union(gpu.start_ns[mine], gpu.end_ns[mine]), low, high)
-        covered[group] = Cover(ran).between(begin, end).astype(np.float64)
+    for one in np.unique(group[here]).tolist():
+        rows = here & (group == one)
+        covered[one] = Cover(union(gpu.start_ns[rows], gpu.end_ns[rows])).between(begin, end).astype(np.float64)
     total = np.sum(list(covered.values()), axis=0) if covered else np.zeros(len(begin))
+    covered.pop(_OTHERS, None)
     filled = total >= FILLED * (end - begin)
     # What was sampled is of the whole interval, pauses included: its sum is the work's.
     weight = np.divide(value * (end - begin), total, out=np.zeros(len(begin)), where=filled)

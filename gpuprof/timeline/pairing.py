@@ -129,9 +129,8 @@ def _place(
             np.stack([calls.start_ns[c], np.maximum(calls.end_ns[c], calls.start_ns[c])], axis=1).reshape(-1)
             for calls, c in ((named.trace.calls, a), (timed.trace.calls, b))
         )
-        if thread == named.main_thread and track == timed.main_thread:
-            theirs = np.concatenate([[other.start_ns], theirs, [other.end_ns]])
-            ours = np.concatenate([[mine.start_ns], ours, [mine.end_ns]])
+        theirs = np.concatenate([[other.start_ns], theirs, [other.end_ns]])
+        ours = np.concatenate([[mine.start_ns], ours, [mine.end_ns]])
         row = np.flatnonzero((ops.kind == OP) & (ops.thread == thread))
         row = row[(ops.start_ns[row] >= other.start_ns) & (ops.start_ns[row] < other.end_ns)]
         start, end = (_moved(times[row], theirs, ours) for times in (ops.start_ns, ops.end_ns))

@@ -49,8 +49,11 @@ def project(timeline: Timeline) -> Projection:
         work, owner = work[owner >= 0], owner[owner >= 0]
         if not len(work):
             break
-        owners.append(number[owner])
-        owned.append(work)
+        begun = timeline.links.begun_ns[work]
+        # Ranges that are begun and ended in different places may outlast the one around them.
+        still = (begun == ABSENT) | (trace.ops.end_ns[owner] > begun)
+        owners.append(number[owner[still]])
+        owned.append(work[still])
         owner = _outer(timeline, owner)
     which = np.concatenate([*owners, np.empty(0, np.int64)])
     rows = np.concatenate([*owned, np.empty(0, np.int64)])

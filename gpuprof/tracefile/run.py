@@ -306,7 +306,7 @@ def _export(folder: Path, names: Iterable[str], pid: int | None) -> Path | None:
 
     try:
         return Path(with_process(path, pid)) if pid in pids_in(path) else path
-    except UnreadableTrace:  # who reads it will say so
+    except (UnreadableTrace, OSError):  # who reads it will say so
         return path
 
 

@@ -30,7 +30,7 @@ def gpu_ids(database: Database, process: Process, devices: list[int]) -> dict[in
     if there:
         found = database.numbers("TARGET_INFO_CUDA_DEVICE", ("gpuId", "cudaId", "pid"))
         rows = zip(*(found[name].tolist() for name in ("gpuId", "cudaId", "pid")), strict=True)
-        given = {gpu: cuda for gpu, cuda, pid in rows if pid == process.pid}
+        given = {gpu: cuda for gpu, cuda, pid in rows if pid == process.pid and 0 <= cuda < 2**31}
     return given or {device: device for device in devices}
 
 

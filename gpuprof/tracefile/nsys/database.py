@@ -28,7 +28,8 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Database:
-    """The tables of one export. `damage` says why one could not be read to its end, if so."""
+    """The tables of one export, each read in the one order of its rows, whatever indices somebody has made: columns are
+    fetched one query after another. `damage` says why one could not be read to its end, if so."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
@@ -57,10 +58,10 @@ class Database:
         wanted = [name if name in there else None for name in columns]
         if not any(wanted):
             return {name: np.empty(0, np.int64) for name in columns}
-        asked = ", ".join(f'CAST(COALESCE("{name}", {ABSENT}) AS INTEGER)' if name else f"{ABSENT}" for name in wanted)
+        asked = ", ".join(_number(name) if name else f"{ABSENT}" for name in wanted)
         parts = [
             np.fromiter(chain.from_iterable(rows), np.int64, len(rows) * len(columns)).reshape(-1, len(columns))
-            for rows in self._fetch(f'SELECT {asked} FROM "{table}"')
+            for rows in self._fetch(f'SELECT {asked} FROM "{table}" NOT INDEXED')
         ]
         whole = np.concatenate(parts) if parts else np.empty((0, len(columns)), np.int64)
         self.rows += len(whole)
@@ -96,7 +97,7 @@ class Database:
 
     def _rows(self, table: str, columns: Sequence[str]) -> Iterator[tuple]:
         asked = ", ".join(f'"{name}"' for name in columns)
-        return chain.from_iterable(self._fetch(f'SELECT {asked} FROM "{table}"'))
+        return chain.from_iterable(self._fetch(f'SELECT {asked} FROM "{table}" NOT INDEXED'))
 
     def _fetch(self, query: str) -> Iterator[list[tuple]]:
         """The rows of a query, as far as the file is whole."""
@@ -108,6 +109,12 @@ class Database:
             self.damage = self.damage or f"the database is damaged ({error})"
 
 
+def _number(column: str) -> str:
+    """A column in SQL, ABSENT in place of what is no number: any column may hold anything."""
+    known = f"typeof(\"{column}\") IN ('integer', 'real')"
+    return f'CASE WHEN {known} THEN CAST("{column}" AS INTEGER) ELSE {ABSENT} END'
+
+
 @contextmanager
 def opened(path: Path) -> Iterator[Database]:
     """The tables of an export, `.sqlite` or `.sqlite.gz`. Raises UnreadableTrace for a file that is neither."""
@@ -116,7 +123,10 @@ def opened(path: Path) -> Iterator[Database]:
         plain = path
         if _starts_with(path, GZIP_MAGIC):
             plain = Path(folder) / "export.sqlite"
-            cut = _inflate(path, plain)
+            try:
+                cut = _inflate(path, plain)
+            except OSError as error:
+                raise UnreadableTrace(f"{path}: cannot be unpacked in {folder} ({error.strerror})") from None
         try:
             database = Database(plain)
         except sqlite3.DatabaseError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+
 import numpy as np
 
 from gpuprof.tracefile.model import ABSENT, DRIVER, I64, NO_TEXT, RUNTIME, Calls, Other, Syncs
@@ -86,17 +88,31 @@ def _awaited(database: Database, process: Process, syncs: dict[str, I64]) -> tup
     """(stream, correlation of the record) of the event that each row waits for, ABSENT where not told."""
     records = database.numbers(_EVENTS, ("streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
     mine = np.flatnonzero(key_of(records["globalPid"]) == process.key)
-    row_of = {
-        (int(records["eventId"][i]), int(records["eventSyncId"][i])): i
-        for i in mine.tolist()
-        if records["eventId"][i] != ABSENT
-    }
-    pairs = zip(syncs["eventId"].tolist(), syncs["eventSyncId"].tolist(), strict=True)
-    rows = np.array([row_of.get(pair, -1) for pair in pairs], np.int64)
+    row_of: dict[tuple[int, int], list[int]] = {}
+    for row in mine[np.argsort(records["correlationId"][mine], kind="stable")].tolist():
+        if records["eventId"][row] != ABSENT:
+            row_of.setdefault((int(records["eventId"][row]), int(records["eventSyncId"][row])), []).append(row)
+    columns = (syncs["eventId"].tolist(), syncs["eventSyncId"].tolist(), syncs["correlationId"].tolist())
+    rows = np.array(
+        [
+            _last_before(row_of.get((event, number), []), records, at)
+            for event, number, at in zip(*columns, strict=True)
+        ],
+        np.int64,
+    )
     stream, correlation = np.full(len(rows), ABSENT), np.full(len(rows), ABSENT)
     hit = rows >= 0
     stream[hit], correlation[hit] = records["streamId"][rows[hit]], records["correlationId"][rows[hit]]
     return stream, correlation
+
+
+def _last_before(rows: list[int], records: dict[str, I64], correlation: int) -> int:
+    """Of the records of one event the last that was made before the call that waits for it, or -1.
+
+    Older exports do not number what an event was recorded for, and programs use events again.
+    """
+    k = bisect_left(rows, correlation, key=lambda row: int(records["correlationId"][row]))
+    return rows[k - 1] if k else -1
 
 
 def read_overhead(database: Database, process: Process, strings: Strings, threads: Threads) -> list[OtherColumns]:

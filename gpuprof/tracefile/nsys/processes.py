@@ -49,6 +49,8 @@ def find_processes(database: Database) -> list[Process]:
         for key in np.unique(keys).tolist():
             lowest = int(found["deviceId"][keys == key].min())
             devices[key] = min(devices.get(key, lowest), lowest)
+    if len(devices) > 1:
+        devices.pop(ABSENT, None)  # rows that do not say whose they are
     if not devices:
         owners = database.distinct(CALLS, "globalTid") + database.distinct("NVTX_EVENTS", "globalTid")
         devices = dict.fromkeys({number >> _BITS for number in owners}, -1) or {ABSENT: -1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -69,10 +70,17 @@ def read_nsys(path: Path, size: int, pid: int | None = None) -> Trace:
         )
 
 
-def pids_in(path: Path) -> list[int]:
-    """The processes of an export that did GPU work, in the order of their GPUs. Raises UnreadableTrace."""
+def pids_in(path: Path) -> tuple[int, ...]:
+    """The processes of an export that did GPU work, in the order of their GPUs. Raises UnreadableTrace or OSError."""
+    about = path.stat()
+    return _pids_in(path, about.st_size, about.st_mtime_ns)
+
+
+@lru_cache
+def _pids_in(path: Path, _size: int, _mtime_ns: int) -> tuple[int, ...]:
+    """The same, once for a file as long as it is not written again: to tell what a path is, several places ask."""
     with opened(path) as database:
-        return [process.pid for process in find_processes(database) if process.device >= 0]
+        return tuple(process.pid for process in find_processes(database) if process.device >= 0)
 
 
 def _chosen(path: Path, processes: list[Process], pid: int | None) -> Process:

@@ -1,0 +1,809 @@
+"""Exports of Nsight Systems: all that the file holds arrives, and nothing that it should keep to itself.
+
+What a recorded export says is asked of the file again in plain SQL, which shares nothing with the reader.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import re
+import resource
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+
+import make_nsys
+import numpy as np
+import oracle
+import pytest
+from conftest import SHARED
+from jsonschema import Draft202012Validator
+from make_nsys import NsysBuilder, edit, training
+from test_bad_input import ENVIRONMENT, NAMES, driven, is_json, is_refused, is_report
+from traces import shared_trace
+
+import gpuprof
+from gpuprof.cli import main
+from gpuprof.diagnosis.json import dumps, schema
+from gpuprof.report.terminal import render
+from gpuprof.timeline.timeline import build_timeline
+from gpuprof.tracefile.model import ABSENT, KERNEL, MEMCPY, MEMSET, WHOLE_GRAPH
+
+VALIDATOR = Draft202012Validator(schema())
+PUBLIC = [f"nsys/{name}" for name in ("mfu_2gpu_before", "h100_2gpu_1s", "pipit-saxpy", "weatherbench")]
+TINY = "h200/tiny_lora_small_batch"
+EXPORTS = [*PUBLIC, f"{TINY}.nsys"]
+TWO = "nsys/h100_2gpu_1s"
+_TABLES = {
+    KERNEL: "CUPTI_ACTIVITY_KIND_KERNEL",
+    MEMCPY: "CUPTI_ACTIVITY_KIND_MEMCPY",
+    MEMSET: "CUPTI_ACTIVITY_KIND_MEMSET",
+}
+
+
+def shared_export(name: str) -> Path:
+    """An export of the shared folder; the test is skipped where there is none."""
+    path = SHARED / "traces" / f"{name}.sqlite.gz"
+    if not path.is_file():
+        pytest.skip(f"no recorded export at {path} (set GPUPROF_SHARED)")
+    return path
+
+
+@lru_cache(2)
+def unpacked(path: Path) -> sqlite3.Connection:
+    """The same file as SQLite has it."""
+    database = sqlite3.connect(":memory:")
+    database.deserialize(gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes())
+    return database
+
+
+def pids(database: sqlite3.Connection) -> list[int]:
+    tables = [t for (t,) in database.execute("SELECT name FROM sqlite_master") if t in _TABLES.values()]
+    asked = " UNION ".join(f"SELECT (globalPid >> 24) & 0xFFFFFF FROM {table}" for table in tables)
+    return [pid for (pid,) in database.execute(asked)]
+
+
+@lru_cache(2)
+def diagnosed(*paths: Path) -> gpuprof.Diagnosis:
+    return gpuprof.diagnose(list(paths))
+
+
+def document(diagnosis: gpuprof.Diagnosis) -> dict:
+    """The JSON of a diagnosis, which must be valid."""
+    found = json.loads(dumps(diagnosis), parse_constant=pytest.fail)
+    VALIDATOR.validate(found)
+    return found
+
+
+def issues(diagnosis: gpuprof.Diagnosis) -> dict[str, str]:
+    return {issue.id: issue.message for issue in diagnosis.quality.issues}
+
+
+# -- every row arrives
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_piece_of_gpu_work_arrives(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+    assert pids(database)
+    for pid in pids(database):
+        gpu = gpuprof.load(f"{path}#pid={pid}").gpu
+        ns = gpu.end_ns - gpu.start_ns
+        for kind, table in _TABLES.items():
+            mine = f"FROM {table} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
+            asked = f"SELECT streamId, deviceId, COUNT(*), SUM(end - start) {mine} GROUP BY 1, 2"
+            truth = {row[:2]: row[2:] for row in database.execute(asked)} if table in there else {}
+            rows = gpu.kind == kind
+            found = defaultdict(lambda: (0, 0))
+            for stream, device, took in zip(
+                gpu.stream[rows].tolist(), gpu.device[rows].tolist(), ns[rows].tolist(), strict=True
+            ):
+                count, total = found[stream, device]
+                found[stream, device] = (count + 1, total + took)
+            assert found == truth
+        copies = f"FROM {_TABLES[MEMCPY]} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
+        asked = f"SELECT copyKind, COUNT(*), SUM(bytes), SUM(end - start) {copies} GROUP BY 1"
+        truth = {row[0]: row[1:] for row in database.execute(asked)} if _TABLES[MEMCPY] in there else {}
+        assert by_copy_kind(gpuprof.load(f"{path}#pid={pid}")) == truth
+
+
+def by_copy_kind(trace: gpuprof.Trace) -> dict[int, tuple[int, int, int]]:
+    kinds = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
+    found: dict[int, tuple[int, int, int]] = {}
+    for row in np.flatnonzero(trace.gpu.kind == MEMCPY).tolist():
+        kind = kinds[trace.strings[trace.gpu.name[row]].split()[1]]
+        count, size, ns = found.get(kind, (0, 0, 0))
+        took = int(trace.gpu.end_ns[row] - trace.gpu.start_ns[row])
+        found[kind] = (count + 1, size + int(trace.gpu.bytes[row]), ns + took)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_calls_and_ranges_arrive(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    classes = "CASE WHEN eventClass IN (0, 1) THEN 1 ELSE 0 END"
+    for pid in pids(database):
+        trace = gpuprof.load(f"{path}#pid={pid}")
+        mine = f"WHERE (globalTid >> 24) & 0xFFFFFF = {pid}"
+        asked = f"SELECT {classes}, COUNT(*), SUM(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME {mine} GROUP BY 1"
+        truth = {kind: rest for kind, *rest in database.execute(asked)}
+        calls = trace.calls
+        assert [len(calls), int((calls.end_ns - calls.start_ns).sum())] == truth[1]
+        again = trace.rows_named(trace.other.category, lambda text: text == "cuda_api")
+        assert int(again.sum()) == truth.get(0, [0])[0]
+        there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+        if "NVTX_EVENTS" not in there:
+            continue
+        text = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
+        asked = f"SELECT {text}, start, end FROM NVTX_EVENTS {mine} AND eventType IN (59, 60) AND end IS NOT NULL"
+        truth = Counter((re.split(r", (?:seq|op_id) = ", t)[0], a, b) for t, a, b in database.execute(asked))
+        ops = trace.ops
+        assert truth == Counter(
+            (trace.strings[n], a, b)
+            for n, a, b in zip(ops.name.tolist(), ops.start_ns.tolist(), ops.end_ns.tolist(), strict=True)
+        )
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_work_is_linked_to_its_launch(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+    work = " UNION ALL ".join(
+        f"SELECT start, streamId, correlationId, globalPid FROM {table}"
+        for table in _TABLES.values() if table in there
+    )  # fmt: skip
+    asked = (
+        f"SELECT g.start, g.streamId, g.correlationId, c.start, c.end FROM ({work}) g LEFT JOIN"
+        " (SELECT * FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass IN (0, 1)) c ON g.globalPid >> 24 ="
+        " c.globalTid >> 24 AND g.correlationId = c.correlationId WHERE (g.globalPid >> 24) & 0xFFFFFF = ?"
+    )
+    for pid in pids(database):
+        truth = defaultdict(list)
+        for start, stream, correlation, *call in database.execute(asked, (pid,)):
+            truth[start, stream, correlation].append(tuple(call))
+        trace = gpuprof.load(f"{path}#pid={pid}")
+        timeline = build_timeline(trace)
+        assert timeline is not None
+        gpu, call = trace.gpu, timeline.links.call
+        assert len(gpu) >= len(truth) > 0
+        for row in range(len(gpu)):
+            launches = truth[int(gpu.start_ns[row]), int(gpu.stream[row]), int(gpu.correlation[row])]
+            at = int(call[row])
+            found = (None, None) if at < 0 else (int(trace.calls.start_ns[at]), int(trace.calls.end_ns[at]))
+            assert found in launches
+
+
+# -- the same program by both profilers
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[gpuprof.Diagnosis, gpuprof.Diagnosis]:
+    """Of one program: by Nsight Systems, by torch.profiler."""
+    return diagnosed(shared_export(f"{TINY}.nsys")), diagnosed(shared_trace(TINY))
+
+
+def test_both_profilers_tell_of_the_same_kernels(both):
+    names, busy = [], []
+    for diagnosis in both:
+        trace = diagnosis.tables.timeline.trace
+        kernels = trace.gpu.kind == KERNEL
+        names.append({trace.strings[i] for i in trace.gpu.name[kernels].tolist()})
+        steps = diagnosis.tables.timeline.steps
+        begun = diagnosis.tables.timeline.links.begun_ns
+        for start, end in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True):
+            assert int(np.sum(kernels & (begun >= start) & (begun < end))) == 5_185
+        (device,) = diagnosis.devices
+        busy.append(device.busy_ns / diagnosis.steps.count)
+    assert names[0] == names[1]
+    assert busy[0] == pytest.approx(busy[1], rel=0.02)
+
+
+def test_both_profilers_lead_to_the_same_step(both):
+    with (SHARED / "traces" / "h200" / "truth.json").open() as file:
+        truth = json.load(file)["runs"]["tiny_lora_small_batch"]
+    low, high = 70e6, truth["unprofiled_ms"][1] * 1e6
+    for diagnosis, recorded in zip(both, (truth["recorded_under_nsys_ms"], truth["recorded_ms"]), strict=True):
+        assert diagnosis.steps.recorded_ns == pytest.approx(recorded * 1e6, rel=0.02)
+        assert 0.85 * low <= diagnosis.steps.estimated_ns <= 1.15 * high
+        assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "launch")
+
+
+def test_what_an_export_cannot_tell_is_null(both):
+    found = document(both[0])
+    assert found["source"]["kind"] == "nsys"
+    assert found["environment"]["gpus"][0]["name"] == "NVIDIA H200"
+    assert (found["roofline"] or {}).get("mfu") is None
+    assert {kernel["flops"] for kernel in found["kernels"]["top"]} == {None}
+    assert found["activity"] is None
+    assert "no_ops" in issues(both[0])
+
+
+# -- two processes
+
+
+def test_copies_that_nothing_overlaps_are_the_bound():
+    diagnosis = diagnosed(shared_export(TWO))
+    assert diagnosis.verdict.bound == "transfer"
+    assert "copies" in diagnosis.verdict.summary
+    assert "other_processes" in issues(diagnosis)
+    document(diagnosis)
+
+
+def test_each_process_has_an_address(capfd):
+    path = shared_export(TWO)
+    (one, other) = sorted(pids(unpacked(path)))
+    assert f"#pid={other}" in issues(diagnosed(path))["other_processes"]
+    assert f"#pid={one}" in issues(diagnosed(Path(f"{path}#pid={other}")))["other_processes"]
+    assert main(["diagnose", f"{path}#pid={other}"]) == 0
+    capfd.readouterr()
+    for pid in (other + 1, 0, 99999999):
+        assert main(["diagnose", f"{path}#pid={pid}"]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert re.fullmatch(rf"gpuprof: [^\n]*process {pid}[^\n]*{one}, {other}\n", err)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_device_time_is_partitioned_exactly(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+    for pid in pids(database):
+        diagnosis = diagnosed(Path(f"{path}#pid={pid}"))
+        work = defaultdict(list)
+        for kind, table in _TABLES.items():
+            if table not in there:
+                continue
+            named = "(SELECT value FROM StringIds WHERE id = demangledName)" if kind == KERNEL else "''"
+            asked = f"SELECT deviceId, start, end, {named} FROM {table} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
+            for device, start, end, text in database.execute(asked):
+                what = "copy" if kind != KERNEL else "communication" if "nccl" in text.lower() else "compute"
+                work[device].append((start, end, what))
+        low, high = diagnosis.window.start_ns, diagnosis.window.end_ns
+        assert {device.device for device in diagnosis.devices} == set(work)
+        for device in diagnosis.devices:
+            parts = {what: getattr(device, f"{what}_ns") for what in ("compute", "communication", "copy", "idle")}
+            assert parts == oracle.partition(work[device.device], low, high)
+            assert sum(parts.values()) == device.window_ns == high - low
+
+
+# -- made exports
+
+
+@pytest.mark.parametrize("year", [2022, 2026])
+def test_versions_tell_the_same(year: int, tmp_path: Path):
+    """Old and new tables, rows in any order, packed or not: one diagnosis."""
+    builders = training(2026), training(year)
+    for builder in builders:  # of which 2022 tells less
+        del builder.rows["CUPTI_ACTIVITY_KIND_OVERHEAD"]
+    plain = builders[0].write(tmp_path / "a.sqlite")
+    other = builders[1].write(tmp_path / "b.sqlite.gz", shuffle=year)
+    found = [document(gpuprof.diagnose(path)) for path in (plain, other)]
+    for one in found:
+        del one["source"], one["environment"]
+    assert found[0] == found[1]
+
+
+def test_calls_that_are_seen_twice_count_once(tmp_path: Path):
+    """Rows of class 67, of 2022, are calls of class 0 seen from outside, by another correlation id or the same."""
+    builder = training(2022)
+    plain = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite"))
+    for row in list(builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]):
+        outside = {"start": row["start"] - 50, "end": row["end"] + 50, "eventClass": make_nsys.OUTSIDE}
+        builder.row("CUPTI_ACTIVITY_KIND_RUNTIME", **(row | outside))
+    twice = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite"))
+    assert twice.gaps == plain.gaps
+    assert twice.steps == plain.steps
+    assert twice.profiler == plain.profiler
+
+
+def test_equal_correlations_in_two_processes_stay_apart(tmp_path: Path):
+    builder = NsysBuilder()
+    for pid in (100, 200):
+        for i in range(50):
+            t = 1_000 * pid + 10_000 * i
+            builder.call("cudaLaunchKernel_v7000", t, t + 5, tid=pid, pid=pid, correlation=i + 1)
+            builder.kernel("gemm", t + 7, t + 9, correlation=i + 1, pid=pid, device=pid // 200)
+    path = builder.write(tmp_path / "two.sqlite", shuffle=1)
+    for pid in (100, 200):
+        trace = gpuprof.load(f"{path}#pid={pid}")
+        timeline = build_timeline(trace)
+        assert timeline is not None
+        assert len(trace.gpu) == len(trace.calls) == 50
+        assert (trace.calls.start_ns[timeline.links.call] + 7 == trace.gpu.start_ns).all()
+
+
+def test_graphs_recorded_as_a_whole_are_busy_time(tmp_path: Path):
+    builder = training(steps=2, layers=4)
+    before = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).devices[0]
+    for step in range(2):  # in a stretch of the step where nothing runs
+        end = 1_000_000 + (step + 1) * (4 * 4 + 12) * 30_000
+        number = builder.fresh()
+        builder.call("cudaGraphLaunch_v10000", end - 70_000, end - 65_000, correlation=number)
+        builder.graph(3, end - 60_000, end - 20_000, correlation=number)
+    diagnosis = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite"))
+    assert diagnosis.devices[0].compute_ns == before.compute_ns + 2 * 40_000
+    assert re.match("2 CUDA graphs were recorded as a whole", issues(diagnosis)["graphs_whole"])
+    assert any(kernel.name.startswith(WHOLE_GRAPH) for kernel in diagnosis.kernels.top)
+    assert "graphs_whole" not in issues(gpuprof.diagnose(tmp_path / "a.sqlite"))
+
+
+def test_nodes_of_graphs_are_kernels(tmp_path: Path):
+    builder = training(steps=2, layers=4)
+    number = builder.fresh()
+    builder.call("cudaGraphLaunch_v10000", 1_700_000, 1_705_000, correlation=number)
+    for i in range(5):
+        t = 1_710_000 + 3_000 * i
+        builder.kernel("node", t, t + 2_000, correlation=number, graphNodeId=90 + i)
+    trace = gpuprof.load(builder.write(tmp_path / "a.sqlite"))
+    rows = trace.rows_named(trace.gpu.name, lambda text: text == "node")
+    assert trace.gpu.graph_node[rows].tolist() == [90, 91, 92, 93, 94]
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    assert {trace.strings[trace.calls.name[i]] for i in timeline.links.call[rows]} == {"cudaGraphLaunch"}
+    assert "graphs_whole" not in issues(gpuprof.diagnose(trace))
+
+
+def test_waits_arrive(tmp_path: Path):
+    builder = training(steps=2, layers=4)
+    builder.event(9, stream=7, correlation=70, number=1, at=5).event(9, stream=8, correlation=80, number=2, at=50)
+    for number, at in ((1, 20), (2, 90)):
+        builder.sync(2, at, at + 5, stream=20, event=9, number=number, correlation=100 + number)
+    builder.sync(1, 95, 99, event=9, number=2, correlation=110).sync(77, 10, 20)
+    trace = gpuprof.load(builder.write(tmp_path / "a.sqlite", shuffle=4))
+    syncs = trace.syncs
+    told = [trace.strings[i] for i in syncs.name.tolist()]
+    assert Counter(told) == {"Stream Wait Event": 2, "Event Sync": 1, "Stream Sync": 2}, "no kind 77"
+    waits = [i for i, text in enumerate(told) if text == "Stream Wait Event"]
+    assert syncs.wait_stream[waits].tolist() == [7, 8]
+    assert syncs.wait_correlation[waits].tolist() == [70, 80]
+    assert set(syncs.wait_stream[[i for i, text in enumerate(told) if text == "Stream Sync"]].tolist()) == {ABSENT}
+
+
+def test_an_event_that_is_recorded_again_is_waited_for_as_it_was(tmp_path: Path):
+    """2022 gives no number to each record: the one before the wait is meant, and never one that is yet to come."""
+    builder = NsysBuilder(2022).event(5, stream=1, correlation=10).event(5, stream=3, correlation=30)
+    builder.call("cudaEventRecord_v3020", 50, 60, correlation=10)
+    builder.call("cudaStreamWaitEvent_v3020", 100, 110, correlation=20).sync(2, 101, 105, event=5, correlation=20)
+    builder.call("cudaEventRecord_v3020", 200, 210, correlation=30)
+    builder.call("cudaStreamWaitEvent_v3020", 300, 310, correlation=40).sync(2, 301, 305, event=5, correlation=40)
+    builder.launch("gemm", (400, 410), (420, 500))
+    for shuffle in range(3):
+        syncs = gpuprof.load(builder.write(tmp_path / "a.sqlite", shuffle)).syncs
+        assert syncs.wait_correlation.tolist() == [10, 30]
+        assert syncs.wait_stream.tolist() == [1, 3]
+
+
+def test_names_are_those_of_torch_profiler(tmp_path: Path):
+    builder = NsysBuilder()
+    builder.call("cudaLaunchKernel_ptsz_v7000", 0, 5, correlation=1).call("cuLaunchKernelEx", 0, 4, kind=1)
+    builder.kernel("gemm<(int)4, (bool)1>(T1 *)", 10, 20, correlation=1, mangled="_Z4gemmILi4ELb1EEvPf")
+    builder.kernel("f<(int)4, (bool)0, (unsigned int)7>", 30, 40, correlation=2, mangled="not mangled")
+    builder.copy(50, 60, 8, make_nsys.DTOH, make_nsys.DEVICE, make_nsys.PAGEABLE).memset(70, 80, 8)
+    trace = gpuprof.load(builder.write(tmp_path / "a.sqlite"))
+    assert [trace.strings[i] for i in trace.gpu.name.tolist()] == [
+        "void gemm<4, true>(float*)", "f<4, false, 7>", "Memcpy DtoH (Device -> Pageable)", "Memset (Device)",
+    ]  # fmt: skip
+    assert {trace.strings[i] for i in trace.calls.name.tolist()} == {"cudaLaunchKernel", "cuLaunchKernelEx"}
+
+
+def test_an_index_on_the_tables_changes_nothing(tmp_path: Path):
+    """Tools that query an export add indexes to it, and SQLite then reads columns in the order of the index."""
+    path = training().write(tmp_path / "a.sqlite")
+    before = document(gpuprof.diagnose(path))
+    edit(
+        path, "CREATE INDEX a ON NVTX_EVENTS(text)", "CREATE INDEX b ON NVTX_EVENTS(start, end)",
+        "CREATE INDEX c ON TARGET_INFO_GPU(name)", "CREATE INDEX d ON CUPTI_ACTIVITY_KIND_KERNEL(correlationId, start)",
+    )  # fmt: skip
+    after = document(gpuprof.diagnose(path))
+    assert after["ranges"] == before["ranges"]
+    assert after | {"source": None} == before | {"source": None}
+
+
+# -- what must stay where it is
+
+MARKERS = {name: f"hush-{i}-{name}" for i, name in enumerate(("token", "user", "host", "path", "stdout", "variable"))}
+
+
+def with_secrets(builder: NsysBuilder, year: int) -> NsysBuilder:
+    about = "META_DATA_EXPORT" if year >= 2023 else "EXPORT_META_DATA"
+    for key, marker in (
+        *(("EXPORT_HOST", "host"), ("EXPORT_USER", "user"), ("EXPORT_PARAM_OUTPUT_PATH_ABS", "path")),
+        *(("EXPORT_INPUT_PATH_ABS", "path"), ("EXPORT_PARAM_INPUT_FILE", "path"), ("DERIVED_FROM", "path")),
+    ):
+        builder.row(about, name=key, value=MARKERS[marker])
+    if year >= 2023:
+        for key in ("LAUNCH_COMMAND", "ENVIRONMENT", "HF_TOKEN"):
+            builder.row("META_DATA_CAPTURE", name=key, value=MARKERS["token"])
+    for key in ("HF_TOKEN", "Hostname", MARKERS["variable"]):
+        more = {"name": key, "nameEnum": 1, "value": MARKERS["token"]}
+        builder.row("TARGET_INFO_SYSTEM_ENV", globalVid=1, devStateName=MARKERS["user"], **more)
+    for marker in MARKERS.values():  # what a process printed and was started with, as `ProcessStreams` refers to it
+        builder.string(f"AWS_SECRET={marker}")
+    return builder
+
+
+def readable(path: Path) -> bytes:
+    """The bytes of a file, and those that it holds packed."""
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        return data + gzip.decompress(data)
+    packed = re.findall(rb'<script type="text/plain" id="data">\s*([A-Za-z0-9+/=]+)\s*<', data)
+    if path.suffix == ".html":
+        assert packed
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = parquet.read_table(path)
+        data += repr((table.schema.metadata, table.to_pydict())).encode()
+    return data + b"".join(gzip.decompress(base64.b64decode(part)) for part in packed)
+
+
+@pytest.mark.parametrize("year", [2022, 2026])
+def test_the_environment_of_the_process_is_written_nowhere(year: int, tmp_path: Path, capfd):
+    path = with_secrets(training(year), year).write(tmp_path / "report.sqlite")
+    assert all(marker.encode() in path.read_bytes() for marker in MARKERS.values())
+    out = tmp_path / "out"
+    out.mkdir()
+    formats = ["--perfetto", "--speedscope", "--parquet"]
+    assert main(["diagnose", str(path)]) == 0
+    assert main(["diagnose", str(path), "--json", "--html", str(out / "page.html")]) == 0
+    assert main(["export", str(path), *formats, "-o", str(out / "files")]) == 0
+    printed = "".join(capfd.readouterr()).encode()
+    files = [file for file in out.rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} == {".html", ".gz", ".json", ".parquet"}
+    for what, data in (("printed", printed), *((file.name, readable(file)) for file in files)):
+        assert b"gemm" in data or what not in ("printed", "page.html")
+        assert b"hush" not in data, what
+        assert b"AWS_SECRET" not in data, what
+
+
+@pytest.mark.parametrize("year", [2022, 2026])
+def test_the_environment_is_not_in_memory_either(year: int, tmp_path: Path):
+    trace = gpuprof.load(with_secrets(training(year), year).write(tmp_path / "report.sqlite"))
+    assert "hush" not in repr((trace.strings, trace.meta, trace.reading, trace.threads)).replace(str(tmp_path), "")
+
+
+# -- damage
+
+
+def answered(path: Path) -> gpuprof.Diagnosis | None:
+    """The diagnosis of what may be damaged, shown in all ways; None where it is refused, in one line."""
+    try:
+        diagnosis = gpuprof.diagnose(path)
+    except gpuprof.GpuprofError as error:
+        assert "\n" not in str(error)
+        assert len(str(error)) < 2_000
+        return None
+    document(diagnosis)
+    render(diagnosis, 100, 5)
+    return diagnosis
+
+
+MOST_USED = ("StringIds", "NVTX_EVENTS", *_TABLES.values(), "CUPTI_ACTIVITY_KIND_RUNTIME")
+
+
+def columns_of(*tables: str) -> list[tuple[str, str]]:
+    return [(table, column) for table in tables for column in make_nsys.schema(2026)[table]]
+
+
+def complete() -> NsysBuilder:
+    """A training of which every table has rows."""
+    builder = training(steps=2, layers=3)
+    builder.event(9, correlation=1, number=1).sync(2, 2_000_000, 2_000_010, event=9, number=1, correlation=2)
+    builder.graph(1, 2_000_000, 2_000_500).memset(2_100_000, 2_100_200, 64)
+    builder.metric(1, "SMs Active [Throughput %]")
+    for i in range(40):
+        builder.sample(1, 1_000_000 + 100_000 * i, 50)
+    return with_secrets(builder, 2026)
+
+
+@pytest.mark.parametrize("how", ["DROP TABLE {}", "DELETE FROM {}"])
+def test_without_any_one_table(how: str, tmp_path: Path):
+    for table in make_nsys.TABLES:
+        path = edit(complete().write(tmp_path / "a.sqlite"), how.format(table))
+        diagnosis = answered(path)
+        if table.startswith(("CUPTI", "NVTX", "OSRT", "GPU", "TARGET", "PROCESSES", "Thread", "META", "PROFILER")):
+            assert diagnosis is not None, table
+            assert diagnosis.devices, table
+
+
+@pytest.mark.parametrize("tables", [MOST_USED, pytest.param(tuple(make_nsys.TABLES), marks=pytest.mark.slow)])
+def test_without_any_one_column(tables: tuple[str, ...], tmp_path: Path):
+    path, spoilt = complete().write(tmp_path / "a.sqlite"), tmp_path / "b.sqlite"
+    for table, column in columns_of(*tables):
+        spoilt.write_bytes(path.read_bytes())
+        edit(spoilt, f'ALTER TABLE {table} DROP COLUMN "{column}"')
+        assert answered(spoilt) is not None, (table, column)
+
+
+ODD = (None, "text", -1, -(2**63), 2**63 - 1, 1e300, b"\xff\xfe", 2**40)
+
+
+def test_odd_values_in_any_one_column(tmp_path: Path):
+    """One row of a table has a value that is no such thing."""
+    path, spoilt = complete().write(tmp_path / "a.sqlite"), tmp_path / "b.sqlite"
+    for number, (table, column) in enumerate(columns_of(*MOST_USED)):  # the slow test has all
+        spoilt.write_bytes(path.read_bytes())
+        with closing(sqlite3.connect(spoilt)) as database, database:
+            value = ODD[number % len(ODD)]
+            asked = f'UPDATE {table} SET "{column}" = ? WHERE rowid = (SELECT MAX(rowid) / 2 + 1 FROM {table})'
+            assert database.execute(asked, (value,)).rowcount == 1
+        assert answered(spoilt) is not None, (table, column, value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("value", ODD, ids=repr)
+def test_each_odd_value_in_each_column(value, tmp_path: Path):
+    path, spoilt = complete().write(tmp_path / "a.sqlite"), tmp_path / "b.sqlite"
+    for table, column in columns_of(*make_nsys.TABLES):
+        for rows in ("rowid % 7 = 1", "1"):
+            spoilt.write_bytes(path.read_bytes())
+            with closing(sqlite3.connect(spoilt)) as database, database:
+                database.execute(f'UPDATE {table} SET "{column}" = ? WHERE {rows}', (value,))
+            answered(spoilt)
+
+
+@pytest.mark.parametrize("value", ["text", b"\xff\xfe", None])
+def test_a_time_that_is_none_makes_no_event(value, tmp_path: Path):
+    builder = training()
+    whole = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).kernels
+    row = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]
+    took = row["end"] - row["start"]
+    row["start"] = value
+    kernels = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite")).kernels
+    assert (kernels.count, kernels.total_ns) == (whole.count - 1, whole.total_ns - took)
+
+
+@pytest.mark.parametrize("value", ["text", None])
+def test_a_row_of_no_process_hides_none(value, tmp_path: Path):
+    """The diagnosis is of a process that is there, not of one row that does not say whose it is."""
+    builder = training()
+    builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]["globalPid"] = value
+    diagnosis = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite"))
+    assert diagnosis.verdict.bound == "host"
+    assert diagnosis.steps.source == "user_range"
+
+
+def test_negative_durations_take_no_time_and_are_said(tmp_path: Path):
+    builder = training()
+    whole = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).kernels
+    row = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]
+    took = row["end"] - row["start"]
+    row["end"] = row["start"] - 10
+    diagnosis = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite"))
+    assert diagnosis.kernels.total_ns == whole.total_ns - took
+    assert "negative_durations" in issues(diagnosis)
+
+
+def test_names_that_are_not_there(tmp_path: Path):
+    builder = training()
+    for table, column in (
+        *(("CUPTI_ACTIVITY_KIND_KERNEL", "demangledName"), ("CUPTI_ACTIVITY_KIND_KERNEL", "shortName")),
+        *(("CUPTI_ACTIVITY_KIND_RUNTIME", "nameId"), ("ThreadNames", "nameId"), ("OSRT_API", "nameId")),
+    ):
+        for row in builder.rows[table]:
+            row[column] = 999_999
+    diagnosis = answered(builder.write(tmp_path / "a.sqlite"))
+    assert diagnosis is not None
+    assert diagnosis.kernels.count == sum(map(len, (builder.rows[t] for t in _TABLES.values())))
+
+
+@pytest.fixture(scope="module")
+def through_the_command(tmp_path_factory):
+    """Files through the real command, as text and as JSON, in one process: name → {mode: result}."""
+
+    def run(files: dict[str, Path], modes: tuple[str, ...] = ("text", "json")) -> dict[str, dict]:
+        todo = [(name, os.fsencode(path).hex(), modes) for name, path in files.items()]
+        results = driven(todo, tmp_path_factory.mktemp("driven"))
+        return {name: {mode: results[f"{name} {mode}"] for mode in modes} for name in files}
+
+    return run
+
+
+def test_damaged_files_are_answered(tmp_path: Path, through_the_command):
+    data = complete().write(tmp_path / "a.sqlite").read_bytes()
+    packed = gzip.compress(data, 1)
+    rng = np.random.default_rng(7)
+    spoilt = {f"cut at {share} %": data[: len(data) * share // 100] for share in (30, 60, 90)}
+    spoilt |= {f"gzip cut at {share} %": packed[: len(packed) * share // 100] for share in (1, 30, 60, 90)}
+    spoilt |= {"a header": data[:100], "a header and zeros": data[:100] + bytes(4000), "gzip of a header": packed[:40]}
+    for seed, count in enumerate((1, 10, 100, 1_000, 10_000, 10_000)):
+        bad = np.frombuffer(data, np.uint8).copy()
+        places = rng.integers(100 if seed % 2 else 0, len(bad), count)
+        bad[places] = rng.integers(0, 256, count)
+        spoilt[f"{count} bytes overwritten, {seed}"] = bytes(bad)
+    files = {}
+    for number, (name, content) in enumerate(spoilt.items()):
+        files[name] = tmp_path / f"{number}.sqlite{'.gz' if content[:2] == packed[:2] else ''}"
+        files[name].write_bytes(content)
+    wrong = {}
+    for name, found in through_the_command(files).items():
+        try:
+            one_of_both(found)
+        except (Exception, pytest.fail.Exception) as error:
+            wrong[name] = f"{type(error).__name__}: {error}"
+    assert not wrong
+
+
+def one_of_both(found: dict) -> None:
+    """A report and the JSON of it, or one line twice."""
+    if not found["text"].stdout:
+        is_refused(found["text"])
+        is_refused(found["json"])
+        return
+    is_report(found["text"], found["text"].code)
+    is_json(found["json"], found["text"].code)
+
+
+def test_a_database_that_is_cut_says_so(tmp_path: Path):
+    data = training(steps=8).write(tmp_path / "a.sqlite").read_bytes()
+    (tmp_path / "b.sqlite.gz").write_bytes(gzip.compress(data, 1)[:-2000])
+    diagnosis = answered(tmp_path / "b.sqlite.gz")
+    assert diagnosis is None or "truncated" in issues(diagnosis)
+
+
+def test_nasty_names(tmp_path: Path, through_the_command):
+    some = (
+        "script",
+        "closing markup",
+        "colour",
+        "bidi",
+        "line end",
+        "zero byte",
+        "formats",
+        "mangled",
+        "empty",
+        "wide",
+    )
+    nasty = {name: NAMES[name] for name in some}
+    nasty |= {"1 MB": "k" * (1 << 20), "half a pair": "a\ud800b", "no UTF-8": b"ge\xff\xfemm"}
+    files = {}
+    for number, (name, text) in enumerate(nasty.items()):
+        raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        path = files[name] = training(steps=2, layers=2).write(tmp_path / f"{number}.sqlite")
+        with closing(sqlite3.connect(path)) as database, database:
+            for table, column in (
+                *(("StringIds", "value"), ("PROCESSES", "name"), ("TARGET_INFO_GPU", "name")),
+                ("META_DATA_EXPORT", "value"),
+            ):
+                database.execute(f"UPDATE {table} SET {column} = CAST(? AS TEXT)", (raw,))
+            database.execute("UPDATE NVTX_EVENTS SET text = CAST(? AS TEXT) WHERE text = 'forward'", (raw,))
+    wrong = {}
+    shown = through_the_command(files, ("text",))
+    acting = {name: files[name] for name in ("colour", "bidi", "zero byte", "half a pair", "no UTF-8")}
+    for name, found in (*shown.items(), *through_the_command(acting, ("json",)).items()):
+        try:
+            for mode, result in found.items():
+                is_report(result, 0) if mode == "text" else is_json(result, 0)
+        except (Exception, pytest.fail.Exception) as error:
+            wrong[name] = f"{type(error).__name__}: {error}"
+    assert not wrong
+
+
+def test_files_that_are_no_export(tmp_path: Path, through_the_command):
+    plain = {}
+
+    def database(name: str, *statements: str) -> None:
+        plain[name] = edit(tmp_path / f"{len(plain)}.sqlite", *statements)
+
+    database("another program's", "CREATE TABLE bookmarks (id INTEGER, url TEXT)", "INSERT INTO bookmarks VALUES (1,2)")
+    database("one table of an export", "CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    (tmp_path / "x.sqlite").touch()
+    plain["empty"] = tmp_path / "x.sqlite"
+    bomb = tmp_path / "bomb.sqlite.gz"
+    data = training(steps=1, layers=1).write(tmp_path / "small.sqlite").read_bytes()
+    bomb.write_bytes(gzip.compress(data) + gzip.compress(bytes(1 << 20)) * 400)
+    plain["bomb"] = bomb
+    says = {"another": "no export", "one": "no export", "empty": "empty", "bomb": "unpacks to more than"}
+    for name, found in through_the_command(plain).items():
+        for result in found.values():
+            is_refused(result)
+            assert says[name.split()[0]] in result.stderr
+
+
+def test_an_export_without_rows_is_said_to_be_empty(tmp_path: Path, through_the_command):
+    found = through_the_command({"empty": NsysBuilder().write(tmp_path / "a.sqlite")})["empty"]
+    is_report(found["text"], 2)
+    assert {issue["id"] for issue in is_json(found["json"], 2)["quality"]["issues"]} >= {"no_events"}
+
+
+def run_apart(*arguments: str | Path, **options) -> tuple[int, str, str]:
+    """gpuprof in a process of its own."""
+    environment = ENVIRONMENT | options.pop("env", {})
+    child = subprocess.run(
+        [sys.executable, "-m", "gpuprof", *map(str, arguments)], capture_output=True, text=True, env=environment,
+        check=False, timeout=120, **options,
+    )  # fmt: skip
+    return child.returncode, child.stdout, child.stderr
+
+
+def test_a_report_where_nsight_systems_is_not_installed(tmp_path: Path):
+    path = tmp_path / "a.nsys-rep"
+    path.write_bytes(b"QDSTRM" + bytes(5_000))
+    code, out, err = run_apart("diagnose", path, env={"PATH": "/nowhere"})
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"gpuprof: [^\n]*(nsys|Nsight Systems)[^\n]*\n", err)
+
+
+def no_more_than_20_kb() -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+
+def test_a_full_disk_is_told_in_one_line(tmp_path: Path):
+    """A packed export is unpacked beside; here files may not grow beyond a few kB."""
+    path = training().write(tmp_path / "a.sqlite.gz")
+    run_apart("diagnose", path)  # so that nothing else is to be written
+    code, out, err = run_apart("diagnose", path, preexec_fn=no_more_than_20_kb)
+    assert (code, out) == (2, "")
+    assert re.fullmatch(r"gpuprof: [^\n]+\n", err)
+    assert "please report" not in err
+
+
+@pytest.mark.parametrize("name", ["a b#c?d.sqlite", "50%.sqlite.gz", "a#pid=7", "\udcff.sqlite", "[bold]x.sqlite"])
+def test_paths_with_characters_that_mean_something_elsewhere(name: str, tmp_path: Path):
+    path = training(steps=2, layers=4).write(tmp_path / name)
+    assert len(gpuprof.load(path).gpu) == 2 * (1 + 4 + 8 + 2)
+    assert len(gpuprof.load(f"{path}#pid={make_nsys.PID}").gpu) == 2 * (1 + 4 + 8 + 2)
+
+
+def test_the_file_is_left_as_it_was(tmp_path: Path):
+    path = training(steps=2, layers=4).write(tmp_path / "a.sqlite")
+    edit(path, "PRAGMA journal_mode=WAL")
+    before = path.read_bytes()
+    path.chmod(0o444)
+    assert answered(path) is not None
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["a.sqlite"]
+
+
+# -- large
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_read_in_seconds(tmp_path: Path):
+    """400,000 calls, 300,000 kernels and 300,000 ranges with names of their own."""
+    path = NsysBuilder().write(tmp_path / "large.sqlite")
+    count, work = 300_000, "start, end, deviceId, streamId, correlationId, globalPid"
+    tid = make_nsys.global_tid()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'cudaLaunchKernel_v7000'), (3, 'cudaFree')")
+        database.executemany(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({work}, demangledName) VALUES (?, ?, 0, 7, ?, ?, 1)",
+            ((10_000 * i + 6_000, 10_000 * i + 9_000, i + 1, make_nsys.global_pid()) for i in range(count)),
+        )
+        calls = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId)"
+        database.executemany(
+            f"{calls} VALUES (?, ?, 0, ?, ?, ?)",
+            (
+                (10_000 * i + 1_000 * k, 10_000 * i + 1_000 * k + 900, tid, i + 1 if k else 0, 2 if k else 3)
+                for i in range(count)
+                for k in ((0, 1) if i % 3 == 0 else (1,))
+            ),
+        )
+        database.executemany(
+            "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) VALUES (?, ?, 59, ?, ?)",
+            ((10_000 * i, 10_000 * i + 9_500, f"aten::mm, op_id = {i + 1}", tid) for i in range(count)),
+        )
+    begun = time.monotonic()
+    trace = gpuprof.load(path)
+    seconds = time.monotonic() - begun
+    print(f"1,000,000 rows in {seconds:.1f} s")
+    assert (len(trace.gpu), len(trace.calls), len(trace.ops)) == (count, count * 4 // 3, count)
+    assert seconds < 60
+
+
+def test_the_example_that_is_spoilt_has_rows_in_every_table():
+    rows = complete().rows
+    assert [table for table in make_nsys.TABLES if not rows[table]] == []
