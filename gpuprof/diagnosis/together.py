@@ -95,4 +95,5 @@ def _quality(quality: Quality, gang: Gang) -> Quality:
             )
         )
     worse = quality.status == "ok" and any(issue.severity == "warning" for issue in issues)
-    return Quality("degraded" if worse else quality.status, (*quality.issues, *issues))
+    own = (issue for issue in quality.issues if issue.id != "other_processes")  # they are among the ranks
+    return Quality("degraded" if worse else quality.status, (*own, *issues))

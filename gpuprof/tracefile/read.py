@@ -75,16 +75,15 @@ def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None
 
 def _side(path: Path) -> tuple[str | None, Path | None, RunFolder | None]:
     """(nsys | kineto | None for neither or both, the recording, the run that it is of)."""
-    run = run_of(path)
-    if run is not None:
-        if (run.nsys is None) == (run.trace is None):
-            return None, None, run
-        return ("nsys", run.nsys, run) if run.trace is None else ("kineto", run.trace, run)
+    run, file = run_of(path), split_process(path)[0]
     try:
-        is_file = path.is_file() or split_process(path)[1] is not None
+        if file.is_file():
+            return "nsys" if processes_in(file) else "kineto", path, run
     except (OSError, ValueError):  # a name that cannot be one
-        is_file = False
-    return ("nsys" if processes_in(split_process(path)[0]) else "kineto") if is_file else None, path, None
+        return None, path, None
+    if run is None or (run.nsys is None) == (run.trace is None):
+        return None, None, run
+    return ("nsys", run.nsys, run) if run.trace is None else ("kineto", run.trace, run)
 
 
 def run_of(path: str | os.PathLike[str]) -> RunFolder | None:

@@ -44,21 +44,22 @@ def main() -> None:
     parser.add_argument("--with", type=Path, dest="beside", metavar="TORCH_RUN")
     args = parser.parse_args()
     args.target.mkdir(parents=True, exist_ok=True)
-    rank = json.loads((args.run / "rank0.json").read_text())
-    cut_export(next(args.run.glob("nsys.sqlite*")), args.target / "nsys.sqlite.gz", rank["pid"])
+    ranks = [json.loads(path.read_text()) for path in sorted(args.run.glob("rank*.json"))]
+    pids = [rank["pid"] for rank in ranks]
+    cut_export(next(args.run.glob("nsys.sqlite*")), args.target / "nsys.sqlite.gz", pids)
     if args.beside:
         cut_trace(args.beside / "trace.rank0.json.gz", args.target / "trace.rank0.json.gz", whole=True)
-    write_rest(args.run, args.target, rank)
+    write_rest(args.run, args.target, ranks)
 
 
-def cut_export(source: Path, target: Path, pid: int) -> None:
+def cut_export(source: Path, target: Path, pids: list[int]) -> None:
     """Writes the part of an export that is to be published."""
     data = source.read_bytes()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "cut.sqlite"
         path.write_bytes(gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data)
         with sqlite3.connect(path) as file:
-            reduce(file, pid)
+            reduce(file, pids)
         file = sqlite3.connect(path)
         file.execute("VACUUM")
         file.close()
@@ -66,14 +67,15 @@ def cut_export(source: Path, target: Path, pid: int) -> None:
     print(f"{target}: {target.stat().st_size:,} bytes")
 
 
-def reduce(file: sqlite3.Connection, pid: int) -> None:
+def reduce(file: sqlite3.Connection, pids: list[int]) -> None:
     """Takes out what is not to be published."""
     tables = {name for (name,) in file.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     for table in tables - TABLES:
         file.execute(f'DROP TABLE "{table}"')
     tables &= TABLES
     for table, column in (("PROCESSES", "globalPid"), ("ThreadNames", "globalTid")):
-        file.execute(f"DELETE FROM {table} WHERE (({column} >> 24) & 16777215) != {pid}")
+        known = ", ".join(map(str, pids))
+        file.execute(f"DELETE FROM {table} WHERE (({column} >> 24) & 16777215) NOT IN ({known})")
     if "GPU_METRICS" in tables:
         kept = " OR ".join(f"metricName LIKE '{name}'" for name in COUNTERS)
         file.execute(f"DELETE FROM TARGET_INFO_GPU_METRICS WHERE NOT ({kept})")

@@ -41,24 +41,27 @@ def main() -> None:
     window |= {"first_step": window["first_step"] + kept, "steps": 1, "bytes": size}
     for key in LATER:
         rank.setdefault(key, None)
-    write_rest(args.run, args.target, rank)
+    write_rest(args.run, args.target, [rank])
 
 
-def write_rest(run: Path, target: Path, rank: dict) -> None:
-    """All files of a run but its recordings, `rank` being what is to stand in rank0.json."""
-    rank["gpu"]["uuid"] = UUID
-    write_json(target / "rank0.json", rank)
+def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
+    """All files of a run but its recordings, `ranks` being what is to stand in rank<N>.json."""
+    uuids = {}
+    for rank in ranks:
+        bare = rank["gpu"]["uuid"].removeprefix("GPU-")
+        rank["gpu"]["uuid"] = uuids.setdefault(bare, f"{UUID[:-1]}{len(uuids) + 1}")
+        write_json(target / f"rank{rank['rank']}.json", rank)
     manifest = json.loads((run / "manifest.json").read_text())
     python, *words = manifest["command"]
     manifest["command"] = [neutral(python, ".venv/bin"), *(neutral(word) for word in words)]
-    manifest |= {"cwd": HOME, "python": neutral(manifest["python"], ".venv/bin")}
+    manifest |= {"cwd": HOME, "python": manifest["python"] and neutral(manifest["python"], ".venv/bin")}
     manifest["host"]["platform"] = re.sub(r"(Linux-\d+\.\d+).*-(\w+)", r"\1-\2", manifest["host"]["platform"])
     write_json(target / "manifest.json", manifest)
     (target / "steps.jsonl").write_bytes((run / "steps.jsonl").read_bytes())
     lines = [json.loads(line) for line in (run / "telemetry.jsonl").read_text().splitlines()]
     for line in lines:
-        (gpu,) = line["gpus"]
-        gpu["uuid"] = UUID
+        for gpu in line["gpus"]:
+            gpu["uuid"] = uuids[gpu["uuid"].removeprefix("GPU-")]
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (target / "telemetry.jsonl").write_text(text)
 

@@ -14,8 +14,10 @@ from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.passes import nodes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph, Mask
 from gpuprof.replay.transform import removed, without_waits
+from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT
 
@@ -139,7 +141,30 @@ def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
     sizes = np.append(case.ops_within(case.ops_named(SHAPE.search)), False)[graph.scope]
     in_op = np.append(trace.ops.kind != ANNOTATION, False)[graph.scope]
     called = np.append(trace.rows_named(trace.calls.name, SYNC_CALL.search), False)[graph.call]
-    return waits & in_op & ~sizes, waits & sizes, waits & ~in_op & called
+    looks = waits & in_op & ~sizes
+    if not has_ops(trace):
+        looks |= waits & np.append(_after_fetches(case), False)[graph.call]
+    return looks, waits & sizes, waits & ~in_op & called & ~looks
+
+
+def _after_fetches(case: Case) -> Mask:
+    """Calls that wait for a stream on which their thread's last launch was a copy to the host: how PyTorch reads a
+    value, where no op tells."""
+    trace, links = case.trace, case.timeline.links
+    calls = trace.calls
+    fetches = np.zeros(len(calls), bool)
+    down = trace.rows_named(trace.gpu.name, lambda text: "DtoH" in text) & (links.call >= 0)
+    fetches[links.call[down]] = True
+    launches = np.zeros(len(calls), bool)
+    launches[links.call[links.call >= 0]] = True
+    waits = trace.rows_named(calls.name, STREAM_WAIT.search)
+    found = np.zeros(len(calls), bool)
+    for thread in np.unique(calls.thread[waits]).tolist():
+        own = np.flatnonzero((calls.thread == thread) & (waits | launches))
+        own = own[np.argsort(calls.start_ns[own], kind="stable")]
+        last = np.maximum.accumulate(np.where(launches[own], np.arange(len(own)), -1))
+        found[own] = waits[own] & (last >= 0) & fetches[own[np.maximum(last, 0)]]
+    return found
 
 
 def _outermost_named(case: Case, waits: Mask) -> I64:

@@ -1,0 +1,158 @@
+"""Runs that `gpuprof trace --nsys` recorded on H200 hosts: what is said of them, and of both kinds together."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import gpuprof
+from gpuprof.cli.entry import main
+from gpuprof.diagnosis.json import to_json
+from gpuprof.timeline.timeline import build_timeline
+
+RUNS = ROOT / "tests/data/nsys"
+
+
+@pytest.fixture(scope="module")
+def diagnosed():
+    """Each run diagnosed once."""
+    found: dict[str, gpuprof.Diagnosis] = {}
+
+    def diagnose(name: str) -> gpuprof.Diagnosis:
+        return found.setdefault(name, None) or found.setdefault(name + "!", gpuprof.diagnose(RUNS / name))
+
+    return diagnose
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "cause", "launches"),
+    [("lora", "host", "launch", 5_300), ("moe", "host", "launch", 11_000), ("dense_both", "memory", None, 1_700)],
+)
+def test_the_verdict_of_each(name, bound, cause, launches, diagnosed):
+    found = diagnosed(name)
+    assert (found.verdict.bound, found.verdict.cause) == (bound, cause)
+    assert found.source.kind == "run"
+    assert found.replay.shown
+    assert found.kernels.launches_per_step == pytest.approx(launches, rel=0.05)
+    assert found.steps.unprofiled_ns < 1.02 * found.steps.recorded_ns
+    assert {issue.id for issue in found.quality.issues} >= {"baseline_under_nsys"}
+
+
+def test_the_work_of_the_gpu_is_not_stretched_to_fit_the_baseline(diagnosed):
+    """The MoE took 423 ms in the capture and 243 before it: what differs is the host, the kernels took as long."""
+    found = diagnosed("moe")
+    recorded = found.devices[0].compute_ns / found.steps.count
+    assert found.devices_estimated[0].compute_ns == pytest.approx(recorded, rel=0.03)
+
+
+def test_backward_owns_what_autograd_launches(diagnosed):
+    for name in ("lora", "moe"):
+        found = diagnosed(name)
+        spent = {one.name: one for one in found.ranges}
+        step = next(one for text, one in spent.items() if text == found.steps.name)
+        parts = [spent[text] for text in ("forward", "backward", "optimizer", "data") if text in spent]
+        assert spent["backward"].launches > 0.5 * step.launches
+        assert sum(one.launches for one in parts) == pytest.approx(step.launches, rel=0.01)
+        by_phase = {phase.phase: phase for phase in found.phases}
+        assert by_phase["backward"].busy_ns == pytest.approx(spent["backward"].busy_ns, rel=0.02)
+
+
+def test_a_folder_with_both_kinds_has_the_times_of_one_and_the_names_of_the_other(diagnosed):
+    found = diagnosed("dense_both")
+    (paired,) = (issue for issue in found.quality.issues if issue.id == "paired")
+    assert "5,283 of 5,283" in paired.message
+    assert not {issue.id for issue in found.quality.issues} & {"no_ops", "no_shapes"}
+    export = gpuprof.load(RUNS / "dense_both/nsys.sqlite.gz")
+    trace = found.tables.timeline.trace
+    assert np.array_equal(trace.gpu.start_ns, export.gpu.start_ns)
+    assert np.array_equal(trace.gpu.end_ns, export.gpu.end_ns)
+    assert found.kernels.unattributed_ns == 0
+    assert found.roofline.mfu is not None
+    assert {finding.id for finding in found.findings} >= {"adapter_casts", "compile"}
+
+
+def test_the_counters_agree_with_the_roofline_on_what_binds(diagnosed, tmp_path):
+    """Without the trace beside it the export's counters must lead to the verdict that FLOPs and bytes lead to."""
+    shutil.copytree(RUNS / "dense_both", tmp_path / "run")
+    (tmp_path / "run/trace.rank0.json.gz").unlink()
+    alone = gpuprof.diagnose(tmp_path / "run")
+    assert alone.verdict.bound == diagnosed("dense_both").verdict.bound == "memory"
+    assert alone.roofline.mfu is None
+    assert all(kernel.flops is None for kernel in alone.kernels.top)
+    for phase in alone.activity:
+        assert phase.sm_percent > 90
+        assert 30 < phase.tensor_percent < 50
+        assert 35 < phase.dram_percent < 50
+    both = to_json(diagnosed("dense_both"))["sensitivities"]
+    told = to_json(alone)["sensitivities"]
+    assert told["memory"] == pytest.approx(both["memory"], abs=0.1)
+    assert told["compute"] == pytest.approx(both["compute"], abs=0.1)
+
+
+def test_two_ranks_in_one_export(diagnosed):
+    """Rank 1 has 15 ms of Python more in every step: that is what the other waits for."""
+    found = diagnosed("ddp")
+    assert (found.verdict.bound, found.verdict.cause) == ("host", "straggler")
+    assert [rank.rank for rank in found.ranks] == [0, 1]
+    slow = max(found.ranks, key=lambda rank: rank.pace_ns)
+    assert slow.rank == 1
+    assert slow.pace_ns - min(rank.pace_ns for rank in found.ranks) == pytest.approx(15e6, rel=0.1)
+    assert found.environment.rank == 1
+    assert "other_processes" not in {issue.id for issue in found.quality.issues}
+    assert any(finding.id == "straggler" for finding in found.findings)
+    assert "values read from the GPU" in "".join(e.text for f in found.findings for e in f.evidence)
+
+
+def test_one_rank_of_an_export_can_be_named():
+    ranks = {}
+    for path in sorted((RUNS / "ddp").glob("rank*.json")):
+        rank = json.loads(path.read_text())
+        found = gpuprof.diagnose(f"{RUNS}/ddp/nsys.sqlite.gz#pid={rank['pid']}")
+        assert found.environment.rank == rank["rank"]
+        ranks[rank["rank"]] = found.devices[0].device
+    assert ranks == {0: 0, 1: 1}
+
+
+@pytest.mark.parametrize("turn", [1, -1])
+def test_the_two_kinds_given_as_files_or_as_runs(turn, tmp_path, capsys):
+    """Of two runs the baseline is that of the one without Nsight Systems."""
+    both = RUNS / "dense_both"
+    files = [both / "nsys.sqlite.gz", both / "trace.rank0.json.gz"]
+    runs = [tmp_path / "timed", tmp_path / "named"]
+    for run, other in zip(runs, reversed(files), strict=True):
+        shutil.copytree(both, run)
+        (run / other.name).unlink()
+    steps = runs[1] / "steps.jsonl"
+    steps.write_text(steps.read_text().replace('"ns":10', '"ns":11'))
+    seen = []
+    for pair in (files, runs):
+        assert main(["diagnose", *map(str, pair[::turn]), "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert any(issue["id"] == "paired" for issue in found["quality"]["issues"])
+        seen.append(found["steps"]["unprofiled_ns"])
+    assert seen[1] > 1.05 * seen[0]
+
+
+def test_the_report_of_an_export_says_what_it_lacks(diagnosed, tmp_path):
+    gpuprof.write_report(diagnosed("lora"), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "No roofline: this recording does not tell" in page
+    assert "Your ranges" in page
+    assert "counters showed" not in page
+    gpuprof.write_report(diagnosed("dense_both"), tmp_path / "both.html")
+    page = (tmp_path / "both.html").read_text(encoding="utf-8")
+    assert "counters showed" in page
+    assert "No roofline" not in page
+
+
+def test_steps_are_those_that_the_run_marked(diagnosed):
+    for name in ("lora", "moe", "dense_both"):
+        found = diagnosed(name)
+        assert found.steps.source == "user_range"
+        assert found.steps.count == 3
+        timeline = build_timeline(gpuprof.load(RUNS / name / "nsys.sqlite.gz"))
+        assert timeline.steps.name == "step_#"
