@@ -49,7 +49,8 @@ _HOMES = {
 
 
 def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`, or that of a run's folder.
+    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`, an export of Nsight Systems,
+    `.sqlite`, or that of a run's folder.
 
     `progress` is called now and then with the bytes read and the bytes there are. Raises GpuprofError, one
     line that says what to do, if the file cannot be read.

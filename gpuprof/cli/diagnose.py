@@ -62,8 +62,9 @@ def command(
 ) -> int:
     """Say why a step of the training recorded in PATH takes as long as it does.
 
-    PATH is the folder of a run that gpuprof trace made, or a trace that torch.profiler exported, .json or .json.gz.
-    Without PATH: the latest run in gpuprof-runs. A folder of traces, or several PATHs, are the ranks of one training.
+    PATH is the folder of a run that gpuprof trace made, a trace that torch.profiler exported, .json or .json.gz, or a
+    recording of Nsight Systems, .sqlite or .nsys-rep. Without PATH: the latest run in gpuprof-runs. A folder of traces,
+    or several PATHs, are the ranks of one training; one of each kind are taken together.
     """
     paths = paths or (latest(),)
     if html is not None:
