@@ -12,6 +12,7 @@ from conftest import ROOT
 import gpuprof
 from gpuprof.cli.entry import main
 from gpuprof.diagnosis.json import to_json
+from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import build_timeline
 
 RUNS = ROOT / "tests/data/nsys"
@@ -153,3 +154,43 @@ def test_steps_are_those_that_the_run_marked(diagnosed):
         assert found.steps.count == 3
         timeline = build_timeline(gpuprof.load(RUNS / name / "nsys.sqlite.gz"))
         assert timeline.steps.name == "step_#"
+
+
+@pytest.mark.parametrize("way", ["whole", "node"])
+def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way):
+    """Six steps that replay a graph of 20 products and 20 tanh, then a small eager product and its backward."""
+    found = gpuprof.diagnose(RUNS / f"graphs/{way}.sqlite.gz")
+    issues = {issue.id for issue in found.quality.issues}
+    graph_kernels = 1 if way == "whole" else 40
+    assert found.kernels.count / found.steps.count == pytest.approx(16 + graph_kernels, abs=0.5)
+    busiest = found.kernels.by_category[0]
+    if way == "whole":
+        assert "graphs_whole" in issues
+        assert busiest.category == "other"
+        assert found.verdict.bound is None  # the GPU works, at what is not told
+        assert "not recorded" in found.verdict.summary
+    else:
+        assert "graphs_whole" not in issues
+        assert busiest.category == "gemm"
+        assert found.verdict.bound == "compute"
+    assert busiest.ns > 0.9 * found.kernels.total_ns
+
+
+def test_the_device_is_as_busy_whichever_way_a_graph_was_recorded():
+    whole, node = (gpuprof.diagnose(RUNS / f"graphs/{way}.sqlite.gz") for way in ("whole", "node"))
+    assert whole.devices[0].busy_ns == pytest.approx(node.devices[0].busy_ns, rel=0.03)
+
+
+def test_ops_that_emit_nvtx_wrote():
+    trace = gpuprof.load(RUNS / "graphs/node.sqlite.gz")
+    ops = trace.ops
+    rows = np.flatnonzero(trace.rows_named(ops.name, lambda text: text == "aten::mm"))
+    assert len(rows) == 3 * 6  # the product, and the two of its backward
+    assert {trace.text(i) for i in ops.dims[rows].tolist()} == {"[[512, 512], [512, 512]]"}
+    nodes = trace.rows_named(ops.name, lambda text: text == "MmBackward0")
+    assert np.all(ops.forward_thread[nodes] > 0)
+    timeline = build_timeline(trace)
+    gemm = trace.rows_named(trace.gpu.name, lambda text: "gemm" in text) & (timeline.links.op >= 0)
+    phases = [PHASES[code] for code in timeline.phase[gemm].tolist()]
+    assert phases.count("forward") % 6 == 0
+    assert phases.count("backward") == 2 * phases.count("forward") > 0

@@ -109,8 +109,18 @@ def diagnose_file(
     from gpuprof import diagnose
     from gpuprof.cli.progress import reading
 
+    warn_of_environment(paths)
     with reading(paths[0].name) as progress:
         return diagnose(paths, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
+
+
+def warn_of_environment(paths: tuple[Path, ...]) -> None:
+    """Says of reports of Nsight Systems what is in them: who analyses one may be about to pass it on."""
+    from gpuprof.nsight.convert import KEEPS_ENVIRONMENT, REPORTS
+
+    for path in paths:
+        if path.name.endswith(REPORTS):
+            say(f"{path.name} {KEEPS_ENVIRONMENT}")
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

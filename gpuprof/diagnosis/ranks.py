@@ -131,7 +131,7 @@ class _Own:
     low: float
     high: float
     """The interval of a step as parts of it."""
-    bound: str
+    bound: str | None
     cause: str | None
     doings: tuple[Doing, ...]
 
@@ -240,7 +240,7 @@ def _own(one: _Seen, transfer_ns: F64, pace: float, read: Read, step: str | None
     )
 
 
-def _cause(bound: str, graph: Graph) -> str | None:
+def _cause(bound: str | None, graph: Graph) -> str | None:
     if bound == "host":
         return host_cause(graph)
     return communication_cause(graph) if bound == "communication" else None

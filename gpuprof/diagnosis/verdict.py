@@ -24,6 +24,8 @@ RESOURCES: tuple[Bound, ...] = ("host", "input", "transfer", "communication")
 PARTS: tuple[Bound, ...] = ("compute", "memory", "latency")
 CLOSE, SMALL = 0.05, 0.1
 """Sensitivities closer than this are told apart by noise as well as by cause; ones below the second say little."""
+KNOWN = 0.5
+"""With less than this part of what binds known, what limits the rest would decide."""
 DRAWS = 40
 ERROR = 0.03
 """Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
@@ -37,8 +39,11 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
-def bound_of(found: Sensitivities, graph: Graph | None = None) -> Bound:
-    """What binds the step. `graph`: to tell two that are close apart by what their absence would gain."""
+def bound_of(found: Sensitivities, graph: Graph | None = None) -> Bound | None:
+    """What binds the step; None where that is the GPU, and what most of its kernels do is not known.
+
+    `graph`: to tell two that are close apart by what their absence would gain.
+    """
     values: dict[Bound | str, float] = {name: getattr(found, name) for name in (*RESOURCES, "device")}
     first, second = sorted(values, key=lambda name: -values[name])[:2]
     if values[first] < SMALL:
@@ -53,11 +58,14 @@ def bound_of(found: Sensitivities, graph: Graph | None = None) -> Bound:
     return device_part(found) if first == "device" else first  # type: ignore[return-value]
 
 
-def device_part(found: Sensitivities) -> Bound:
-    """Which part of the kernels binds; memory where the split is not known, as most kernels are bound by that."""
+def device_part(found: Sensitivities) -> Bound | None:
+    """Which part of the kernels binds; memory where the split is not known, as most kernels are bound by that. None
+    where most of what binds is known to be none of the three: CUDA graphs recorded as a whole, say."""
     parts = {name: getattr(found, name) for name in PARTS}
     if any(value is None for value in parts.values()):
         return "memory"
+    if sum(parts.values()) < KNOWN * found.device:
+        return None
     first, second = sorted(parts, key=lambda name: -parts[name])[:2]
     return "balanced" if parts[first] - parts[second] < CLOSE else first  # type: ignore[return-value]
 
@@ -95,6 +103,9 @@ def judge(removal: Removal, found: Sensitivities, parts_ns: dict[str, F64] | Non
         cause = host_cause(graph)
     elif bound == "communication":
         cause = communication_cause(graph)
+    if bound is None:
+        text = f"{summary} What limits its work was not recorded."
+        return Verdict(bound=None, family=None, cause=None, confidence=None, summary=text)
     return Verdict(
         bound=bound,
         family=FAMILIES.get(bound, "other"),
