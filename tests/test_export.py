@@ -99,6 +99,7 @@ def columns(rows: list[tuple[int, int, int]]) -> list[np.ndarray]:
     return [np.array([row[i] for row in rows], np.int64) for i in range(3)]
 
 
+@settings(deadline=None)
 @given(spans)
 def test_spans_of_a_track_lie_in_each_other_or_apart(rows):
     placed = place(*columns(rows))

@@ -268,7 +268,7 @@ UNREADABLE = {
     "not JSON": (b"step 1 took 3 ms\n", "JSON"),
     "other JSON": (b'{"steps": [1, 2, 3]}', "traceEvents"),
     "gzip cut early": (cut_early(), "small"),
-    "SQLite": (b"SQLite format 3\0" + bytes(4000), "Nsight Systems"),
+    "SQLite": (b"SQLite format 3\0" + bytes(4000), "a damaged SQLite file"),
     "PNG": (b"\x89PNG\r\n\x1a\n" + bytes(100), "PNG"),
     "a report": (b"<!doctype html>\n<html>", "web page"),
 }
