@@ -17,15 +17,14 @@ from gpuprof.replay.graph import COMMUNICATION, DEVICE, F64, HOST, INPUT, Graph,
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale as by_resource
 from gpuprof.timeline.dispatch import recorded_ops
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import I64, Calls, Ops
 
 EVENT_NS = 2_300.0
 """What a recorded op or call costs, with shapes recorded, on a host of pace 1: of the values between 1.6 and 2.8 µs
 the one with the least error over 89 H200 recordings (28 of them in benchmarks/profiler_cost.py) whose step was also
 timed without a profiler, by replaying each without it. A cost that goes with the pace fits them better than a fixed one
-or one that goes with its root. A call or range recorded by Nsight Systems costs as much: the steps of seven processes
-on H200 hosts took 2.1 to 2.9 µs an event longer in its capture than before it (the quickest of each; 1.6 by the
-recording whose bare step is known)."""
+or one that goes with its root. A call or range recorded by Nsight Systems costs about as much: see
+NSYS_SPREAD."""
 FRAME_NS = 700.0
 """A recorded Python frame: 18,700 frames a step make one program's recorded step 18 ms longer, 0.96 µs each, memory
 being recorded as well, which is taken for a quarter of it (not measured apart)."""
@@ -39,6 +38,12 @@ PROBES = (("aten::as_strided", 420.0, 0.05), ("aten::empty_strided", 2_950.0, 0.
 """Ops that do next to nothing, so that their recorded time tells how fast the host records: with the median of the
 recordings that EVENT_NS is from, and the share of all ops that makes them trusted (compiled code holds few, in places
 that are not typical)."""
+NSYS_PROBE = ("cudaLaunchKernel", 3_900.0)
+"""The same for Nsight Systems, which records calls, with the median of a recording of a host of pace 1."""
+NSYS_SPREAD = 1.6
+"""What a call or range recorded by Nsight Systems costs was told by six processes on H200 hosts, of which each timed
+its steps before the capture and in it: 1.6, 2.3, 3.6, 4.9, 6.6 and 8.5 µs an event, with paces of 1.0, 1.3, 1.7, 1.3,
+1.9 and 1.8. EVENT_NS times the pace is 0.5 to 1.4 times that."""
 FEWEST_OPS = 30
 PACES = (0.6, 3.0)
 """Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
@@ -184,16 +189,18 @@ def _reduce(duration, cost, lane, lanes, least):  # pragma: no cover - compiled
 
 def host_pace(graph: Graph) -> float:
     """How slowly the host records, 1 for the median host that EVENT_NS is from: the time of its shortest op over the
-    usual."""
+    usual, or of a launch where calls were recorded without ops."""
     trace = graph.timeline.trace
-    if trace.ops_from is not None:  # their times are made up
-        return 1.0
-    for name, usual, share in PROBES:
+    if trace.reading.kind == "nsys":
+        probes: tuple[tuple[Ops | Calls, str, float, float], ...] = ((trace.calls, *NSYS_PROBE, 0.0),)
+    else:
+        probes = tuple((trace.ops, *probe) for probe in PROBES)
+    for table, name, usual, share in probes:
         number = trace.string_ids.get(name)
-        rows = np.flatnonzero(trace.ops.name == number) if number is not None else np.empty(0, np.int64)
-        took = (trace.ops.end_ns - trace.ops.start_ns)[rows]
+        rows = np.flatnonzero(table.name == number) if number is not None else np.empty(0, np.int64)
+        took = (table.end_ns - table.start_ns)[rows]
         # Recordings of before 2024 hold whole microseconds, which tell nothing of what takes less than one.
-        if len(rows) >= max(FEWEST_OPS, share * len(trace.ops)) and np.any(took % 1000):
+        if len(rows) >= max(FEWEST_OPS, share * len(table)) and np.any(took % 1000):
             return float(np.clip(float(np.median(took)) / usual, *PACES))
     return 1.0
 
@@ -216,7 +223,8 @@ def remove_profiler(
 
     if measured_ns is None:
         reduced, step = at(pace)
-        (slower, slow), (quicker, fast) = at(pace / SPREAD), at(pace * SPREAD)
+        spread_of_cost = NSYS_SPREAD if graph.timeline.trace.reading.kind == "nsys" else SPREAD
+        (slower, slow), (quicker, fast) = at(pace / spread_of_cost), at(pace * spread_of_cost)
         low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
         return Removal(reduced, step, low, high, False, pace * per_step, pace, quicker, slower)
     scale = _bisect(lambda s: at(s)[1], 0.0, MOST * pace, measured_ns)
