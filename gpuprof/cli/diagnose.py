@@ -109,9 +109,10 @@ def diagnose_file(
     from gpuprof import diagnose
     from gpuprof.cli.progress import reading
 
-    warn_of_environment(paths)
     with reading(paths[0].name) as progress:
-        return diagnose(paths, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
+        diagnosis = diagnose(paths, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
+    warn_of_environment(paths)
+    return diagnosis
 
 
 def warn_of_environment(paths: tuple[Path, ...]) -> None:
