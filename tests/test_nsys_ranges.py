@@ -34,9 +34,9 @@ def timeline_of(path: Path) -> Timeline:
 
 
 def projected(timeline: Timeline) -> Counter:
-    """(name, start, events, summed ns, busy ns, first, last) of each range that owns work."""
+    """(name, start, events, summed ns, busy ns) of each range that owns work."""
     found, ops = project(timeline), timeline.trace.ops
-    columns = (ops.start_ns[found.row], found.events, found.gpu_ns, found.busy_ns, found.first_ns, found.last_ns)
+    columns = (ops.start_ns[found.row], found.events, found.gpu_ns, found.busy_ns)
     names = [timeline.trace.strings[i] for i in ops.name[found.row].tolist()]
     rows = zip(names, *(column.tolist() for column in columns), strict=True)
     return Counter(row for row in rows if row[2])
@@ -101,7 +101,7 @@ def owned(ranges: list, launches: list, window: tuple[int, int]) -> Counter:
         ]  # fmt: skip
         if mine and window[0] <= start < window[1]:
             ran = sum(b - a for a, b in mine)
-            found[name, start, len(mine), ran, covered(mine), min(a for a, _ in mine), max(b for _, b in mine)] += 1
+            found[name, start, len(mine), ran, covered(mine)] += 1
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import cache
 
 import numpy as np
 import pytest
@@ -21,12 +22,7 @@ RUNS = ROOT / "tests/data/nsys"
 @pytest.fixture(scope="module")
 def diagnosed():
     """Each run diagnosed once."""
-    found: dict[str, gpuprof.Diagnosis] = {}
-
-    def diagnose(name: str) -> gpuprof.Diagnosis:
-        return found.setdefault(name, None) or found.setdefault(name + "!", gpuprof.diagnose(RUNS / name))
-
-    return diagnose
+    return cache(lambda name: gpuprof.diagnose(RUNS / name))
 
 
 @pytest.mark.parametrize(
@@ -116,6 +112,18 @@ def test_one_rank_of_an_export_can_be_named():
         assert found.environment.rank == rank["rank"]
         ranks[rank["rank"]] = found.devices[0].device
     assert ranks == {0: 0, 1: 1}
+
+
+def test_a_recording_of_the_run_that_cannot_be_read_is_told(tmp_path):
+    """Nothing is lost in silence: the verdict is then of the other one alone."""
+    shutil.copytree(RUNS / "dense_both", tmp_path / "run")
+    (tmp_path / "run/nsys.sqlite.gz").write_bytes(b"SQLite format 3\0" + bytes(4000))
+    found = gpuprof.diagnose(tmp_path / "run")
+    issues = {issue.id: issue for issue in found.quality.issues}
+    assert "nsys.sqlite.gz is a damaged SQLite file" in issues["recording_unread"].message
+    assert "paired" not in issues
+    assert found.steps.source == "profiler_step"
+    assert found.verdict.bound is not None
 
 
 @pytest.mark.parametrize("turn", [1, -1])

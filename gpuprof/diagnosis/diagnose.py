@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ from gpuprof.diagnosis.analyse import Analysis, analyse, bound_parts
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.gap_summary import gap_summary
-from gpuprof.diagnosis.gaps import find_gaps
+from gpuprof.diagnosis.gaps import GapColumns, find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
 from gpuprof.diagnosis.model import (
     Diagnosis,
@@ -30,6 +29,7 @@ from gpuprof.diagnosis.model import (
     Verdict,
     Window,
 )
+from gpuprof.diagnosis.paired import both_kinds
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative import representative
@@ -42,7 +42,6 @@ from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.devices import phase_times
-from gpuprof.timeline.pairing import pair
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
@@ -78,10 +77,11 @@ def diagnose(
 ) -> Diagnosis:
     """What the recording says about where a step's time goes.
 
-    `run`: the run that it is of, whose unprofiled steps it is compared with; `trace` may then be None, and `failure`
-    say why. `named`: the same program recorded by torch.profiler, whose ops a `trace` of Nsight Systems is to have.
-    `step`: regular expression on the range that is a step; `skip`: steps to leave out at the start;
-    `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of gaps and kernels.
+    `run`: the run that it is of, whose unprofiled steps it is compared with; `trace` may then be None. `failure`: why
+    it is, or why the run's other recording was not read. `named`: the same program recorded by torch.profiler, whose
+    ops a `trace` of Nsight Systems is to have. `step`: regular expression on the range that is a step; `skip`: steps to
+    leave out at the start; `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of
+    gaps and kernels.
     Raises GpuprofError for options that do not fit the trace.
     """
     if step_ms is not None and not (0.001 <= step_ms < 1e9):
@@ -91,16 +91,18 @@ def diagnose(
             raise GpuprofError("there is neither a trace nor a run to diagnose")
         return _without_trace(run, failure)
     timeline = build_timeline(trace, step, skip)
-    pairing = None
+    said: list[Issue] = []
     if named is not None:
-        timeline, pairing = _paired(timeline, named, step, skip)
+        timeline, said = both_kinds(timeline, named, step, skip)
         trace = timeline.trace if timeline else trace
+    elif failure:
+        said = [Issue("recording_unread", "warning", f"Another recording of this run could not be read: {failure}.")]
     facts = None if run is None else run_facts(run, timeline is not None and end_in_sync(trace, timeline))
     quality = _quality(
         trace, timeline, facts, on_cpu=run is not None and run.own.gpu is None and bool(run.own.versions)
     )
-    if pairing is not None:
-        quality = _judged((*quality.issues, pairing))
+    if said:
+        quality = _judged((*quality.issues, *said))
     common: dict[str, Any] = {
         "source": _source(trace, run),
         "quality": quality,
@@ -129,14 +131,24 @@ def diagnose(
     }
     if not found:
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
+    spread = _spread(facts, step_ms, steps)
+    return _with_gpu(common, timeline, columns, spread, top, run, of_run=step_ms is None)
+
+
+def _with_gpu(
+    common: dict[str, Any], timeline: Timeline, columns: GapColumns, spread: tuple[float, float] | None, top: int,
+    run: RunFolder | None, *, of_run: bool,
+) -> Diagnosis:  # fmt: skip
+    """The diagnosis of a recording with GPU work: by replay, or where that fails by what its time was spent on."""
+    trace, steps, found, quality = timeline.trace, common["steps"], common["devices"], common["quality"]
     roof = roofline(timeline)
     kernels = kernel_summary(timeline, top, roof)
     recorded = [average_step(device, steps.count) for device in found]
-    quality = _with(quality, _mismatch(steps, recorded, of_run=step_ms is None))
+    quality = _with(quality, _mismatch(steps, recorded, of_run=of_run))
     replay, analysis = (Replay(None, False), None)
     part = representative(timeline)
     if quality.status != "unusable":
-        replay, analysis = analyse(part, roof, steps.unprofiled_ns, _spread(facts, step_ms, steps))
+        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread)
     common |= {
         "_tables": Tables(timeline, columns, roof),
         "quality": quality,
@@ -145,41 +157,18 @@ def diagnose(
         "replay": replay,
     }
     if analysis is None:
-        return _by_shares(common, steps, recorded, kernels, roof, profiler, whole=not trace.reading.truncated)
+        whole = not trace.reading.truncated
+        return _by_shares(common, steps, recorded, kernels, roof, common["profiler"], whole=whole)
     case = Case(
         timeline=part,
         origin_ns=timeline.window[0],
         removal=analysis.removal,
         sensitivities=analysis.sensitivities,
         roofline=roof,
-        run=facts and facts.run,
-        stack=stack_of(trace, facts and facts.run, _packages(run)),
+        run=common["run"],
+        stack=stack_of(trace, common["run"], _packages(run)),
     )
     return _by_replay(common, case, analysis, whole=not trace.reading.truncated)
-
-
-def _paired(
-    timeline: Timeline | None, named: Trace, step: str | None, skip: int
-) -> tuple[Timeline | None, Issue | None]:
-    """The timeline with the ops of the other recording, and what is to be said of it; where the two are not of one
-    program that of the other recording."""
-    other = build_timeline(named, None if named.ops_from else step, skip)
-    if timeline is None or other is None:
-        return timeline or other, None
-    found = pair(timeline, other)
-    files = Path(timeline.trace.reading.path).name, Path(named.reading.path).name
-    if found is None:
-        text = (
-            f"{files[0]} and {files[1]} are not recordings of one program: their kernels differ. Only the second is"
-            " used; name the one that you mean."
-        )
-        return other, Issue("not_a_pair", "warning", text)
-    text = (
-        f"Times are those of {files[0]} (Nsight Systems), ops and shapes those of {files[1]} (torch.profiler):"
-        f" {found.in_order + found.by_name:,} of {found.launches:,} pieces of GPU work were matched,"
-        f" {found.in_order:,} by the order of kernels in their step, {found.by_name:,} as the n-th of their name."
-    )
-    return build_timeline(found.trace, step, skip), Issue("paired", "info", text)
 
 
 def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bool) -> Diagnosis:

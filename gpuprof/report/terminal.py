@@ -296,8 +296,8 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     )
     if kernels.median_ns is not None:
         total.append(f", half under {duration(kernels.median_ns)}")
-    ops_known = kernels.unattributed_ns < kernels.total_ns or diagnosis.source.kind == "kineto"
-    if kernels.unattributed_ns > SEEN * kernels.total_ns and ops_known:
+    without_ops = any(issue.id == "no_ops" for issue in diagnosis.quality.issues)  # said already, of all kernels
+    if kernels.unattributed_ns > SEEN * kernels.total_ns and not without_ops:
         total.append(f", {share(kernels.unattributed_ns, kernels.total_ns)} unattributed")
     categories = sorted(kernels.by_category, key=lambda c: -c.ns)
     named = [c for c in categories[:CATEGORIES] if c.ns >= SEEN * kernels.total_ns]

@@ -29,9 +29,6 @@ class Projection:
     """What they took, added up."""
     busy_ns: I64
     """The time in which any of them ran."""
-    first_ns: I64
-    last_ns: I64
-    """From the start of the first to the end of the last of them; ABSENT where there are none."""
 
 
 def project(timeline: Timeline) -> Projection:
@@ -88,7 +85,6 @@ def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
     count = len(ranges)
     events = np.bincount(which, minlength=count).astype(np.int64)
     gpu, busy = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    first, last = np.full(count, ABSENT), np.full(count, ABSENT)
     np.add.at(gpu, which, end - start)
     if len(which):
         # One long line on which each range has a stretch of its own: then one running maximum serves them all.
@@ -97,8 +93,4 @@ def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
         a, b = start + shift, end + shift
         reach = np.maximum.accumulate(np.concatenate([[-1], b[:-1]]))
         np.add.at(busy, which, np.maximum(b - np.maximum(a, reach), 0))
-        some = np.flatnonzero(events)
-        begins = np.searchsorted(which, some)
-        first[some] = start[begins]
-        last[some] = np.maximum.reduceat(end, begins)
-    return Projection(ranges, events, gpu, busy, first, last)
+    return Projection(ranges, events, gpu, busy)

@@ -13,7 +13,7 @@ from gpuprof.runfile import PARTIAL
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.nsys.database import is_sqlite
-from gpuprof.tracefile.nsys.report import exported, is_report
+from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
 from gpuprof.tracefile.ranks import processes_in
 from gpuprof.tracefile.run import RunFolder, find_run, read_run
 
@@ -28,7 +28,7 @@ class Recording:
     trace: Trace | None
     run: RunFolder | None
     failure: str = ""
-    """Why the trace of the run could not be read, where it is there."""
+    """Why a recording of the run could not be read that is there."""
     named: Trace | None = None
     """The same program as torch.profiler recorded it, where `trace` is an export of Nsight Systems."""
 
@@ -52,7 +52,7 @@ def read_recording(path: str | os.PathLike[str], progress: Progress | None = Non
             failure = failure or ("" if leftover else str(error))
     if not traces:
         return Recording(None, run, failure)
-    return Recording(traces[0], run, named=traces[1] if len(traces) > 1 else None)
+    return Recording(traces[0], run, failure, named=traces[1] if len(traces) > 1 else None)
 
 
 def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> Recording | None:
@@ -140,10 +140,10 @@ def _look(path: Path) -> tuple[int, bytes]:
 
 def _traces_in(folder: Path) -> str:
     try:
-        found = sorted(p.name for p in folder.iterdir() if p.name.endswith((".json", ".json.gz")))
+        found = sorted(p.name for p in folder.iterdir() if p.name.endswith((".json", ".json.gz", *EXPORTS)))
     except OSError:
         return ""
-    return f", such as {found[0]}" if found else " (it holds no .json or .json.gz)"
+    return f", such as {found[0]}" if found else " (it holds no .json or .json.gz, and no .sqlite)"
 
 
 _OTHER = [

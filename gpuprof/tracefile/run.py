@@ -23,9 +23,10 @@ from numpy.typing import NDArray
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
+from gpuprof.nsight.convert import REPORTS
 from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Columns
 from gpuprof.tracefile.nsys.address import split_process, with_process
-from gpuprof.tracefile.nsys.report import EXPORTS, REPORTS
+from gpuprof.tracefile.nsys.report import EXPORTS
 
 UNKNOWN_STAGE = 255
 """A stage that this version knows nothing of."""

@@ -36,7 +36,7 @@ def gpu_ids(database: Database, process: Process, devices: list[int]) -> dict[in
 
 def _gpus(database: Database, process: Process, devices: list[int]) -> tuple[GpuInfo, ...]:
     table = "TARGET_INFO_GPU"
-    found = database.numbers(table, ("id", "totalMemory", "smCount", "clockRate", "memoryBandwidth"))
+    found = database.numbers(table, ("id", "totalMemory", "smCount"))
     names = database.texts(table, "name") or [None] * len(found["id"])
     known = gpu_ids(database, process, devices)
     infos = []

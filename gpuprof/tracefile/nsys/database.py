@@ -36,8 +36,6 @@ class Database:
         self._connection.text_factory = lambda raw: raw.decode("utf-8", "replace")
         self._columns: dict[str, frozenset[str]] = {}
         self.damage: str | None = None
-        self.rows = 0
-        """Rows read so far."""
         self.tables = frozenset(
             name for (name,) in self._connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
         )
@@ -64,17 +62,7 @@ class Database:
             for rows in self._fetch(f'SELECT {asked} FROM "{table}" NOT INDEXED')
         ]
         whole = np.concatenate(parts) if parts else np.empty((0, len(columns)), np.int64)
-        self.rows += len(whole)
         return {name: np.ascontiguousarray(whole[:, i]) for i, name in enumerate(columns)}
-
-    def reals(self, table: str, column: str) -> np.ndarray:
-        """A column of numbers, in the order in which `numbers` gives the table; NaN where a value is not there."""
-        if column not in self.columns(table):
-            return np.empty(0, np.float64)
-        return np.array(
-            [value if isinstance(value, (int, float)) else np.nan for (value,) in self._rows(table, [column])],
-            np.float64,
-        )
 
     def texts(self, table: str, column: str) -> list[str | None]:
         """A column of texts, in the order in which `numbers` gives the table."""

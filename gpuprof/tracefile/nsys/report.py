@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.nsight.convert import REPORTS, NsysError, to_sqlite
 
-REPORTS = (".nsys-rep", ".qdrep", ".qdstrm")
 EXPORTS = (".sqlite", ".sqlite.gz")
 
 
@@ -20,9 +20,6 @@ def exported(report: Path) -> tuple[Path, int]:
 
     Raises UnreadableTrace, one line, where there is no Nsight Systems that can.
     """
-    from gpuprof.nsight.call import NsysError
-    from gpuprof.nsight.convert import to_sqlite
-
     beside = report.with_suffix(".sqlite")
     if beside.exists() and not _is_fresh(beside, report):
         beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to somebody
