@@ -1,0 +1,1 @@
+"""Small fine-tunes, each with a known bottleneck, its fix as a switch, and what both measured."""

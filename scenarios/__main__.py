@@ -1,0 +1,79 @@
+"""The scenarios from a checkout.
+
+    python -m scenarios list
+    python -m scenarios run NAME [--fix [WHICH]] [--trace] [--steps N]
+    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record]]
+
+`run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
+`measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from scenarios.catalogue import Scenario, names, scenario, scenarios
+from scenarios.measure import launched, measure
+
+FIRST = "(the first)"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m scenarios", description="Fine-tunes with a known bottleneck")
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("list", help="what there is")
+    run = commands.add_parser("run", help="run one")
+    run.add_argument("name")
+    run.add_argument("--fix", nargs="?", const=FIRST, help="with a fix: the first, or the one that is named")
+    run.add_argument("--trace", action="store_true", help="under gpuprof trace")
+    run.add_argument("--steps", type=int)
+    run.add_argument("--timed", action="store_true", help="print how long its steps took")
+    timing = commands.add_parser("measure", help="time them, and write truth.json")
+    timing.add_argument("names", nargs="*")
+    timing.add_argument("--rounds", type=int, default=5)
+    timing.add_argument("--out", type=Path, metavar="DIR", help="write DIR/NAME.json in place of NAME/truth.json")
+    timing.add_argument("--record", action="store_true", help="with --out: also record each, into DIR/NAME")
+    args = parser.parse_args()
+    if args.command == "list":
+        print("\n".join(listed()))
+        return 0
+    try:
+        chosen = [scenario(name) for name in ([args.name] if args.command == "run" else args.names or names())]
+        if args.command == "run":
+            return subprocess.call(command(chosen[0], args))
+    except KeyError as error:
+        print(f"scenarios: {error.args[0]}", file=sys.stderr)
+        return 2
+    return measure(chosen, args.rounds, args.out, args.record)
+
+
+def command(told: Scenario, args: argparse.Namespace) -> list[str]:
+    """What runs a scenario. KeyError if it has no such fix."""
+    options = ["-m", told.module]
+    if args.fix is not None:
+        fixes = [fix.name for fix in told.fixes]
+        if not fixes or args.fix not in (FIRST, *fixes):
+            raise KeyError(f"{told.name} has no fix {args.fix!r}; it has {', '.join(fixes) or 'none'}")
+        options += ["--fix", fixes[0] if args.fix == FIRST else args.fix]
+    if args.steps is not None:
+        options += ["--steps", str(args.steps)]
+    if args.timed:
+        options += ["--timed"]
+    return [*([sys.executable, "-m", "gpuprof", "trace"] if args.trace else []), *launched(told), *options]
+
+
+def listed() -> list[str]:
+    """Every scenario with what gpuprof must say, its fixes, and what they measured."""
+    lines = []
+    for told in scenarios():
+        says = " or ".join(told.says) + (f" ({told.cause})" if told.cause else "")
+        lines.append(f"{told.name:22} {told.title}: {says}")
+        lines += [f"{'':22}   --fix {fix.name:14} {fix.what}" for fix in told.fixes]
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""What scenarios there are: `scenario.json` says what each is, `truth.json` what was measured of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+ROOT = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """One change to the program. `work`: tokens of a step after it, over those before."""
+
+    name: str
+    what: str
+    finding: str | None
+    """The finding of gpuprof that must predict it; None where gpuprof has none."""
+    work: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """One program. `says`: the bounds that are right for it, any of them; `cause`: likewise, of the first."""
+
+    name: str
+    title: str
+    why: str
+    says: tuple[str, ...]
+    cause: str | None
+    fixes: tuple[Fix, ...]
+    gpus: int = 1
+    launcher: str | None = None
+    """`torchrun`, where it is started so."""
+    needs: tuple[str, ...] = ()
+    """Packages beside torch, transformers and PEFT."""
+    stops: bool = True
+    """Whether its training may end once it is recorded."""
+    steps_differ: bool = False
+    """Whether steps are meant to differ, as when some save: then their mean counts, not the middle one."""
+    gib: float = 10.0
+    """GPU memory that one process takes, at most."""
+
+    @property
+    def folder(self) -> Path:
+        return ROOT / self.name
+
+    @property
+    def module(self) -> str:
+        return f"scenarios.{self.name}.train"
+
+    @property
+    def truth(self) -> dict[str, Any] | None:
+        """What was measured: `how`, `machine`, `versions` and the processes of each variant; None if nothing was."""
+        path = self.folder / "truth.json"
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    @property
+    def recording(self) -> Path | None:
+        """The run folder that `gpuprof trace` made of it, cut to one step; None where it is too large to keep."""
+        path = self.folder / "recording"
+        return path if path.exists() else None
+
+    def measured_ms(self, fix: str = "") -> tuple[float, float] | None:
+        """What a step took of the processes that were timed: an interval with four fifths of their values in it.
+
+        Every process has two, that of its free steps and that of its synchronised ones; of all, the lowest and the
+        highest tenth are left out.
+        """
+        truth = self.truth
+        same = [process for process in truth["processes"] if process["fix"] == fix] if truth else []
+        middle = mean if self.steps_differ else median
+        values = sorted(middle(process[key]) for process in same for key in ("free_each_ms", "synchronised_ms"))
+        tenth = len(values) // 10
+        return (values[tenth], values[-1 - tenth]) if values else None
+
+    def variants(self) -> tuple[str, ...]:
+        """The program as it is, "", and with each fix."""
+        return ("", *(fix.name for fix in self.fixes))
+
+
+def scenario(name: str) -> Scenario:
+    """The one of that name. KeyError, with the names that there are, if there is none."""
+    path = ROOT / name / "scenario.json"
+    if not path.is_file():
+        raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")
+    told = json.loads(path.read_text(encoding="utf-8"))
+    fixes = tuple(Fix(**fix) for fix in told.pop("fixes"))
+    lists = {key: tuple(told.pop(key)) for key in ("says", "needs") if key in told}
+    return Scenario(name=name, fixes=fixes, **lists, **told)
+
+
+def names() -> list[str]:
+    return sorted(path.parent.name for path in ROOT.glob("*/scenario.json"))
+
+
+def scenarios() -> Iterator[Scenario]:
+    return map(scenario, names())

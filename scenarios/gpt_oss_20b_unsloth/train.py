@@ -1,0 +1,21 @@
+"""QLoRA on GPT-OSS 20B with unsloth and TRL, its experts one after another: NF4, rank 16, batches of 8 samples.
+
+4 of the 24 layers, all 32 experts, 4 of them for each token. Alpaca-like samples of 117 tokens on average, padded to
+the longest of their batch. Adapters are where unsloth's examples put them: on attention and on every expert.
+"""
+
+from __future__ import annotations
+
+from scenarios.support import unsloth_stack
+from scenarios.support.run import Run, main
+
+LAYERS = 4
+
+
+def train(run: Run) -> None:
+    unsloth_stack.start(run, UNSLOTH_GPTOSS_GROUPED="1" if run.fix == "grouped" else "0")
+    unsloth_stack.train(run, "gpt-oss-20b", batch=8, layers=LAYERS)
+
+
+if __name__ == "__main__":
+    main(train)

@@ -1,0 +1,261 @@
+"""Times scenarios as they are and with each fix: fresh processes that take turns, no profiler in any of them.
+
+Imports, models and first steps take longer than what is timed, and disturb nobody while nobody is timed. So many
+processes are started at once; each waits before it builds its model, again once its first steps are over, and a last
+time before it ends, until it is let on. One at a time is timed: as it is, with the first fix, with the second, as it
+is, and so on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from scenarios.catalogue import Scenario
+from scenarios.support.run import FREE, GATE, PROCESS, SETTLE, SYNCHRONISED
+
+STARTED_AT_ONCE = 64
+"""Processes that wait, their imports done: each takes some 0.7 GB of the host's memory."""
+BUILT_AT_ONCE, GPU_GIB = 16, 110.0
+"""Processes of a scenario that hold a model at the same time, and the memory they may take together."""
+LONGEST_S = 240.0
+"""A process that takes longer between two gates is given up."""
+VERSIONS = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes", "unsloth")
+HOW = (
+    f"Each process: {SETTLE} steps to settle, {FREE} timed as one stretch (free_ms: a step of it), {SYNCHRONISED} each"
+    " closed by a synchronisation (synchronised_ms). Fresh processes took turns, as it is and with each fix; no"
+    " profiler was in any of them."
+)
+
+
+@dataclass
+class Timed:
+    """One process: its number in the order of turns, where it writes, and what it timed."""
+
+    told: Scenario
+    fix: str
+    number: int
+    log: Path
+    process: subprocess.Popen | None = None
+    timing: dict[str, Any] | None = None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.told.name}.{self.number}"
+
+    def start(self, gate: str) -> None:
+        words = [*launched(self.told), "-m", self.told.module, "--timed", *(["--fix", self.fix] if self.fix else [])]
+        environment = os.environ | {GATE: gate, PROCESS: self.name}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended, or never was."""
+        return self.process is None or self.process.poll() is not None
+
+    def finish(self) -> None:
+        """Waits for its end and reads what it timed."""
+        if self.process is None:
+            return
+        try:
+            self.process.wait(LONGEST_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        told = [line for line in lines if line.startswith("timing {")]
+        self.timing = json.loads(told[-1].removeprefix("timing ")) if told else None
+        if self.timing is None:
+            self.why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
+
+
+class Gates:
+    """Where processes wait until they are let on."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.waiting: dict[str, socket.socket] = {}
+        self.server = socket.socket(socket.AF_UNIX)
+        self.server.bind(path)
+        self.server.listen(2 * STARTED_AT_ONCE)
+        self.server.settimeout(0.05)
+
+    def await_all(self, processes: list[Timed]) -> None:
+        """Until each waits here or has ended; who does neither is killed."""
+        end = time.monotonic() + LONGEST_S
+        while not all(process.name in self.waiting or process.over for process in processes):
+            with contextlib.suppress(TimeoutError):
+                visitor, _ = self.server.accept()
+                self.waiting[visitor.recv(100).decode()] = visitor
+            if time.monotonic() > end:
+                for process in processes:
+                    if process.process is not None and process.name not in self.waiting:
+                        process.process.kill()
+
+    def open(self, process: Timed) -> None:
+        """Lets it on, if it waits."""
+        visitor = self.waiting.pop(process.name, None)
+        if visitor is not None:
+            with visitor, contextlib.suppress(OSError):
+                visitor.sendall(b".")
+
+
+def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool = False) -> int:
+    """Times the scenarios, and writes what came of each. Returns 1 if a process of any failed.
+
+    `out`: the folder for NAME.json and the processes' output, and with `record` for NAME, a run of `gpuprof trace`;
+    None: truth.json beside the scenario's program.
+    """
+    timed: dict[str, list[Timed]] = {told.name: [] for told in chosen}
+    closing: list[subprocess.Popen] = []
+    with tempfile.TemporaryDirectory(prefix="scenarios-") as folder:
+        logs = (out or Path(folder)) / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        gates = Gates(f"{folder}/gate")
+        groups = [group for told in chosen for group in grouped(told, rounds, logs)]
+        for wave in waves(groups):
+            everyone = [process for group in wave for process in group]
+            for process in everyone:
+                process.start(gates.path)
+            gates.await_all(everyone)
+            for group in wave:
+                take_turns(group, gates, closing)
+                told = group[0].told
+                timed[told.name] += group
+                if len(timed[told.name]) == rounds * len(told.variants()):
+                    write(told, timed[told.name], out)
+                    print(
+                        f"{time.strftime('%X')} {told.name}", *summary(told, timed[told.name]), sep="\n  ", flush=True
+                    )
+                    if record and out is not None:
+                        closing.append(trace(told, out))
+        for recorder in closing:
+            recorder.wait()
+    return int(any(process.timing is None for processes in timed.values() for process in processes))
+
+
+def grouped(told: Scenario, rounds: int, logs: Path) -> list[list[Timed]]:
+    """The processes of a scenario in the order of their turns, parted into those that fit the GPU together."""
+    at_once = max(1, min(BUILT_AT_ONCE, int(GPU_GIB / told.gib)))
+    order = [fix for _ in range(rounds) for fix in told.variants()]
+    processes = [Timed(told, fix, i, logs / f"{told.name}.{i}.log") for i, fix in enumerate(order)]
+    return [processes[i : i + at_once] for i in range(0, len(processes), at_once)]
+
+
+def waves(groups: list[list[Timed]]) -> Iterator[list[list[Timed]]]:
+    """Groups whose processes are started together."""
+    wave: list[list[Timed]] = []
+    for group in groups:
+        if wave and sum(map(len, wave)) + len(group) > STARTED_AT_ONCE:
+            yield wave
+            wave = []
+        wave.append(group)
+    if wave:
+        yield wave
+
+
+def take_turns(group: list[Timed], gates: Gates, closing: list[subprocess.Popen]) -> None:
+    """Builds all models, lets one process after the other be timed, and ends them all.
+
+    Before the first is timed, recordings that are still being read must be done.
+    """
+    for process in group:
+        gates.open(process)
+    gates.await_all(group)
+    for recorder in closing:
+        recorder.wait()
+    for process in group:
+        gates.open(process)
+        gates.await_all([process])
+    for process in group:
+        gates.open(process)
+    for process in group:
+        process.finish()
+
+
+def launched(told: Scenario) -> list[str]:
+    """How the scenario's processes are started."""
+    if told.launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={told.gpus}"]
+    return [sys.executable]
+
+
+def write(told: Scenario, processes: list[Timed], out: Path | None) -> None:
+    """What was timed, with the machine and the versions."""
+    timings = [process.timing for process in processes if process.timing is not None]
+    truth = {"how": HOW, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}", "machine": machine(), "versions": versions()}
+    lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in truth.items()]
+    body = ",\n".join(f"  {json.dumps(rounded(timing))}" for timing in timings)
+    target = told.folder / "truth.json" if out is None else out / f"{told.name}.json"
+    target.write_text("\n".join(["{", *lines, f' "processes": [\n{body}\n ]', "}", ""]), encoding="utf-8")
+
+
+def rounded(timing: dict[str, Any]) -> dict[str, Any]:
+    """Microseconds are enough."""
+
+    def short(value: Any) -> Any:
+        return [short(each) for each in value] if isinstance(value, list) else round(value, 3)
+
+    return {key: value if value is None or isinstance(value, str) else short(value) for key, value in timing.items()}
+
+
+def summary(told: Scenario, processes: list[Timed]) -> Iterator[str]:
+    """The steps of each variant, a process after the other."""
+    for fix in told.variants():
+        same = [process for process in processes if process.fix == fix]
+        free = " ".join(f"{p.timing['free_ms']:.1f}" if p.timing else "–" for p in same)
+        peak = max((p.timing["peak_mib"] or 0 for p in same if p.timing), default=0) / 1024
+        closed = [statistics.median(p.timing["synchronised_ms"]) for p in same if p.timing]
+        times = f"free {free}   synchronised {' '.join(f'{ms:.1f}' for ms in closed)}"
+        yield f"  {fix or 'as it is':18} {times}   {peak:.1f} GiB"
+        yield from sorted({f"  failed: {process.why}" for process in same if process.why})
+
+
+def trace(told: Scenario, out: Path) -> subprocess.Popen:
+    """Records the scenario as it is, with `gpuprof trace`. Returns when the training has ended.
+
+    What is returned is gpuprof, which goes on reading what it recorded.
+    """
+    python, *rest = launched(told)
+    words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(out / told.name)]
+    words += ["--stop"] if told.stops else []
+    with (out / "logs" / f"{told.name}.trace.log").open("wb") as log:
+        recorder = subprocess.Popen([*words, *rest, "-m", told.module], stdout=log, stderr=subprocess.STDOUT)
+    manifest = out / told.name / "manifest.json"
+    while recorder.poll() is None:
+        time.sleep(0.2)
+        with contextlib.suppress(OSError, ValueError):
+            if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":
+                break
+    return recorder
+
+
+def machine() -> dict[str, Any]:
+    """What it was timed on."""
+    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    gpus = subprocess.run(words, capture_output=True, text=True).stdout.splitlines() if shutil.which(words[0]) else []
+    return {"gpus": gpus, "cpus": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
+
+
+def versions() -> dict[str, str]:
+    found = {}
+    for name in VERSIONS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found

@@ -1,0 +1,88 @@
+"""LoRA under FSDP as llama-cookbook's finetuning.py does it: `--enable_fsdp --use_peft --peft_method lora`."""
+
+from __future__ import annotations
+
+import functools
+import os
+
+import torch
+import torch.distributed as dist
+from peft import LoraConfig, get_peft_model
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import apply_activation_checkpointing
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision
+from torch.distributed.fsdp.wrap import _or_policy, lambda_auto_wrap_policy, transformer_auto_wrap_policy
+from tqdm import tqdm
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+from scenarios.support import data, models
+from scenarios.support.run import Run
+
+CONTEXT = 4096
+BF16 = MixedPrecision(
+    param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16, buffer_dtype=torch.bfloat16, cast_forward_inputs=True
+)
+
+
+def finetune(run: Run, name: str, batch: int, checkpointing: bool, **changes: int) -> None:
+    """Trains the model of that name on packed batches of so many times 4096 tokens; `changes` to its shape."""
+    join(run)
+    model = sharded(run, models.build(name, run.device, tiny=run.tiny, **changes))
+    if checkpointing:
+        apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, LlamaDecoderLayer))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+    batch = run.pick(batch, 1)
+    # Packed samples are all of the context's length.
+    lengths = [run.pick(CONTEXT, 32)] * batch * run.count
+    loader = data.loader(lengths, model.config.vocab_size, batch, num_workers=1, pin_memory=not run.tiny)
+    batches = iter(loader)
+    bar = tqdm(total=run.count, colour="blue", dynamic_ncols=True)
+    for step in run.steps():
+        inputs = {key: tensor.to(run.device) for key, tensor in next(batches).items()}
+        loss = model(**inputs).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        bar.update(1)
+        # The recipe shows each step's loss, and so waits for it.
+        bar.set_description(f"step {step}/{run.count} completed (loss: {loss.detach().float()})")
+    bar.close()
+    dist.destroy_process_group()
+
+
+def join(run: Run) -> None:
+    """The process group: torchrun's, or that of this process alone."""
+    if not run.tiny:
+        torch.cuda.set_device(run.device)
+    backend = "gloo" if run.tiny else "nccl"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+
+
+def sharded(run: Run, model: torch.nn.Module) -> torch.nn.Module:
+    """The model with adapters on its queries and values, wrapped layer by layer, each adapter on its own.
+
+    With one process there is nothing to shard, and FSDP keeps all weights whole."""
+    adapters = LoraConfig(
+        r=8, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
+    )
+    model = get_peft_model(model, adapters)
+    policies = [
+        functools.partial(lambda_auto_wrap_policy, lambda_fn=learns),
+        functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer}),
+    ]
+    return FullyShardedDataParallel(
+        model,
+        auto_wrap_policy=functools.partial(_or_policy, policies=policies),
+        mixed_precision=BF16,
+        device_id=torch.device(run.device),
+        limit_all_gathers=True,
+        use_orig_params=True,
+    )
+
+
+def learns(module: torch.nn.Module) -> bool:
+    """Whether it is a layer without parts that is trained: adapters are, all else is frozen."""
+    weight = getattr(module, "weight", None)
+    return not list(module.children()) and weight is not None and weight.requires_grad

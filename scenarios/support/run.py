@@ -1,0 +1,162 @@
+"""One run of a scenario: its switches, the size that this machine allows, and a clock for its steps."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from typing import TypeVar
+
+T = TypeVar("T")
+SETTLE, FREE, SYNCHRONISED = 6, 8, 4
+"""Steps that settle, that are timed free-running as one stretch, and that are timed each closed by a
+synchronisation."""
+ALONE = 2
+"""The last of the steps that settle, which a process takes when it is its turn. Those before, in which kernels are
+loaded and compiled, it takes while others do."""
+GATE, PROCESS = "SCENARIO_GATE", "SCENARIO_PROCESS"
+"""A socket at which a timed process says its name and waits until it is let on, so that processes take turns."""
+MIB = 1 << 20
+
+
+@dataclass
+class Timing:
+    """What a timed process measured, milliseconds and MiB. `free_ms`: the mean over a stretch of free steps."""
+
+    fix: str
+    free_ms: float = 0.0
+    free_each_ms: list[float] = field(default_factory=list)
+    synchronised_ms: list[float] = field(default_factory=list)
+    tokens: float | None = None
+    """Of a step that count, without padding, the mean of the timed ones; where the program tells."""
+    allocated_mib: float | None = None
+    """GPU memory at the end, by tensors and by the allocator's pool, and the most that tensors took."""
+    reserved_mib: float | None = None
+    peak_mib: float | None = None
+
+    @property
+    def step_ms(self) -> float:
+        """Of the synchronised steps, the middle one."""
+        return statistics.median(self.synchronised_ms)
+
+
+class Run:
+    """What a scenario's `train` is given."""
+
+    def __init__(self, fix: str = "", steps: int | None = None, timed: bool = False, data: str = "") -> None:
+        import torch
+
+        self.timed = timed
+        self._wait()
+        self.fix = fix
+        self.data = data
+        self.tiny = not torch.cuda.is_available()
+        self.device = "cpu" if self.tiny else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
+        self.settle, self.free, self.synchronised = SETTLE, FREE, SYNCHRONISED
+        if self.tiny:
+            self.settle, self.free, self.synchronised = 1, 2, 2
+        self._asked = steps
+        self._marks: list[float] = []
+        self._tokens: list[float] = []
+
+    @property
+    def count(self) -> int:
+        """How many steps the training takes."""
+        if self.timed:
+            return self.settle + self.free + self.synchronised
+        return self._asked if self._asked is not None else (4 if self.tiny else 80)
+
+    def pick(self, usual: T, tiny: T) -> T:
+        """A size: the scenario's own on a GPU, a tiny one on a CPU."""
+        return tiny if self.tiny else usual
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps; the body of the loop is one optimizer step."""
+        for step in range(self.count):
+            yield step
+            self.end_step(step)
+        self.end()
+
+    def tokens(self, count: float) -> None:
+        """Says how many tokens that count the step went through."""
+        self._tokens.append(float(count))
+
+    def end_step(self, step: int) -> None:
+        """After each step. Only a timed run closes any with a synchronisation."""
+        if not self.timed:
+            return
+        if step == max(self.settle - 1 - ALONE, 0):
+            self._synchronise()
+            self._wait()
+        if step == self.settle - 1 or step >= self.settle + self.free - 1:
+            self._synchronise()
+        if step >= self.settle - 1:
+            self._marks.append(time.perf_counter())
+
+    def end(self) -> None:
+        """After the last step: prints what was timed, as one line of JSON after the word `timing`."""
+        if self.timed and os.environ.get("RANK", "0") == "0":
+            print("\ntiming", json.dumps(asdict(self.timing())), flush=True)
+            self._wait()
+
+    def timing(self) -> Timing:
+        """What was measured. Call it once all steps are done."""
+        import torch
+
+        each = [1e3 * (b - a) for a, b in zip(self._marks, self._marks[1:], strict=False)]
+        free, synchronised = each[: self.free], each[self.free :]
+        timing = Timing(self.fix, sum(free) / len(free), free, synchronised)
+        if self._tokens:
+            timing.tokens = statistics.mean(self._tokens[self.settle :] or self._tokens)
+        if not self.tiny:
+            timing.allocated_mib = torch.cuda.memory_allocated() / MIB
+            timing.reserved_mib = torch.cuda.memory_reserved() / MIB
+            timing.peak_mib = torch.cuda.max_memory_allocated() / MIB
+        return timing
+
+    def callback(self):
+        """For transformers' Trainer and those that derive from it: `callbacks=[run.callback()]`."""
+        from transformers import TrainerCallback
+
+        run = self
+
+        class Clock(TrainerCallback):
+            def on_step_end(self, args, state, control, **kwargs):
+                run.end_step(state.global_step - 1)
+
+            def on_train_end(self, args, state, control, **kwargs):
+                run.end()
+
+        return Clock()
+
+    def _wait(self) -> None:
+        """Until it is this process's turn: to build its model, to be timed, and to end."""
+        if self.timed and GATE in os.environ and os.environ.get("RANK", "0") == "0":
+            with socket.socket(socket.AF_UNIX) as gate:
+                gate.connect(os.environ[GATE])
+                gate.sendall(os.environ[PROCESS].encode())
+                gate.recv(1)
+
+    def _synchronise(self) -> None:
+        import torch
+
+        if not self.tiny:
+            torch.cuda.synchronize()
+
+
+def main(train: Callable[[Run], None]) -> None:
+    """What a scenario's `train.py` does when it is run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--fix", default="", help="the change to make; none if left out")
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--data", default="", help="which lengths, where the scenario has several")
+    parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
+    args = parser.parse_args()
+    gc.collect()
+    train(Run(args.fix, args.steps, args.timed, args.data))
