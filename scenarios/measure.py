@@ -85,6 +85,38 @@ class Timed:
             self.why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
 
 
+@dataclass
+class Recorder(Timed):
+    """`gpuprof trace`, whose training waits for its turn before it builds its model."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.told.name}.trace"
+
+    @property
+    def folder(self) -> Path:
+        return self.log.parent.parent / self.told.name
+
+    def start(self, gate: str) -> None:
+        python, *rest = launched(self.told)
+        words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
+        words += ["--stop"] if self.told.stops else []
+        environment = os.environ | {GATE: gate, PROCESS: self.name}
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*words, *rest, "-m", self.told.module], stdout=log, stderr=subprocess.STDOUT, env=environment
+            )
+
+    def await_end_of_training(self) -> None:
+        """After it gpuprof goes on, and reads what it recorded."""
+        manifest = self.folder / "manifest.json"
+        while not self.over:
+            time.sleep(0.2)
+            with contextlib.suppress(OSError, ValueError):
+                if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":
+                    return
+
+
 class Gates:
     """Where processes wait until they are let on."""
 
@@ -123,30 +155,38 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool 
     None: truth.json beside the scenario's program.
     """
     timed: dict[str, list[Timed]] = {told.name: [] for told in chosen}
-    closing: list[subprocess.Popen] = []
+    reading: list[Recorder] = []
     with tempfile.TemporaryDirectory(prefix="scenarios-") as folder:
         logs = (out or Path(folder)) / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         gates = Gates(f"{folder}/gate")
         groups = [group for told in chosen for group in grouped(told, rounds, logs)]
         for wave in waves(groups):
-            everyone = [process for group in wave for process in group]
+            recorders = {}
+            if record and out is not None:
+                whole = [
+                    group[0].told for group in wave if group[-1].number + 1 == rounds * len(group[0].told.variants())
+                ]
+                recorders = {told.name: Recorder(told, "", -1, logs / f"{told.name}.trace.log") for told in whole}
+            everyone = [*(process for group in wave for process in group), *recorders.values()]
             for process in everyone:
                 process.start(gates.path)
             gates.await_all(everyone)
             for group in wave:
-                take_turns(group, gates, closing)
+                take_turns(group, gates, reading)
                 told = group[0].told
                 timed[told.name] += group
                 if len(timed[told.name]) == rounds * len(told.variants()):
                     write(told, timed[told.name], out)
-                    print(
-                        f"{time.strftime('%X')} {told.name}", *summary(told, timed[told.name]), sep="\n  ", flush=True
-                    )
-                    if record and out is not None:
-                        closing.append(trace(told, out))
-        for recorder in closing:
-            recorder.wait()
+                    print(f"{time.strftime('%X')} {told.name}", flush=True)
+                    print(*summary(told, timed[told.name]), sep="\n", flush=True)
+                    if told.name in recorders:
+                        recorder = recorders[told.name]
+                        gates.open(recorder)
+                        recorder.await_end_of_training()
+                        reading.append(recorder)
+        for recorder in reading:
+            recorder.finish()
     return int(any(process.timing is None for processes in timed.values() for process in processes))
 
 
@@ -170,7 +210,7 @@ def waves(groups: list[list[Timed]]) -> Iterator[list[list[Timed]]]:
         yield wave
 
 
-def take_turns(group: list[Timed], gates: Gates, closing: list[subprocess.Popen]) -> None:
+def take_turns(group: list[Timed], gates: Gates, reading: list[Recorder]) -> None:
     """Builds all models, lets one process after the other be timed, and ends them all.
 
     Before the first is timed, recordings that are still being read must be done.
@@ -178,8 +218,8 @@ def take_turns(group: list[Timed], gates: Gates, closing: list[subprocess.Popen]
     for process in group:
         gates.open(process)
     gates.await_all(group)
-    for recorder in closing:
-        recorder.wait()
+    for recorder in reading:
+        recorder.finish()
     for process in group:
         gates.open(process)
         gates.await_all([process])
@@ -225,25 +265,6 @@ def summary(told: Scenario, processes: list[Timed]) -> Iterator[str]:
         times = f"free {free}   synchronised {' '.join(f'{ms:.1f}' for ms in closed)}"
         yield f"  {fix or 'as it is':18} {times}   {peak:.1f} GiB"
         yield from sorted({f"  failed: {process.why}" for process in same if process.why})
-
-
-def trace(told: Scenario, out: Path) -> subprocess.Popen:
-    """Records the scenario as it is, with `gpuprof trace`. Returns when the training has ended.
-
-    What is returned is gpuprof, which goes on reading what it recorded.
-    """
-    python, *rest = launched(told)
-    words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(out / told.name)]
-    words += ["--stop"] if told.stops else []
-    with (out / "logs" / f"{told.name}.trace.log").open("wb") as log:
-        recorder = subprocess.Popen([*words, *rest, "-m", told.module], stdout=log, stderr=subprocess.STDOUT)
-    manifest = out / told.name / "manifest.json"
-    while recorder.poll() is None:
-        time.sleep(0.2)
-        with contextlib.suppress(OSError, ValueError):
-            if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":
-                break
-    return recorder
 
 
 def machine() -> dict[str, Any]:

@@ -137,7 +137,7 @@ class Run:
 
     def _wait(self) -> None:
         """Until it is this process's turn: to build its model, to be timed, and to end."""
-        if self.timed and GATE in os.environ and os.environ.get("RANK", "0") == "0":
+        if GATE in os.environ and os.environ.get("RANK", "0") == "0":
             with socket.socket(socket.AF_UNIX) as gate:
                 gate.connect(os.environ[GATE])
                 gate.sendall(os.environ[PROCESS].encode())
