@@ -11,24 +11,29 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 import gpuprof
+from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.model import Diagnosis, Finding
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_recording
+from scenarios import catalogue
 
 ROOT = Path(__file__).parents[1]
 DEVICE = ("compute", "memory", "latency", "balanced")
 MS = 1e6
+
+
+SAME_WORK = 0.2
+"""Of two works that differ by less a recording of a few steps can mean the same: how much of a batch is padding."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,9 @@ class Fix:
     finding: str
     step_ms: tuple[float, float]
     work: float = 1.0
+    gains: bool = True
+    """False: it was measured to gain nothing, and must not be advised."""
+    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,10 @@ class Case:
     verdict: tuple[str, ...] | None
     cause: str | None = None
     fixes: tuple[Fix, ...] = ()
+    run: bool = False
+    """Whether it is a run of `gpuprof trace`, diagnosed with the steps that it timed before it recorded."""
+    steps_differ: bool = False
+    """Whether the recorded step is not the mean one: then only what a fix gains of it is compared."""
 
 
 @dataclass
@@ -67,7 +79,7 @@ class Result:
     def estimate_error(self) -> float | None:
         """Of the unprofiled step that the trace alone gives, signed."""
         steps = self.diagnosis.steps
-        if self.case.unprofiled_ms is None or steps is None or steps.estimated_ns is None:
+        if self.case.unprofiled_ms is None or steps is None or steps.estimated_ns is None or self.case.steps_differ:
             return None
         return error(steps.estimated_ns / MS, self.case.unprofiled_ms)
 
@@ -75,7 +87,7 @@ class Result:
     def covered(self) -> bool | None:
         """Whether the 80 % interval of the unprofiled step meets the truth."""
         d = self.diagnosis
-        if self.case.unprofiled_ms is None or d.profiler is None or d.steps is None:
+        if self.case.unprofiled_ms is None or d.profiler is None or d.steps is None or self.case.steps_differ:
             return None
         low, high = ((d.steps.recorded_ns - ns) / MS for ns in (d.profiler.high_ns, d.profiler.low_ns))
         return low <= self.case.unprofiled_ms[1] and high >= self.case.unprofiled_ms[0]
@@ -129,8 +141,19 @@ def shared(folder: Path) -> Iterator[Case]:
     yield Case("ddp_straggler_rank1", folder / "ddp_straggler_rank1.json.gz", step, ("host",))
 
 
+def scenarios() -> Iterator[Case]:
+    """The scenarios that were recorded, as the runs that they are."""
+    for told in catalogue.scenarios():
+        step = told.measured_ms()
+        if told.recording is None or step is None:
+            continue
+        timed = ((fix, told.measured_ms(fix.name)) for fix in told.fixes if fix.finding is not None)
+        fixes = tuple(Fix(f.finding or "", ms, f.work, f.gains, f.name) for f, ms in timed if ms is not None)
+        yield Case(told.name, told.recording, step, told.says, told.cause, fixes, True, told.steps_differ)
+
+
 def run(case: Case) -> Result:
-    """Diagnoses one recording from its trace alone."""
+    """Diagnoses one recording: a run as it is, all others from their trace alone."""
     trace = read_recording(str(case.path)).trace
     assert trace is not None
     timeline = build_timeline(trace)
@@ -140,11 +163,12 @@ def run(case: Case) -> Result:
     low, high = timeline.window
     gpu = graph.on_gpu
     starts = np.abs(replayed.start_ns - graph.recorded_start_ns)[gpu]
-    diagnosis = gpuprof.diagnose(trace)
+    diagnosis = gpuprof.diagnose(case.path) if case.run else diagnose(trace)
     found = []
     for fix in case.fixes:
-        same = [f for f in diagnosis.findings if f.id == fix.finding and math.isclose(f.work, fix.work, rel_tol=0.01)]
-        found.append((fix, same[0] if same else None))
+        same = [f for f in diagnosis.findings if f.id == fix.finding and abs(f.work / fix.work - 1) < SAME_WORK]
+        nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
+        found.append((of_recorded(fix, case, diagnosis, nearest) if case.steps_differ else fix, nearest))
     return Result(
         case=case,
         diagnosis=diagnosis,
@@ -154,8 +178,18 @@ def run(case: Case) -> Result:
     )
 
 
+def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, found: Finding | None) -> Fix:
+    """The measured fix as it would be of the recorded step: its gain per work, of what that step takes."""
+    steps = diagnosis.steps
+    if found is None or steps is None or not steps.estimated_ns or case.unprofiled_ms is None:
+        return fix
+    factor = steps.estimated_ns / MS * found.work / (statistics.mean(case.unprofiled_ms) * fix.work)
+    return replace(fix, step_ms=(fix.step_ms[0] * factor, fix.step_ms[1] * factor), work=found.work)
+
+
 def cases(folder: Path | None) -> Iterator[Case]:
     """All that there are."""
+    yield from scenarios()
     yield from pairs()
     if folder is not None and (folder / "traces" / "h200" / "truth.json").exists():
         yield from shared(folder / "traces" / "h200")
@@ -167,7 +201,7 @@ def report(results: list[Result]) -> Iterator[str]:
     for r in results:
         steps = r.diagnosis.steps
         assert steps is not None
-        truth = "–" if r.case.unprofiled_ms is None else "–".join(f"{ms:g}" for ms in r.case.unprofiled_ms)
+        truth = "–" if r.case.unprofiled_ms is None else "–".join(f"{ms:.4g}" for ms in r.case.unprofiled_ms)
         off = "" if r.estimate_error is None else f"{100 * r.estimate_error:+.0f} %"
         verdict = r.diagnosis.verdict
         mark = "" if r.right is not False else f"  WRONG: is {' or '.join(r.case.verdict or ())}"
@@ -177,7 +211,7 @@ def report(results: list[Result]) -> Iterator[str]:
             f"{f' ({verdict.cause})' if verdict.cause else ''}{mark}"
         )
         for fix, found in r.fixes:
-            measured = "–".join(f"{ms:g}" for ms in fix.step_ms)
+            measured = "–".join(f"{ms:.4g}" for ms in fix.step_ms)
             if found is None:
                 yield f"    {fix.finding:18} measured {measured}: not advised"
                 continue
@@ -202,11 +236,12 @@ def summary(results: list[Result]) -> Iterator[str]:
     yield f"replayed step      {spread([r.step_error for r in results])}"
     yield f"kernel starts      {spread([r.start_error for r in results])} of the step, at the median kernel"
     known = [r for r in results if r.estimate_error is not None]
-    covered = statistics.mean(bool(r.covered) for r in known)
-    yield (
-        f"unprofiled step    {spread([abs(r.estimate_error or 0) for r in known])}; the interval meets"
-        f" {100 * covered:.0f} %"
-    )
+    if known:
+        covered = statistics.mean(bool(r.covered) for r in known)
+        yield (
+            f"unprofiled step    {spread([abs(r.estimate_error or 0) for r in known])}; the interval meets"
+            f" {100 * covered:.0f} %"
+        )
     told = [r for r in results if r.right is not None]
     yield f"verdicts           {sum(bool(r.right) for r in told)} of {len(told)} right"
     shown = [(fix, found) for r in results for fix, found in r.fixes if found is not None]

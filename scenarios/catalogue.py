@@ -21,6 +21,8 @@ class Fix:
     finding: str | None
     """The finding of gpuprof that must predict it; None where gpuprof has none."""
     work: float = 1.0
+    gains: bool = True
+    """False for a change that looks like a fix and measured as none: gpuprof must not advise it."""
 
 
 @dataclass(frozen=True, slots=True)

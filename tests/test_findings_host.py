@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conftest import ROOT
 from make_trace import AUTOGRAD, MAIN, TraceBuilder
+from test_findings_gpu import run_of
 from traces import shared_trace
 
 from gpuprof.costs.roofline import roofline
+from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import (
     allocator,
@@ -476,13 +480,15 @@ def test_attention_that_is_planned_in_most_steps(tmp_path):
     assert not list(recompiles.find(_plans(tmp_path, {1}))), "once is warming up"
 
 
-def _copies(tmp_path, size: int, memory: str) -> Case:
+def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Case:
+    """`returns_ns`: how long after a copy from pageable memory its call returns."""
+
     def begin(program: Program):
         start, ns = program.now, max(size // 8, 2 * US)  # 8 GB/s
         call = (start + 2 * US, start + 8 * US)
         work = (call[0] + 5 * US, call[0] + 5 * US + ns)
         if memory == "Pageable":
-            call = (call[0], work[1] + 2 * US)
+            call = (call[0], work[1] + returns_ns)
         name = f"Memcpy HtoD ({memory} -> Device)"
         program.trace.launch(name, call, work, cat="gpu_memcpy", bytes=size)
         program.free = work[1]
@@ -497,13 +503,31 @@ def _copies(tmp_path, size: int, memory: str) -> Case:
 
 
 def test_pageable_copies_become_asynchronous(tmp_path):
-    size = 80_000_000
+    size = 24_000_000
     case = _copies(tmp_path, size, "Pageable")
     proposal = only(pageable_copies, case)
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
     # The copy goes on beside the host's work, which is longer than it is.
     assert saved == pytest.approx(size / 8, rel=0.03)
     assert "non_blocking=True" in proposal.fix
+
+
+def test_copies_through_the_processor_leave_its_caches_to_the_rest(tmp_path):
+    case = _copies(tmp_path, 80_000_000, "Pageable")
+    (proposal,) = pageable_copies.find(case)
+    assert proposal.best and proposal.worst
+    steps = [case.step_of(way(case.graph)) for way in (proposal.best, proposal.change, proposal.worst)]
+    # Bound by the host after it, which loses the copy, and at best and usually some of its other work.
+    rest = case.step_ns - 10 * MS
+    for step, loss in zip(steps, pageable_copies.CACHE_LOSS, strict=True):
+        assert step == pytest.approx(loss * rest, rel=0.05)
+
+
+def test_a_copy_blocks_though_its_call_returns_a_little_before_it_ends(tmp_path):
+    """The driver lets the host go once the last piece is in its buffer: 7 µs before the end of 65 ms on an H200."""
+    cases = [_copies(tmp_path, 80_000_000, "Pageable", returns_ns) for returns_ns in (2 * US, -7 * US)]
+    after, before = (case.sensitivities.transfer for case in cases)
+    assert before == pytest.approx(after, rel=0.01) and before > 0.25
 
 
 @pytest.mark.parametrize(("size", "memory"), [(80_000_000, "Pinned"), (8_192, "Pageable")])
@@ -523,6 +547,16 @@ def _saves(tmp_path, steps: int, steps_with: set[int]) -> Case:
             program.trace.annotation("save_checkpoint", start, program.now)
 
     return eager(tmp_path, steps=steps, end=end)
+
+
+def test_rare_steps_among_those_that_a_run_timed(tmp_path):
+    """Every fourth step takes ten times as long: 3.25 times the work in the same time without."""
+    told = run_of()
+    baseline = replace(told.baseline, rare=RareStep(every=4, ns=1000 * MS, usual_ns=100 * MS, count=5))
+    case = replace(_saves(tmp_path, 3, set()), run=replace(told, baseline=baseline))
+    (proposal,) = rare_steps.find(case)
+    assert proposal.work == pytest.approx((3 * 100 + 1000) / 400)
+    assert "every 4 steps one takes 1,000 ms, the others 100 ms" in proposal.evidence[0].text
 
 
 def test_a_rare_step_that_saves(tmp_path):

@@ -586,7 +586,10 @@ def test_a_measured_step_is_met(kernel_us: int, tmp_path: Path):
         assert found.step_ns <= simulate(found.slower, 3).step_ns + 1
         removed_ns.append(found.cost_ns)
     assert removed_ns == sorted(removed_ns), "a shorter step leaves the profiler more to answer for"
-    assert removed_ns[:2] == [0, 0]
+    if kernel_us < 30:
+        assert removed_ns[:2] == pytest.approx([0, 0], abs=100)
+    else:
+        assert removed_ns == pytest.approx([400 * 2_300] * 6, rel=0.01), "a step that the GPU binds tells nothing of it"
 
 
 @pytest.mark.parametrize("kernel_us", [3, 15, 30])

@@ -297,6 +297,40 @@ def test_varying_lengths_in_a_run(tmp_path):
     assert issues(found) == {"baseline_fitted": "info"}
 
 
+SAVES = [124.4, 123.0, 123.0, 1116.7, 123.0, 123.1, 123.3, 1150.2, 123.3, 123.0]
+SAVES_CLOSED = [124.2, 1201.2, 124.5, 124.5, 124.1, 1219.9, 124.0, 124.5, 124.0, 1210.8]
+"""A run on an H200 that saved every four steps."""
+
+
+def _timed(free: list[float], closed: list[float], **fields) -> RunBuilder:
+    run = RunBuilder().stage("baseline_free", free, **fields).stage("baseline_sync", closed, **fields)
+    return run.stage("trace", [130.0, 1207.0, 124.0])
+
+
+def test_steps_that_come_back_and_take_long(tmp_path):
+    rare = facts(_timed(SAVES, SAVES_CLOSED), tmp_path).run.baseline.rare
+    assert rare and (rare.every, rare.count) == (4, 5)
+    assert rare.ns == pytest.approx(1201.2 * MS) and rare.usual_ns == pytest.approx(124.1 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("free", "closed", "fields"),
+    [
+        (SAVES, [124.0] * 10, {}),  # twice is an accident
+        ([*SAVES[1:3], *SAVES], SAVES_CLOSED[1:], {}),  # at no fixed distance
+        (SAVES, SAVES_CLOSED, {"data_ns": 1000 * MS}),  # waits for its batch
+        ([124.0] * 10, [150.0, 124.0] * 5, {}),  # no longer than steps differ anyway
+    ],
+)
+def test_long_steps_that_say_nothing(free, closed, fields, tmp_path):
+    assert facts(_timed(free, closed, **fields), tmp_path).run.baseline.rare is None
+
+
+def test_long_steps_that_do_more_work(tmp_path):
+    run = RunBuilder().stage("baseline_free", [100.0, 100, 100, 400] * 5, [100, 100, 100, 400] * 5)
+    assert facts(run.stage("trace", [110.0] * 3, 100), tmp_path).run.baseline.rare is None
+
+
 def test_work_that_cannot_be_compared(tmp_path):
     run = RunBuilder().stage("baseline_free", [100.0] * 5, 100).stage("trace", [900.0] * 3, 1000)
     found = facts(run, tmp_path)

@@ -24,6 +24,11 @@ OUTLIER = 5.0
 """A step this many times longer than the median had an evaluation or a checkpoint in it; work varies less."""
 REACH = 1.5
 """The line of time over work holds this far beyond the work that was measured: attention grows with the square."""
+LONG = 1.5
+"""Times the median; steps that do the same differ by 20 %."""
+OFTEN = 3
+"""Long steps at one distance from each other, from which on they are no accident: those of a busy machine come at no
+fixed distance."""
 LOW, HIGH = 10, 90
 """Percentiles that are given as the spread."""
 
@@ -78,6 +83,37 @@ def step_time(ns: F64, work: F64 | None, target: float | None) -> StepTime | Non
     if fitted is not None:
         return fitted
     return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True) if equal.any() else None
+
+
+@dataclass(frozen=True, slots=True)
+class RareStep:
+    """A step that comes back every so many steps and takes longer than those between."""
+
+    every: int
+    ns: int
+    """What it takes, the median."""
+    usual_ns: int
+    """What the steps between take."""
+    count: int
+    """How many were seen."""
+
+
+def rare_step(number: I64, ns: F64, waited_ns: F64) -> RareStep | None:
+    """What comes back at a fixed distance in steps that are timed one after another; None if nothing does.
+
+    number: of each step, ascending. ns: how long it took, NaN where not known. waited_ns: how much of that it waited
+    for its batch, which workers bring at fixed distances, too.
+    """
+    known = np.isfinite(ns)
+    number, ns, waited_ns = number[known], ns[known], waited_ns[known]
+    if len(ns) <= OFTEN:
+        return None
+    usual = float(np.median(ns))
+    long = (ns > LONG * usual) & (2 * waited_ns < ns - usual)
+    distance = np.diff(number[long])
+    if np.count_nonzero(long) < OFTEN or distance.min() != distance.max() or distance[0] < 2:
+        return None
+    return RareStep(int(distance[0]), round(float(np.median(ns[long]))), round(usual), int(np.count_nonzero(long)))
 
 
 def line(work: F64, ns: F64) -> tuple[float, float]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.baseline import RareStep
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
@@ -288,6 +289,8 @@ class Baseline:
     """Whether the steps counted do the work of the recorded ones; None where the run does not tell."""
     fitted: bool
     """Whether the step is read off a line of time over work."""
+    rare: RareStep | None = None
+    """The steps that save, evaluate or log, where they come back at a fixed distance."""
 
 
 @dataclass(frozen=True, slots=True)

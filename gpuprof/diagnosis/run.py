@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import F64, OUTLIER, StepTime, durations, step_time
+from gpuprof.diagnosis.baseline import EQUAL, F64, OUTLIER, RareStep, StepTime, durations, rare_step, step_time
 from gpuprof.diagnosis.model import (
     Baseline,
     Exit,
@@ -106,7 +106,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         steps_seen=seen,
         steps_total=folder.own.steps_total,
         remaining_ns=_remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base),
-        baseline=_baseline(found["free"], found["sync"]),
+        baseline=_baseline(found["free"], found["sync"], _rare(folder, free, sync, work, target)),
         after_ns=found["after"].ns if found["after"] else None,
         throughput=_throughput(steps, base, folder.own.world_size or 1),
         work=_work(steps, traced if len(traced) else base.rows),
@@ -230,7 +230,18 @@ def _equal_work(steps: StepColumns, traced: I64, baseline: I64) -> tuple[F64 | N
     return None, None
 
 
-def _baseline(free: StepTime | None, sync: StepTime | None) -> Baseline:
+def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, target: float | None) -> RareStep | None:
+    """What comes back among the unprofiled steps, of those that do the work of the recorded ones."""
+    rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
+    if work is not None and target:
+        same = np.abs(work[rows] - target) <= EQUAL * target
+        rows, ns = rows[same], ns[same]
+    order = np.argsort(folder.steps.step[rows], kind="stable")
+    rows, ns = rows[order], ns[order]
+    return rare_step(folder.steps.step[rows], ns, folder.steps.data_ns[rows].clip(0).astype(np.float64))
+
+
+def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | None) -> Baseline:
     told = free or sync
     return Baseline(
         free_ns=free.ns if free else None,
@@ -241,6 +252,7 @@ def _baseline(free: StepTime | None, sync: StepTime | None) -> Baseline:
         synchronised_steps=sync.steps if sync else 0,
         equal_work=told.equal_work if told else None,
         fitted=bool(told and told.fitted),
+        rare=rare,
     )
 
 

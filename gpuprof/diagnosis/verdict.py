@@ -79,16 +79,21 @@ def _without(graph: Graph, resource: str) -> float:
 def host_cause(graph: Graph) -> str:
     """What of the host's time binds: launching work, Python in between, allocations, or waiting itself for the device.
 
-    The waits of synchronising calls count with what the step gains without them, refilling the queue included.
+    The waits of synchronising calls count with what the step gains without them, refilling the queue included; those
+    of calls that give memory back (cudaFree waits for the device) are the allocator's.
     """
     step = simulate(graph, ROUNDS).step_ns
     cause = host_causes(graph)
+    waits = graph.edges.kind == SYNC
+    of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.targets()]
     gains = {}
     for name in ("launch", "python", "allocator"):
         nodes = (cause == CAUSES.index(name)) & (graph.lane >= 0)
         if nodes.any():
-            gains[name] = 2 * (step - simulate(scaled(graph, nodes, 0.5), ROUNDS).step_ns)
-    waits = graph.edges.kind == SYNC
+            free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph
+            waited = simulate(free, ROUNDS).step_ns if free is not graph else step
+            gains[name] = step - waited + 2 * (waited - simulate(scaled(free, nodes, 0.5), ROUNDS).step_ns)
+    waits &= ~of_allocator
     if waits.any():
         gains["sync"] = step - simulate(without_edges(graph, waits), ROUNDS).step_ns
     return max(gains, key=lambda name: gains[name]) if gains else "launch"

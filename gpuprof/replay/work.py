@@ -81,7 +81,10 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     launched = np.where(piece >= 0, calls.end_ns[call] - low if len(calls) else np.nan, np.nan)
     blocks = (piece >= 0) & head
     if len(calls):
-        blocks &= kinds.blocking_copy[call] & (calls.end_ns[call] >= gpu.end_ns[rows])
+        # The driver lets go once the last piece is in its own buffer: a little before the copy ends. A copy that fits
+        # the buffer has by then hardly begun, and blocks nobody.
+        beside = calls.end_ns[call] - gpu.start_ns[rows] >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
+        blocks &= kinds.blocking_copy[call] & beside
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
         call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,

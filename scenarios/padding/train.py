@@ -1,8 +1,8 @@
 """LoRA on six layers of Llama 3.1 8B in bf16, 16 samples a batch, padded to the longest and on to a multiple of 8.
 
 64 samples with lengths as Alpaca's have, 123 tokens on average, again and again: 4 batches that are 362 tokens wide on
-average. Packed, samples follow one another in rows of 360 tokens, cut where a row is full, and attention does not tell
-them apart.
+average. Batches of like length are as if 1024 samples had been put in order. Packed, samples follow one another in
+rows of 360 tokens, cut where a row is full, and attention does not tell them apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from scenarios.support import data, lengths, models
 from scenarios.support.loop import finetune, trained
 from scenarios.support.run import Run, main
 
-BATCH, SAMPLES = 16, 64
+BATCH, SAMPLES, POOL = 16, 64, 1024
+"""Of a step, of the four batches that come again and again, and of the data set that they are from."""
 ROW = 360
 
 
@@ -36,6 +37,13 @@ def columns(samples: Iterable[data.Batch]) -> dict[str, list[torch.Tensor]]:
     return columns
 
 
+def of_like_length(drawn: list[int]) -> list[int]:
+    """Four batches from evenly within the pool in the order of its lengths, the longest first."""
+    ordered = sorted(drawn, reverse=True)
+    apart = POOL // (SAMPLES // BATCH)
+    return [length for start in range(apart // 2, POOL, apart) for length in ordered[start : start + BATCH]]
+
+
 def counted(run: Run, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
     """The batches, while the run is told how many of their tokens are no padding."""
     for batch in batches:
@@ -46,15 +54,13 @@ def counted(run: Run, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
 def train(run: Run) -> None:
     model = models.lora(models.build("llama-3.1-8b", run.device, tiny=run.tiny, num_hidden_layers=6))
     optimizer = torch.optim.AdamW(trained(model), lr=1e-4)
-    drawn = [length // run.pick(1, 8) for length in lengths.draw("alpaca", SAMPLES)]
+    drawn = [length // run.pick(1, 8) for length in lengths.draw("alpaca", POOL)]
     vocabulary = model.config.vocab_size
     if run.fix == "packing":
         samples = data.Samples(drawn, vocabulary)
         batches = packed((samples[i % SAMPLES] for i in range(4 * SAMPLES)), run.pick(ROW, 40))
     else:
-        if run.fix == "grouped":
-            # The longest first, so that a batch that is too large shows at once.
-            drawn = sorted(drawn, reverse=True)
+        drawn = of_like_length(drawn) if run.fix == "grouped" else drawn[:SAMPLES]
         batches = data.loader(drawn, vocabulary, BATCH, collate_fn=partial(data.padded, multiple=8))
     finetune(run, model, counted(run, data.endless(batches)), optimizer)
 

@@ -1,11 +1,12 @@
 """Makes a small run folder that can be published out of one that `gpuprof trace` recorded.
 
-    python tests/data/cut_run.py RUN runs/NAME [--whole]
+    python tests/data/cut_run.py RUN runs/NAME [--whole] [--all]
 
-The trace is cut to the recorded step of middle duration. So that it is small, left out are the arrows from launch to
-kernel (correlation ids say the same), some args, and ops inside ops that launch nothing (the op around them
-covers their time); --whole leaves all that in. The rest of the folder is as it was recorded but for
-paths, the version of the kernel, and the GPU's UUID.
+Each rank's trace is cut to the recorded step of middle duration; --all keeps all steps, which a recording wants whose
+host runs ahead of its GPU: much of a step was launched before it. So that it is small, left out are the arrows from
+launch to kernel (correlation ids say the same), some args, and ops inside ops that launch nothing (the op around them
+covers their time); --whole leaves all that in. The rest of the folder is as it was recorded but for paths, the version
+of the kernel, and the GPU's UUID.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ ARGS = {"Ev Idx", "Record function id", "External id", "Input Strides", "Concret
 """Args that no part of a diagnosis comes from, where correlation ids tell what launched what."""
 LATER = ("gpu", "steps_total", "model", "optimizer", "loader")
 """What a recorder of before 0.1 left out of rank<N>.json where it was not known; null since."""
+MOST = 1000
+"""Steps that --all keeps."""
 _ARGS = '"args":'
 
 
@@ -31,17 +34,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--whole", action="store_true", help="leave nothing out of the step")
+    parser.add_argument("--whole", action="store_true", help="leave nothing out of a step")
+    parser.add_argument("--all", action="store_true", help="keep all recorded steps")
     args = parser.parse_args()
     args.target.mkdir(parents=True, exist_ok=True)
-    rank = json.loads((args.run / "rank0.json").read_text())
-    name = "trace.rank0.json.gz"
-    kept, size = cut_trace(args.run / name, args.target / name, args.whole)
-    window = next(window for window in rank["windows"] if window["window"] == "trace")
-    window |= {"first_step": window["first_step"] + kept, "steps": 1, "bytes": size}
-    for key in LATER:
-        rank.setdefault(key, None)
-    write_rest(args.run, args.target, [rank])
+    ranks = [json.loads(path.read_text()) for path in sorted(args.run.glob("rank*.json"))]
+    kept = range(MOST) if args.all else None  # of all ranks the same
+    for rank in ranks:
+        name = f"trace.rank{rank['rank']}.json.gz"
+        kept, size = cut_trace(args.run / name, args.target / name, args.whole, kept)
+        window = next(window for window in rank["windows"] if window["window"] == "trace")
+        window |= {"first_step": window["first_step"] + kept[0], "steps": len(kept), "bytes": size}
+        for key in LATER:
+            rank.setdefault(key, None)
+    write_rest(args.run, args.target, ranks)
 
 
 def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
@@ -66,22 +72,28 @@ def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
     (target / "telemetry.jsonl").write_text(text)
 
 
-def cut_trace(source: Path, target: Path, whole: bool) -> tuple[int, int]:
-    """Which of the recorded steps was kept, counted from 0, and the size of its trace before it was compressed."""
+def cut_trace(source: Path, target: Path, whole: bool, kept: range | None) -> tuple[range, int]:
+    """The recorded steps that were kept, counted from 0, and the size of their trace before it was compressed.
+
+    kept: which to keep; None for that of middle duration.
+    """
     head, events, tail = read(source)
     steps = sorted(
         (e["ts"], e["dur"])
         for _, e in events
         if e.get("cat") == "user_annotation" and e["name"].startswith("ProfilerStep")
     )
-    kept = sorted(range(len(steps)), key=lambda i: steps[i][1])[len(steps) // 2]
-    chosen = choose(events, kept, 1, set() if whole else {"ac2g"}, running=True)
+    if kept is None:
+        middle = sorted(range(len(steps)), key=lambda i: steps[i][1])[len(steps) // 2]
+        kept = range(middle, middle + 1)
+    kept = kept[: len(steps)]
+    chosen = choose(events, kept[0], len(kept), set() if whole else {"ac2g"}, running=True)
     texts = [text for text, _ in chosen] if whole else thin(chosen)
     tail = re.sub(r'("traceName": ")[^"]*/', r"\1", tail)
     text = head + ",".join(texts) + tail
     write(target, text)
-    print(f"{target.parent.name}: step {kept + 1} of {len(steps)}, {len(texts):,} of {len(events):,} events", end=", ")
-    print(f"{target.stat().st_size:,} bytes")
+    print(f"{target.parent.name}: step {kept[0] + 1} of {len(steps)}, {len(kept)} kept", end=", ")
+    print(f"{len(texts):,} of {len(events):,} events, {target.stat().st_size:,} bytes")
     return kept, len(text.encode())
 
 

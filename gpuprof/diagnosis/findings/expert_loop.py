@@ -13,7 +13,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.rework import rework_of, reworked
+from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import F64, Graph, Mask
 from gpuprof.tracefile.model import I64, NO_TEXT
 
@@ -85,10 +85,10 @@ modules play no part.
 """,
     gain="""
 Per layer the loop's host time becomes that of about 33 launches forward and 44 backward, each as long as this
-recording's other launches take; its waits go. The experts' products become grouped ones with the same FLOPs at 80 %
-of the tensor ceiling, or at 48 % of the memory ceiling for reading all weights of the experts that were hit,
-whichever is longer. Elementwise work runs once over all rows; ordering, masking and combining the rows is added.
-4-bit experts are still dequantised.
+recording's other launches take, or as the loop's own if those are shorter; its waits go. The experts' products become
+grouped ones with the same FLOPs at 80 % of the tensor ceiling, or at 48 % of the memory ceiling for reading all weights
+of the experts that were hit, whichever is longer. Elementwise work runs once over all rows; ordering, masking and
+combining the rows is added. 4-bit experts are still dequantised.
 """,
     wrong="""
 Grouped products need the experts' weights as one tensor; quantised experts may not have such a path. Experts of which
@@ -122,7 +122,7 @@ def find(case: Case) -> Iterator[Proposal]:
     backward = np.where(forward >= 0, -1, without_recompute(case, backward))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0
-    launch_ns = np.array([host_ns_per_launch(case, inside, mask) for mask in (forward >= 0, backward >= 0)])
+    launch_ns = np.array([_launch_ns(case, inside, mask) for mask in (forward >= 0, backward >= 0)])
 
     def change(level: int):
         launches = np.repeat([FORWARD_LAUNCHES[level], BACKWARD_LAUNCHES[level]], count)
@@ -153,8 +153,18 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _apply(graph: Graph, rework) -> Graph:
+def _apply(graph: Graph, rework: Rework) -> Graph:
     return reworked(graph, rework)
+
+
+def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
+    """What the host takes for one of the launches that replace those of one pass: as long as for others of this
+    recording, but no longer than for the loop's own, which are of the same small ops."""
+    graph = case.graph
+    launches = np.count_nonzero(mine & graph.on_gpu)
+    own_ns = float(graph.duration_ns[mine & ~graph.on_gpu & ~graph.waits].sum()) / max(launches, 1)
+    usual = host_ns_per_launch(case, inside, mine)
+    return min(usual, own_ns) if launches else usual
 
 
 def find_loops(case: Case) -> Loops | None:

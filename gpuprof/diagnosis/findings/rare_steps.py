@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.diagnosis.baseline import LONG
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
 
 FEWEST = 4
 """Recorded steps of which a rare one can be told; with fewer none is usual."""
-LONG = 1.5
-"""Times the median; steps that do the same differ by 20 %."""
 SHARE = 0.5
 """Part of what a long step takes more that must lie in saving, evaluating, logging: a batch may also just be longer."""
 
@@ -27,44 +27,58 @@ Every so many steps the training writes a checkpoint, evaluates or logs. The GPU
 it happens often it costs more than any slow kernel.
 """,
     detected="""
-Of at least four recorded steps one that takes 1.5 times the median and more, with at least half of what it takes more
-in host work that is in none of the phases of a step.
+Among the steps that a run timed without a profiler at least three of 1.5 times the median and more, at one distance
+from each other, that did not wait for their batch. Or, of at least four recorded steps, one as long, with at least half
+of what it takes more in host work that is in none of the phases of a step.
 """,
     gain="""
-All steps take the median: the mean of the recorded steps is compared with it.
+All steps take the median: the mean of the steps is compared with it.
 """,
     wrong="""
 A recording of few steps that happens to hold a rare one makes it look frequent: compare with how often the training
-saves. Steps that were not recorded are not looked at.
+saves. What comes back after more steps than were timed (20, unless more are asked for) is not seen.
 """,
 )
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """Rarer or asynchronous saving, where recorded steps show what it costs."""
+    """Rarer or asynchronous saving, where unprofiled steps show what it costs, or recorded ones do."""
     graph = case.graph
+    rare = case.run.baseline.rare if case.run else None
+    if rare is not None:
+        text = (
+            f"every {rare.every} steps one takes {rare.ns / 1e6:,.0f} ms, the others {rare.usual_ns / 1e6:,.0f} ms: "
+            f"{rare.count} of them among the steps that were timed without a profiler"
+        )
+        yield _proposal(case, (Evidence(text),), 1 + (rare.ns / rare.usual_ns - 1) / rare.every)
+        return
     if graph.steps < FEWEST:
         return
     each = case.schedule.each_ns
     median, mean = float(np.median(each)), float(each.mean())
-    rare = each > LONG * median
-    if not rare.any() or median <= 0:
+    long = each > LONG * median
+    if not long.any() or median <= 0:
         return
     other = (graph.phase == OTHER) & (graph.lane >= 0) & ~graph.waits
     in_step = np.bincount(graph.step[other], weights=graph.duration_ns[other], minlength=graph.steps)
     extra = in_step - np.median(in_step)
-    rare &= extra >= SHARE * (each - median)
-    if not rare.any():
+    long &= extra >= SHARE * (each - median)
+    if not long.any():
         return
-    mean = float(np.where(rare | (each <= LONG * median), each, median).mean())
-    lost = float((each - median)[rare].sum())
+    mean = float(np.where(long | (each <= LONG * median), each, median).mean())
+    lost = float((each - median)[long].sum())
     text = (
-        f"{int(rare.sum())} of {graph.steps} recorded steps take {lost / rare.sum() / 1e6:,.0f} ms more than the usual "
+        f"{int(long.sum())} of {graph.steps} recorded steps take {lost / long.sum() / 1e6:,.0f} ms more than the usual "
         f"{median / 1e6:,.0f} ms, for work outside forward, backward and optimizer"
     )
-    yield Proposal(
+    yield _proposal(case, spans(case, text, other & long[graph.step]), mean / median)
+
+
+def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Proposal:
+    """work: the mean step over the usual one, which is what is done more in the same time."""
+    return Proposal(
         title="saving and evaluating less often",
-        evidence=spans(case, text, other & rare[graph.step]),
+        evidence=evidence,
         fix=case.stack.fix(
             "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)  # and fewer evaluations",
             transformers=f'{case.stack.arguments}(save_strategy="epoch", eval_strategy="epoch", save_only_model=True)\n'
@@ -72,7 +86,7 @@ def find(case: Case) -> Iterator[Proposal]:
             lightning="Trainer(val_check_interval=1.0)\nModelCheckpoint(every_n_epochs=1, save_weights_only=True)",
         ),
         change=_unchanged,
-        work=mean / median,
+        work=work,
     )
 
 

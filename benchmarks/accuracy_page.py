@@ -1,0 +1,196 @@
+"""docs/accuracy.md: what benchmarks/accuracy.py finds, with the reason of every miss.
+
+    python -m benchmarks.accuracy_page [--shared FOLDER] [--out docs/accuracy.md]
+
+The reasons are in benchmarks/misses.json: what is written there must be a miss, and every miss must be written there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
+from gpuprof.diagnosis.model import Finding
+from gpuprof.diagnosis.proposal import WORTH
+from scenarios import catalogue
+from scenarios.catalogue import Scenario
+
+FAR, FAR_COMPILED = 0.15, 0.25
+"""A predicted step further off than this is a miss; compilers' gains are told less exactly."""
+COMPILED = ("compile", "cuda_graphs")
+UNPROFILED_FAR = 0.20
+REASONS = ROOT / "benchmarks" / "misses.json"
+
+HEAD = """# Accuracy
+
+Made by `python -m benchmarks.accuracy_page`; nothing in it is written by hand but the reasons of the misses.
+
+Every program below was timed without a profiler, as it is and with one change at a time, in fresh processes that took
+turns; all of it on H200s. What gpuprof says comes from a recording of the program as it is. Where a truth is an
+interval, gpuprof is right within it, and its error is counted from its ends. Host-bound programs on these machines
+differ by 10 to 50 % from process to process: their truths are wide, and those bound by the GPU are not.
+"""
+SCENARIOS = """
+## The scenarios
+
+Recorded by `gpuprof trace`, which times some steps before it records; [scenarios/](../scenarios/README.md) has the
+programs, what was timed of them and the recordings. A step in milliseconds, eight of ten values of at least five
+processes.
+
+| scenario | gpuprof says | | measured | gpuprof times | |
+|---|---|---|---:|---:|---:|
+"""
+FIXES = """
+### What their fixes gain
+
+| scenario | fix | measured before | after | predicted | | |
+|---|---|---:|---:|---:|---:|---|
+"""
+MEMORY = """
+### Their memory
+
+GiB of GPU memory at the end of the timed steps, and the most that tensors took; medians over the processes.
+
+| scenario | | a step, ms | tensors | allocator's pool | peak |
+|---|---|---:|---:|---:|---:|
+"""
+OTHERS = """
+## Other recordings, from the trace alone
+
+Programs of `tests/data/pairs` and, marked ◦, recordings that do not come with gpuprof. Nothing but the trace is known:
+the unprofiled step is estimated.
+
+| recording | gpuprof says | | measured | estimated | |
+|---|---|---|---:|---:|---:|
+"""
+OTHER_FIXES = """
+### What fixes gain in them
+
+| recording | finding | measured before | after | predicted | | |
+|---|---|---:|---:|---:|---:|---|
+"""
+
+
+def page(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
+    """The page, in pieces."""
+    runs = [r for r in results if r.case.run]
+    others = [r for r in results if not r.case.run]
+    yield HEAD
+    yield "\n```text\n" + "\n".join(summary(results)) + "\n```\n"
+    yield SCENARIOS + "".join(map(verdict_row, runs))
+    yield FIXES + "".join(row for r in runs for row in fix_rows(r))
+    yield MEMORY + "".join(row for told in catalogue.scenarios() for row in memory_rows(told))
+    yield OTHERS + "".join(map(verdict_row, others))
+    yield OTHER_FIXES + "".join(row for r in others for row in fix_rows(r))
+    yield "\n## Misses\n\n" + "".join(miss_lines(results, reasons))
+    yield not_recorded(catalogue.scenarios())
+
+
+def verdict_row(r: Result) -> str:
+    verdict, steps = r.diagnosis.verdict, r.diagnosis.steps
+    assert steps is not None
+    said = f"{verdict.bound}{f' ({verdict.cause})' if verdict.cause else ''}"
+    mark = {True: "✓", False: "**wrong**", None: ""}[r.right]
+    estimate = "–" if steps.estimated_ns is None else f"{steps.estimated_ns / MS:.4g}"
+    off = "" if r.estimate_error is None else percent(r.estimate_error)
+    return f"| {name(r)} | {said} | {mark} | {span(r.case.unprofiled_ms)} | {estimate} | {off} |\n"
+
+
+def fix_rows(r: Result) -> Iterator[str]:
+    for fix, found in r.fixes:
+        before = span(r.case.unprofiled_ms)
+        what = f"{fix.name}: `{fix.finding}`" if fix.name else f"`{fix.finding}`"
+        what += f", {fix.work:.3g}× the work" if abs(fix.work - 1) > 0.01 else ""
+        head = f"| {name(r)} | {what} | {before} | {span(fix.step_ms)} |"
+        if found is None:
+            yield f"{head} not advised | | {'' if fix.gains else '✓ gains nothing'} |\n"
+            continue
+        low, expected, high = (
+            f"{ns / MS:.4g}" for ns in (found.step_ns.low, found.step_ns.expected, found.step_ns.high)
+        )
+        inside = "✓" if meets(found, fix) else "outside"
+        yield f"{head} {expected} ({low}–{high}) | {percent(off(fix, found))} | {inside} |\n"
+
+
+def memory_rows(told: Scenario) -> Iterator[str]:
+    truth = told.truth or {"processes": []}
+    for fix in told.variants():
+        same = [process for process in truth["processes"] if process["fix"] == fix and process["peak_mib"]]
+        if same:
+            gib = [
+                statistics.median(p[key] for p in same) / 1024 for key in ("allocated_mib", "reserved_mib", "peak_mib")
+            ]
+            cells = " | ".join(f"{value:.1f}" for value in gib)
+            yield f"| {told.name} | {fix or 'as it is'} | {span(told.measured_ms(fix))} | {cells} |\n"
+
+
+def misses(results: Iterable[Result]) -> Iterator[tuple[str, str]]:
+    """What is wrong beyond what is allowed: its key, and the statement."""
+    for r in results:
+        where, before = r.case.name, r.case.unprofiled_ms
+        if r.right is False:
+            is_not = " or ".join(r.case.verdict or ())
+            yield f"{where}: verdict", f"the verdict is {r.diagnosis.verdict.bound}, not {is_not}"
+        if r.estimate_error is not None and abs(r.estimate_error) > UNPROFILED_FAR:
+            yield f"{where}: unprofiled", f"the unprofiled step is {percent(r.estimate_error)} off"
+        advised = {fix.finding for fix, found in r.fixes if found is not None}
+        for fix, found in r.fixes:
+            key = f"{where}: {fix.name or fix.finding}"
+            if found is not None and not fix.gains:
+                yield key, f"`{fix.finding}` is advised, though it gained nothing"
+            elif found is not None and abs(off(fix, found)) > (FAR_COMPILED if fix.finding in COMPILED else FAR):
+                yield key, f"`{fix.finding}` is predicted {percent(off(fix, found))} off"
+            elif found is None and fix.gains and fix.finding not in advised and before and gained(fix, before):
+                yield key, f"`{fix.finding}` is not advised, though it gained"
+
+
+def gained(fix: Fix, before: tuple[float, float]) -> bool:
+    """Whether the slowest step after it is faster, per work, than the fastest before: else it may be noise."""
+    return before[0] / (fix.step_ms[1] / fix.work) > WORTH
+
+
+def miss_lines(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
+    found = dict(misses(results))
+    for key, statement in found.items():
+        yield f"- **{key.partition(':')[0]}**: {statement}. {reasons.get(key, 'The reason is not known.')}\n"
+    if not found:
+        yield "None.\n"
+
+
+def not_recorded(told: Iterable[Scenario]) -> str:
+    missing = [f"`{one.name}`" for one in told if one.truth is None or one.recording is None]
+    return f"\n## Not recorded yet\n\n{', '.join(missing)}.\n" if missing else ""
+
+
+def off(fix: Fix, found: Finding) -> float:
+    return error(found.step_ns.expected / MS, fix.step_ms)
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.0f} %" if abs(value) >= 0.005 else "0 %"
+
+
+def span(ms: tuple[float, float] | None) -> str:
+    return "–" if ms is None else "–".join(dict.fromkeys(f"{value:.4g}" for value in ms))
+
+
+def name(r: Result) -> str:
+    return r.case.name if r.case.path.is_relative_to(ROOT) else f"{r.case.name} ◦"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Writes docs/accuracy.md")
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
+    args = parser.parse_args()
+    results = [run(case) for case in cases(args.shared)]
+    args.out.write_text("".join(page(results, json.loads(REASONS.read_text(encoding="utf-8")))), encoding="utf-8")
+    print("\n".join(summary(results)))
+
+
+if __name__ == "__main__":
+    main()
