@@ -156,7 +156,7 @@ def gained(fix: Fix, before: tuple[float, float]) -> bool:
 def miss_lines(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
     found = dict(misses(results))
     for key, statement in found.items():
-        yield f"- **{key.partition(':')[0]}**: {statement}. {reasons.get(key, 'The reason is not known.')}\n"
+        yield f"- **{key.partition(':')[0]}**: {statement}. {reasons.get(key, 'The reason is not known')}.\n"
     if not found:
         yield "None.\n"
 
@@ -171,7 +171,7 @@ def off(fix: Fix, found: Finding) -> float:
 
 
 def percent(value: float) -> str:
-    return f"{100 * value:+.0f} %" if abs(value) >= 0.005 else "0 %"
+    return f"{100 * value:+.0f} %".replace("-", "−") if abs(value) >= 0.005 else "0 %"
 
 
 def span(ms: tuple[float, float] | None) -> str:

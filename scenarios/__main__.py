@@ -66,13 +66,19 @@ def command(told: Scenario, args: argparse.Namespace) -> list[str]:
 
 
 def listed() -> list[str]:
-    """Every scenario with what gpuprof must say, its fixes, and what they measured."""
+    """Every scenario with what gpuprof must say, and its fixes with what they measured."""
     lines = []
     for told in scenarios():
         says = " or ".join(told.says) + (f" ({told.cause})" if told.cause else "")
-        lines.append(f"{told.name:22} {told.title}: {says}")
-        lines += [f"{'':22}   --fix {fix.name:14} {fix.what}" for fix in told.fixes]
+        lines.append(f"{told.name:22} {told.title}: {says}{measured(told)}")
+        lines += [f"{'':22}   --fix {fix.name:17} {fix.what}{measured(told, fix.name)}" for fix in told.fixes]
     return lines
+
+
+def measured(told: Scenario, fix: str = "") -> str:
+    """The measured step, as an end to a line; nothing if it was not."""
+    ms = told.measured_ms(fix)
+    return f"  {ms[0]:.0f}–{ms[1]:.0f} ms" if ms else ""
 
 
 if __name__ == "__main__":

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
+import re
 import statistics
 
 import pytest
-from conftest import SHARED
+from conftest import ROOT, SHARED
 from traces import shared_trace
 
-from benchmarks import accuracy
+from benchmarks import accuracy, accuracy_page
 from benchmarks.accuracy import Case, Result
 
 OWN = list(accuracy.pairs())
@@ -94,3 +96,23 @@ def test_every_prediction_of_a_committed_pair_is_near(case):
             assert gained < 1.5 or fix.work != 1, fix
         else:
             assert abs(accuracy.error(finding.step_ns.expected / 1e6, fix.step_ms)) < 0.34, fix
+
+
+def test_what_measured_as_no_gain_is_not_advised(everything):
+    unmoved = [(r.case.name, fix, found) for r in everything for fix, found in r.fixes if not fix.gains]
+    assert unmoved and all(found is None for _, _, found in unmoved)
+
+
+def test_every_miss_has_its_reason(everything):
+    assert set(dict(accuracy_page.misses(everything))) == set(json.loads(accuracy_page.REASONS.read_text()))
+
+
+def test_the_page_is_of_these_results(everything):
+    """`python -m benchmarks.accuracy_page` writes it anew. Last digits may differ between processors, lines may not."""
+    written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    now = "".join(accuracy_page.page(everything, json.loads(accuracy_page.REASONS.read_text(encoding="utf-8"))))
+
+    def without_digits(text: str) -> str:
+        return re.sub(r"[+−]?\d[\d.,]*", "", text)
+
+    assert without_digits(written) == without_digits(now)
