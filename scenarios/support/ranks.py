@@ -17,7 +17,6 @@ def ranks(run: Run) -> Iterator[tuple[int, int]]:
     if not run.tiny:
         torch.cuda.set_device(run.device)
     dist.init_process_group("gloo" if run.tiny else "nccl")
-    try:
-        yield dist.get_rank(), dist.get_world_size()
-    finally:
-        dist.destroy_process_group()
+    yield dist.get_rank(), dist.get_world_size()
+    dist.barrier()  # who leaves while another is still at work may take it down
+    dist.destroy_process_group()
