@@ -19,8 +19,8 @@ OWN = list(accuracy.pairs())
 
 
 @functools.cache
-def result(name: str) -> Result:
-    return accuracy.run(next(case for case in all_cases() if case.name == name))
+def result(case: Case) -> Result:
+    return accuracy.run(case)
 
 
 @functools.cache
@@ -30,7 +30,7 @@ def all_cases() -> tuple[Case, ...]:
 
 
 def results() -> list[Result]:
-    return [result(case.name) for case in all_cases()]
+    return [result(case) for case in all_cases()]
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +89,7 @@ def test_a_fix_that_gained_nothing_is_not_advised(everything):
 @pytest.mark.parametrize("case", OWN, ids=lambda case: case.name)
 def test_every_prediction_of_a_committed_pair_is_near(case):
     """No prediction is off by more than a third, and each that gains half is found."""
-    found = result(case.name)
+    found = result(case)
     for fix, finding in found.fixes:
         gained = fix.work * found.case.unprofiled_ms[0] / fix.step_ms[1]
         if finding is None:
