@@ -37,6 +37,10 @@ def main() -> int:
     timing.add_argument("--out", type=Path, metavar="DIR", help="write DIR/NAME.json in place of NAME/truth.json")
     timing.add_argument("--record", action="store_true", help="with --out: also record each, into DIR/NAME")
     args = parser.parse_args()
+    if args.command == "measure" and args.rounds < 1:
+        timing.error("--rounds: one at least")
+    if args.command == "measure" and args.record and args.out is None:
+        timing.error("--record needs --out DIR, where the recordings go")
     if args.command == "list":
         print("\n".join(listed()))
         return 0

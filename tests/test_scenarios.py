@@ -62,6 +62,12 @@ def test_what_is_not_there_is_told_in_one_line(words: list[str], said: str):
     assert len(done.stderr.splitlines()) == 1 and said in done.stderr
 
 
+@pytest.mark.parametrize("words", [["--rounds", "0"], ["--record"]])
+def test_options_that_cannot_be_meant(words: list[str]):
+    done = python("-m", "scenarios", "measure", "small_batch", *words)
+    assert done.returncode == 2 and words[0] in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize("data", DATA)
 def test_lengths_have_the_mean_that_is_told(data: str):
     drawn = draw(data, 20_000, seed=3)
