@@ -27,6 +27,7 @@ from gpuprof.diagnosis.findings import (
 )
 from gpuprof.diagnosis.predict import WORTH, predict
 from gpuprof.diagnosis.stack import stack_of
+from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.build import build
 from gpuprof.replay.overhead import ROUNDS, Removal, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
@@ -438,7 +439,7 @@ def test_a_small_optimizer_is_within_the_noise(tmp_path):
 # -- the allocator, plans, copies, rare steps
 
 
-def _allocates(tmp_path, steps_with: set[int]) -> Case:
+def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Case:
     count = iter(range(100))
 
     def begin(program: Program):
@@ -447,7 +448,7 @@ def _allocates(tmp_path, steps_with: set[int]) -> Case:
                 program.trace.call("cudaMalloc", program.now, program.now + 200 * US)
                 program.now += 201 * US
 
-    return eager(tmp_path, begin=begin)
+    return eager(tmp_path, steps=steps, begin=begin)
 
 
 def test_allocations_in_every_step(tmp_path):
@@ -457,6 +458,29 @@ def test_allocations_in_every_step(tmp_path):
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns - saved, rel=0.02)
     assert "expandable_segments" in proposal.fix
     assert not list(allocator.find(_allocates(tmp_path, {0})))
+
+
+def test_allocations_in_the_only_step_of_a_run_that_had_settled(tmp_path):
+    case = _allocates(tmp_path, {0}, steps=1)
+    assert not list(allocator.find(case)), "the first step of a training allocates anyway"
+    assert list(allocator.find(replace(case, run=run_of())))
+
+
+def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
+    """cudaFree returns when the GPU is done: 3 ms of a kernel each, while the call itself takes 20 µs."""
+
+    def end(program: Program):
+        for _ in range(24):
+            program.op("aten::mm", kernel="gemm", work_ns=3 * MS)
+            done = max(program.free, program.now) + 20 * US
+            program.trace.call("cudaFree", program.now, done)
+            program.now = done + 5 * US
+            program.python(1_500 * US)
+            program.op("aten::mul", 1_500 * US, kernel="mul")
+
+    # Without the waits the GPU's 3 ms and the host's 1.5 + 1.5 ms would overlap; either of these alone is less.
+    case = eager(tmp_path, end=end)
+    assert host_cause(case.graph) == "allocator"
 
 
 def _plans(tmp_path, steps_with: set[int]) -> Case:
