@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import os
 import socket
@@ -158,5 +157,4 @@ def main(train: Callable[[Run], None]) -> None:
     parser.add_argument("--data", default="", help="which lengths, where the scenario has several")
     parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
     args = parser.parse_args()
-    gc.collect()
     train(Run(args.fix, args.steps, args.timed, args.data))

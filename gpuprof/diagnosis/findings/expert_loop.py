@@ -13,8 +13,8 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.rework import Rework, rework_of, reworked
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.diagnosis.rework import rework_of, reworked
+from gpuprof.replay.graph import F64, Mask
 from gpuprof.tracefile.model import I64, NO_TEXT
 
 RETURNS = frozenset(
@@ -128,7 +128,7 @@ def find(case: Case) -> Iterator[Proposal]:
         launches = np.repeat([FORWARD_LAUNCHES[level], BACKWARD_LAUNCHES[level]], count)
         host_ns = launches * np.repeat(launch_ns, count)
         gpu_ns = _grouped_ns(case, loops, group, level)
-        return partial(_apply, rework=rework_of(graph, group, host_ns, gpu_ns, launches))
+        return partial(reworked, rework=rework_of(graph, group, host_ns, gpu_ns, launches))
 
     layers = count / case.steps
     work = graph.on_gpu & inside
@@ -151,10 +151,6 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
-
-
-def _apply(graph: Graph, rework: Rework) -> Graph:
-    return reworked(graph, rework)
 
 
 def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
