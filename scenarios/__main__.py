@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,10 @@ def main() -> int:
     except KeyError as error:
         print(f"scenarios: {error.args[0]}", file=sys.stderr)
         return 2
+    # By default they would end this process on the spot, and what it started would go on. Under nohup one is ignored.
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
     return measure(chosen, args.rounds, args.out, args.record)
 
 

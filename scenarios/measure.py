@@ -13,12 +13,14 @@ import json
 import os
 import platform
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -31,10 +33,12 @@ from scenarios.support.run import FREE, GATE, PROCESS, SETTLE, SYNCHRONISED
 
 STARTED_AT_ONCE = 64
 """Processes that wait, their imports done: each takes some 0.7 GB of the host's memory."""
-BUILT_AT_ONCE, GPU_GIB = 16, 110.0
+BUILT_AT_ONCE, GPU_GIB = 16, 130.0
 """Processes of a scenario that hold a model at the same time, and the memory they may take together."""
 LONGEST_S = 240.0
 """A process that takes longer between two gates is given up."""
+ENDS_S = 40.0
+"""From the request to end to the end: torchrun waits 30 s for its workers before it kills them."""
 VERSIONS = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes", "unsloth")
 HOW = (
     f"Each process: {SETTLE} steps to settle, {FREE} timed as one stretch (free_ms: a step of it), {SYNCHRONISED} each"
@@ -59,11 +63,22 @@ class Timed:
     def name(self) -> str:
         return f"{self.told.name}.{self.number}"
 
+    @property
+    def ranks(self) -> int:
+        """How many processes torchrun makes of it, each of which waits at the gates."""
+        return self.told.gpus if self.told.launcher == "torchrun" else 1
+
+    @property
+    def command(self) -> list[str]:
+        return [*launched(self.told), "-m", self.told.module, "--timed", *(["--fix", self.fix] if self.fix else [])]
+
     def start(self, gate: str) -> None:
-        words = [*launched(self.told), "-m", self.told.module, "--timed", *(["--fix", self.fix] if self.fix else [])]
+        """As the leader of a process group, so that `end_all` reaches what it starts, too."""
         environment = os.environ | {GATE: gate, PROCESS: self.name}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT, env=environment)
+            self.process = subprocess.Popen(
+                self.command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            )
 
     @property
     def over(self) -> bool:
@@ -77,7 +92,7 @@ class Timed:
         try:
             self.process.wait(LONGEST_S)
         except subprocess.TimeoutExpired:
-            self.process.kill()
+            end_all([self])
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
         told = [line for line in lines if line.startswith("timing {")]
         self.timing = json.loads(told[-1].removeprefix("timing ")) if told else None
@@ -97,15 +112,12 @@ class Recorder(Timed):
     def folder(self) -> Path:
         return self.log.parent.parent / self.told.name
 
-    def start(self, gate: str) -> None:
+    @property
+    def command(self) -> list[str]:
         python, *rest = launched(self.told)
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
         words += ["--stop"] if self.told.stops else []
-        environment = os.environ | {GATE: gate, PROCESS: self.name}
-        with self.log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*words, *rest, "-m", self.told.module], stdout=log, stderr=subprocess.STDOUT, env=environment
-            )
+        return [*words, *rest, "-m", self.told.module]
 
     def await_end_of_training(self) -> None:
         """After it gpuprof goes on, and reads what it recorded."""
@@ -122,28 +134,29 @@ class Gates:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.waiting: dict[str, socket.socket] = {}
+        self.waiting: dict[str, list[socket.socket]] = defaultdict(list)
         self.server = socket.socket(socket.AF_UNIX)
         self.server.bind(path)
         self.server.listen(2 * STARTED_AT_ONCE)
         self.server.settimeout(0.05)
 
+    def waits(self, process: Timed) -> bool:
+        """Whether all its ranks wait here."""
+        return len(self.waiting[process.name]) >= process.ranks
+
     def await_all(self, processes: list[Timed]) -> None:
-        """Until each waits here or has ended; who does neither is killed."""
+        """Until each waits here or has ended; who does neither is ended."""
         end = time.monotonic() + LONGEST_S
-        while not all(process.name in self.waiting or process.over for process in processes):
+        while not all(self.waits(process) or process.over for process in processes):
             with contextlib.suppress(TimeoutError):
                 visitor, _ = self.server.accept()
-                self.waiting[visitor.recv(100).decode()] = visitor
+                self.waiting[visitor.recv(100).decode()].append(visitor)
             if time.monotonic() > end:
-                for process in processes:
-                    if process.process is not None and process.name not in self.waiting:
-                        process.process.kill()
+                end_all([process for process in processes if not self.waits(process)])
 
     def open(self, process: Timed) -> None:
         """Lets it on, if it waits."""
-        visitor = self.waiting.pop(process.name, None)
-        if visitor is not None:
+        for visitor in self.waiting.pop(process.name, []):
             with visitor, contextlib.suppress(OSError):
                 visitor.sendall(b".")
 
@@ -156,7 +169,9 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool 
     """
     timed: dict[str, list[Timed]] = {told.name: [] for told in chosen}
     reading: list[Recorder] = []
-    with tempfile.TemporaryDirectory(prefix="scenarios-") as folder:
+    started: list[Timed] = []
+    with tempfile.TemporaryDirectory(prefix="scenarios-") as folder, contextlib.ExitStack() as whatever_happens:
+        whatever_happens.callback(end_all, started)
         logs = (out or Path(folder)) / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         gates = Gates(f"{folder}/gate")
@@ -169,6 +184,7 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool 
                 ]
                 recorders = {told.name: Recorder(told, "", -1, logs / f"{told.name}.trace.log") for told in whole}
             everyone = [*(process for group in wave for process in group), *recorders.values()]
+            started += everyone
             for process in everyone:
                 process.start(gates.path)
             gates.await_all(everyone)
@@ -227,6 +243,26 @@ def take_turns(group: list[Timed], gates: Gates, reading: list[Recorder]) -> Non
         gates.open(process)
     for process in group:
         process.finish()
+
+
+def end_all(processes: list[Timed]) -> None:
+    """Ends those that still run, with what they started.
+
+    torchrun's workers are in sessions of their own, where no signal of ours to a group comes: so all are asked first,
+    and torchrun ends its workers. Who is interrupted meanwhile, by a second Ctrl-C say, waits no longer.
+    """
+    running = [process.process for process in processes if process.process is not None and not process.over]
+    for process in running:
+        os.killpg(process.pid, signal.SIGTERM)
+    until = time.monotonic() + ENDS_S
+    try:
+        for process in running:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+    finally:
+        for process in running:
+            with contextlib.suppress(ProcessLookupError):  # nobody is left of the group
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def launched(told: Scenario) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -11,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import ROOT
 from test_run_schema import errors_in
+from test_trace_exit import wait_for
 
 from benchmarks.accuracy_page import REASONS
 from gpuprof.diagnosis.findings import PAGES
@@ -101,6 +105,40 @@ def test_a_process_that_fails_is_told(tmp_path: Path):
     assert done.returncode == 1
     assert "failed: " in done.stdout and "RANK" in done.stdout
     assert json.loads((tmp_path / "ddp_scaling.json").read_text())["processes"] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
+    pytest.importorskip("peft", reason="peft is not installed")
+    told = scenario("small_batch")
+    mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which everyone hands on to whom he starts
+
+    def left() -> list[Path]:
+        """What is in /proc of the processes that bear the mark."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # not ours, or just ended
+                if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(folder)
+        return found
+
+    def all_run() -> bool:
+        """Those that are timed have loaded torch, or are about to."""
+        maps = [(folder / "maps").read_text() for folder in left()]
+        return len(maps) == 1 + len(told.variants()) and any("libtorch" in text for text in maps)
+
+    words = [sys.executable, "-m", "scenarios", "measure", told.name, "--rounds", "1", "--out", str(tmp_path)]
+    measurement = subprocess.Popen(["env", mark, *words], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        assert wait_for(all_run, 60)
+        measurement.terminate()
+        assert measurement.wait(60) == 128 + signal.SIGTERM
+        assert left() == []
+    finally:
+        for folder in left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(folder.name), signal.SIGKILL)
+        measurement.wait()
 
 
 @pytest.mark.parametrize("told", MEASURED, ids=lambda told: told.name)

@@ -100,9 +100,11 @@ class Run:
 
     def end(self) -> None:
         """After the last step: prints what was timed, as one line of JSON after the word `timing`."""
-        if self.timed and os.environ.get("RANK", "0") == "0":
+        if not self.timed:
+            return
+        if os.environ.get("RANK", "0") == "0":
             print("\ntiming", json.dumps(asdict(self.timing())), flush=True)
-            self._wait()
+        self._wait()
 
     def timing(self) -> Timing:
         """What was measured. Call it once all steps are done."""
@@ -135,8 +137,11 @@ class Run:
         return Clock()
 
     def _wait(self) -> None:
-        """Until it is this process's turn: to build its model, to be timed, and to end."""
-        if GATE in os.environ and os.environ.get("RANK", "0") == "0":
+        """Until it is this process's turn: to build its model, to be timed, and to end.
+
+        Every rank waits for itself: one that waited for another in a collective would keep its GPU busy with that.
+        """
+        if GATE in os.environ:
             with socket.socket(socket.AF_UNIX) as gate:
                 gate.connect(os.environ[GATE])
                 gate.sendall(os.environ[PROCESS].encode())

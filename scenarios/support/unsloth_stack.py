@@ -5,9 +5,9 @@ Nothing of unsloth, TRL or transformers is imported before `start`: unsloth patc
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -96,14 +96,14 @@ def checkpoint(run: Run, name: str, layers: int | None = None) -> Path:
     if folder.exists():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
-    begun = Path(tempfile.mkdtemp(dir=folder.parent))
-    _write(config, run.device, begun)
-    sft.tokenizer().save_pretrained(begun)
-    try:
-        begun.rename(folder)
-    except OSError:
-        # Another process was quicker.
-        shutil.rmtree(begun)
+    with (folder.parent / f"{name}.lock").open("w") as lock:
+        # Of processes that start together one writes, which takes a minute; the others wait for it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            begun = Path(tempfile.mkdtemp(dir=folder.parent))
+            _write(config, run.device, begun)
+            sft.tokenizer().save_pretrained(begun)
+            begun.rename(folder)
     return folder
 
 
