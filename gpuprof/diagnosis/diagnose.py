@@ -45,6 +45,7 @@ from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.timeline.turns import take_turns
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
 
@@ -177,7 +178,7 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
-    said = summary(busiest, common["kernels"], roof and roof.bound_shares)
+    said = summary(busiest, common["kernels"], roof and roof.bound_shares, take_turns(case.timeline))
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
     advice = fixes(case)
     if not whole and waits(busiest):

@@ -117,10 +117,11 @@ def _device_bound(kernels: Kernels) -> Bound:
     return "compute" if tensor > rest else "memory"
 
 
-def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None = None) -> str:
+def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None = None, turns: int = 0) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
-    `limits`: compute | memory | latency → its share of the kernels' time, where that is known.
+    `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
+    of the process work one after the other.
     """
     step = shares.step_ns
     text = f"The GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
@@ -136,6 +137,9 @@ def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None
         if alone and shares.copy_ns > shares.compute_ns:
             return f"{text} It moves data more than it computes."
         return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
+    if turns:
+        text = text.replace("The GPU", "The busiest GPU", 1)
+        return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
     pieces = round(kernels.launches_per_step)
     launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"

@@ -148,7 +148,8 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
     """(work that waits, work it waits for) of streams that wait for an event of another stream.
 
     Without CUPTI's records of it the waiting stream is that of the thread's next launch, and the event the last that
-    was recorded where another stream had been launched on. An edge that the recording contradicts is dropped.
+    was recorded where another stream had been launched on; the latter also where CUPTI did not see the event being
+    recorded, as between GPUs. An edge that the recording contradicts is dropped.
     """
     calls, (low, high) = timeline.trace.calls, timeline.window
     waits = np.flatnonzero(kinds.stream_waits & (calls.start_ns >= low) & (calls.end_ns <= high))
@@ -166,24 +167,24 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
     pairs = []
     for row in waits.tolist():
         t = float(calls.end_ns[row] - low)
-        waiter = source = -1
-        if int(calls.correlation[row]) in known:
-            own, other, record = known[int(calls.correlation[row])]
+        own, other, record = known.get(int(calls.correlation[row]), (-1, -1, -1))
+        source = -1
+        if own >= 0:
             waiter = numbers.get(own, -1)
-            if record in row_of and other in numbers:
-                at = np.array([calls.start_ns[row_of[record]] - low], np.float64)
-                source = int(work.last_launched(work.stream == numbers[other], at)[0])
         else:
             following = np.flatnonzero((launcher == calls.thread[row]) & (work.launched_ns > t))
-            if len(following):
-                waiter = int(work.stream[following[0]])
-                k = int(np.searchsorted(recorded, t)) - 1
-                near = np.arange(max(k - LOOK_BACK, -1) + 1, k + 1)[::-1]
-                others = calls.thread[records[near]] != calls.thread[row]  # a thread waits for its own events first
-                for candidate in guess[near[np.argsort(others, kind="stable")]].tolist():
-                    if candidate >= 0 and work.stream[candidate] != waiter:
-                        source = candidate
-                        break
+            waiter = int(work.stream[following[0]]) if len(following) else -1
+        if record in row_of and other in numbers:
+            at = np.array([calls.start_ns[row_of[record]] - low], np.float64)
+            source = int(work.last_launched(work.stream == numbers[other], at)[0])
+        elif waiter >= 0 and other < 0:
+            k = int(np.searchsorted(recorded, t)) - 1
+            near = np.arange(max(k - LOOK_BACK, -1) + 1, k + 1)[::-1]
+            others = calls.thread[records[near]] != calls.thread[row]  # a thread waits for its own events first
+            for candidate in guess[near[np.argsort(others, kind="stable")]].tolist():
+                if candidate >= 0 and work.stream[candidate] != waiter:
+                    source = candidate
+                    break
         if waiter < 0 or source < 0:
             continue
         target = np.flatnonzero((work.stream == waiter) & (work.launched_ns > t))

@@ -27,6 +27,8 @@ LATER = ("gpu", "steps_total", "model", "optimizer", "loader")
 """What a recorder of before 0.1 left out of rank<N>.json where it was not known; null since."""
 MOST = 1000
 """Steps that --all keeps."""
+BEFORE_NS = 5_000_000_000
+"""Of what was sampled before the first step; a process may have waited for its turn for minutes."""
 _ARGS = '"args":'
 
 
@@ -52,10 +54,13 @@ def main() -> None:
 
 def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
     """All files of a run but its recordings, `ranks` being what is to stand in rank<N>.json."""
-    uuids = {}
+    uuids: dict[str, str] = {}
+
+    def published(uuid: str) -> str:
+        return uuids.setdefault(uuid.removeprefix("GPU-"), f"{UUID[:-1]}{len(uuids) + 1}")
+
     for rank in ranks:
-        bare = rank["gpu"]["uuid"].removeprefix("GPU-")
-        rank["gpu"]["uuid"] = uuids.setdefault(bare, f"{UUID[:-1]}{len(uuids) + 1}")
+        rank["gpu"]["uuid"] = published(rank["gpu"]["uuid"])
         write_json(target / f"rank{rank['rank']}.json", rank)
     manifest = json.loads((run / "manifest.json").read_text())
     python, *words = manifest["command"]
@@ -65,9 +70,12 @@ def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
     write_json(target / "manifest.json", manifest)
     (target / "steps.jsonl").write_bytes((run / "steps.jsonl").read_bytes())
     lines = [json.loads(line) for line in (run / "telemetry.jsonl").read_text().splitlines()]
+    step = json.loads((run / "steps.jsonl").read_text().splitlines()[0])
+    begun_ns = step["unix_ns"] - step["ns"] - BEFORE_NS
+    lines = [line for line in lines if line["unix_ns"] >= begun_ns]
     for line in lines:
         for gpu in line["gpus"]:
-            gpu["uuid"] = uuids[gpu["uuid"].removeprefix("GPU-")]
+            gpu["uuid"] = published(gpu["uuid"])
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     (target / "telemetry.jsonl").write_text(text)
 

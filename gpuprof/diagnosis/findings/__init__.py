@@ -14,6 +14,7 @@ from gpuprof.diagnosis.findings import (
     fused_elementwise,
     input_workers,
     larger_batch,
+    naive_pipeline,
     optimizer,
     padding,
     pageable_copies,
@@ -47,6 +48,7 @@ _MODULES = (
     recompiles,
     rare_steps,
     exposed_communication,
+    naive_pipeline,
     throttling,
 )
 

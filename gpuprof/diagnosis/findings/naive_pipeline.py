@@ -1,0 +1,102 @@
+"""A model spread over the GPUs of one process, of which one works at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.costs import hardware
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.transform import removed
+from gpuprof.timeline.turns import take_turns
+
+MEMORY_SHARE = 0.9
+"""Of a GPU's memory what an allocator can give out before it begins to search for room."""
+UNEVEN = 1.25
+"""One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known:
+measured 20.3 GiB where the first of two peaked at 8.2."""
+GRADIENT_BYTES = 4
+"""Per trainable parameter, what DDP exchanges at most: adapters are fp32 unless told otherwise."""
+SHARDED = 1.15
+"""How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients."""
+
+PAGE = Page(
+    id="naive_pipeline",
+    title="The GPUs of one process take turns",
+    means="""
+The model's layers lie on several GPUs, as `device_map="auto"` puts them. A batch goes through the first GPU's layers,
+then through the second's, and backward the other way round: while one GPU works, the others wait for what it computes.
+All of them together are no faster than one.
+""",
+    detected="""
+Two or more GPUs of one process, each busy for at least a tenth of the time that any is, and on average fewer than 1.2
+at once: a pipeline that cuts its batch in only two has 1.33.
+""",
+    gain="""
+A process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and as many
+times the work as there are GPUs. The exchange of gradients (four bytes per trainable parameter over the GPUs' link) is
+the interval's upper end. Where the peaks of all GPUs together do not fit into one, the model has to be sharded (FSDP),
+whose gathering of weights widens the interval by 15 %.
+""",
+    wrong="""
+If the GPUs have no fast link, sharding a large model costs more than is predicted. For inference of one sequence at a
+time there is no second batch.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """A process per GPU."""
+    gpus = take_turns(case.timeline)
+    if not gpus:
+        return
+    trace = case.trace
+    between = case.nodes_of_gpu(trace.rows_named(trace.gpu.name, lambda text: "PtoP" in text))
+    text = (
+        f"{gpus} GPUs of this process take turns: one waits while the other works. "
+        f"{case.per_step(between.sum()):,.0f} copies a step go from one to another"
+    )
+    fits = _fits(case, gpus)
+    start = f"torchrun --nproc_per_node={gpus}"
+    if fits is not False:
+        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # in place of "auto"'
+        unknown = "" if fits else "\n# if all of the model fits one GPU: its memory was not recorded"
+        torch = f"DistributedDataParallel(model.to(local_rank))  # started by {start}{unknown}"
+        transformers = f"{model}\n# started by {start}, which makes it data parallel{unknown}"
+    else:
+        torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
+        transformers = (
+            f'{case.stack.arguments}(fsdp="full_shard auto_wrap")  # without device_map, started by {start}\n'
+            "# one GPU has no room for all of the model"
+        )
+    yield Proposal(
+        title="a process per GPU instead of one for all",
+        evidence=spans(case, text, between),
+        fix=case.stack.fix(torch, transformers=transformers),
+        change=partial(removed, nodes=between),
+        work=float(gpus),
+        spread=(1 + _exchange_share(case, gpus)) * (SHARDED if fits is False else 1.0),
+    )
+
+
+def _fits(case: Case, gpus: int) -> bool | None:
+    """Whether one GPU has room for what lies on all; None where the run does not tell what it uses."""
+    totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
+    if case.run is None or not case.run.memory.peak_bytes or not totals:
+        return None
+    return case.run.memory.peak_bytes * gpus * UNEVEN <= MEMORY_SHARE * min(totals)
+
+
+def _exchange_share(case: Case, gpus: int) -> float:
+    """How much longer the exchange of gradients makes a step that it does not overlap with, as a share of it."""
+    info = case.trace.meta.gpus
+    gpu = hardware.find(info[0].name, info[0].memory_bytes) if info else None
+    trainable = ((case.run and case.run.model) or {}).get("trainable")
+    if gpu is None or not gpu.link_bytes_per_s or not trainable:
+        return 0.1
+    seconds = 2 * (gpus - 1) / gpus * trainable * GRADIENT_BYTES / (gpu.link_bytes_per_s / 2)
+    return float(np.clip(1e9 * seconds / case.step_ns, 0.0, 0.5))
