@@ -286,6 +286,32 @@ def test_an_exact_line_is_found(start, slope, lengths):
     assert found.low_ns <= found.ns <= found.high_ns
 
 
+def test_steps_timed_in_another_way_tell_how_time_grows_with_work():
+    """Alone, the three lie on a line that is too steep; beside others that are 20 ms longer they show the right one."""
+    work = np.array([300.0, 400.0, 500.0])
+    ns = np.array([60.0, 60.0, 80.0])
+    others = np.linspace(100.0, 900.0, 9)
+    assert line(work, ns)[1] == pytest.approx(0.1)
+    assert line(work, ns, (80 + 0.01 * others, others))[1] == pytest.approx(0.013, abs=0.0005)
+    alone, together = step_time(ns, work, 700), step_time(ns, work, 700, (80 + 0.01 * others, others))
+    assert alone and together and alone.ns == 97 and together.ns == 71
+    assert step_time(ns, work, 900) is None, "too far from what was measured"
+    assert step_time(ns, work, 900, (80 + 0.01 * others, others)) is not None
+
+
+@pytest.mark.parametrize(
+    ("samples", "loader", "found"),
+    [(1, {"batch_size": 8}, 8), (2, {"batch_size": 8}, 2), (1, {"batch_size": 1}, 1), (1, None, 1), (1, {}, 1)],
+)
+def test_samples_that_a_loader_puts_into_one_row(tmp_path, samples, loader, found):
+    """Nothing is padded then, and a batch is one long row."""
+    run = RunBuilder().stage("baseline_free", [100.0] * 8, samples=samples)
+    run.rank["loader"] = loader
+    told = facts(run.stage("trace", [110.0], samples=samples), tmp_path).run
+    assert told.work.samples == found
+    assert told.throughput.samples_per_s == pytest.approx(10 * found)
+
+
 def test_varying_lengths_in_a_run(tmp_path):
     lengths = [200, 400, 900, 300, 700, 500, 1000, 600]
     run = RunBuilder().stage("baseline_free", [20 + 0.1 * n for n in lengths], lengths)

@@ -63,15 +63,18 @@ def durations(ns: I64, device_ns: I64, stage_ns: int | None, stage_steps: int | 
     return host
 
 
-def step_time(ns: F64, work: F64 | None, target: float | None) -> StepTime | None:
+def step_time(
+    ns: F64, work: F64 | None, target: float | None, beside: tuple[F64, F64] | None = None
+) -> StepTime | None:
     """A step with `target` work, told from steps that took `ns` for `work`; None if they do not tell.
 
     The median of the steps with equal work; where these are few and others are not, the line of time over work.
+    beside: (ns, work) of steps of the same program that were timed in another way. They help to tell how the time
+    grows with work: of ten steps alone it may be little but noise.
     """
-    known = np.isfinite(ns) if work is None or target is None else np.isfinite(ns) & np.isfinite(work)
+    known = _usable(ns, None if target is None else work)
     if not known.any():
         return None
-    known &= np.where(np.isfinite(ns), ns, np.inf) <= OUTLIER * np.median(ns[known])
     ns = ns[known]
     if work is None or target is None:
         return _summary(ns, float(np.median(ns)), equal_work=None)
@@ -79,10 +82,18 @@ def step_time(ns: F64, work: F64 | None, target: float | None) -> StepTime | Non
     equal = np.abs(work - target) <= EQUAL * target
     if np.count_nonzero(equal) >= FEWEST or equal.all():
         return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True)
-    fitted = _at(ns, work, target)
+    fitted = _at(ns, work, target, beside)
     if fitted is not None:
         return fitted
     return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True) if equal.any() else None
+
+
+def _usable(ns: F64, work: F64 | None) -> NDArray[np.bool_]:
+    """Steps of which all is known, without outliers."""
+    known = np.isfinite(ns) if work is None else np.isfinite(ns) & np.isfinite(work)
+    if known.any():
+        known &= np.where(np.isfinite(ns), ns, np.inf) <= OUTLIER * np.median(ns[known])
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,19 +127,29 @@ def rare_step(number: I64, ns: F64, waited_ns: F64) -> RareStep | None:
     return RareStep(int(distance[0]), round(float(np.median(ns[long]))), round(usual), int(np.count_nonzero(long)))
 
 
-def line(work: F64, ns: F64) -> tuple[float, float]:
-    """(a, b) of the line ns = a + b · work with the least squares and b ≥ 0: more work never takes less time."""
-    from_mean = work - work.mean()
-    square = float(from_mean @ from_mean)
-    slope = max(float(from_mean @ (ns - ns.mean())) / square, 0.0) if square > 0 else 0.0
+def line(work: F64, ns: F64, beside: tuple[F64, F64] | None = None) -> tuple[float, float]:
+    """(a, b) of the line ns = a + b · work with the least squares and b ≥ 0: more work never takes less time.
+
+    beside: (ns, work) of more points, on a line of the same slope b.
+    """
+    product = square = 0.0
+    for one_work, one_ns in ((work, ns), *(((beside[1], beside[0]),) if beside and len(beside[0]) else ())):
+        from_mean = one_work - one_work.mean()
+        product += float(from_mean @ (one_ns - one_ns.mean()))
+        square += float(from_mean @ from_mean)
+    slope = max(product / square, 0.0) if square > 0 else 0.0
     return float(ns.mean()) - slope * float(work.mean()), slope
 
 
-def _at(ns: F64, work: F64, target: float) -> StepTime | None:
+def _at(ns: F64, work: F64, target: float, beside: tuple[F64, F64] | None) -> StepTime | None:
     """The step read off the line, if there are enough different steps and the target is not far from them."""
-    if len(ns) < FEWEST or work.min() == work.max() or not work.min() / REACH <= target <= work.max() * REACH:
+    if beside is not None:
+        known = _usable(*beside)
+        beside = (beside[0][known], beside[1][known])
+    seen = work if beside is None else np.concatenate([work, beside[1]])
+    if len(ns) < FEWEST or work.min() == work.max() or not seen.min() / REACH <= target <= seen.max() * REACH:
         return None
-    start, slope = line(work, ns)
+    start, slope = line(work, ns, beside)
     found = start + slope * target
     if found < 1:
         return None

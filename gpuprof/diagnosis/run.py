@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -78,14 +79,16 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
 
     `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like.
     """
-    steps = folder.steps
+    steps = _with_samples(folder.steps, folder.own.loader)
     free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
     after = _timed(folder, "after", AFTERMATH_NS)
     traced = _traced(folder)
     work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
     found = {
-        name: step_time(timed.ns, None if work is None else work[timed.rows], target)
-        for name, timed in (("free", free), ("sync", sync))
+        name: step_time(timed.ns, None, None)
+        if work is None
+        else step_time(timed.ns, work[timed.rows], target, (other.ns, work[other.rows]))
+        for name, timed, other in (("free", free, sync), ("sync", sync, free))
     }
     # Nobody counts tokens any more once the recording is over.
     found["after"] = step_time(after.ns, None, None)
@@ -272,6 +275,16 @@ def _remaining(folder: RunFolder, seen: int, timed: _Timed) -> int | None:
         return 0
     usual = _usual(timed)
     return round(float(timed.ns[usual].mean()) * (total - seen)) if usual.any() else None
+
+
+def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColumns:
+    """The steps with the samples that a loader put into one row each, as it does where it pads nothing."""
+    size = (loader or {}).get("batch_size")
+    known = steps.samples > 0
+    rows = steps.samples[known] / np.maximum(steps.micro_steps[known], 1)
+    if not isinstance(size, int) or not len(rows) or np.median(rows) != 1:
+        return steps
+    return replace(steps, samples=np.where(known, steps.samples * size, steps.samples))
 
 
 def _throughput(steps: StepColumns, timed: _Timed, ranks: int) -> Throughput:
