@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -599,7 +600,7 @@ def test_taking_more_out_never_takes_longer(kernel_us: int, tmp_path: Path):
     reduced = [without(graph, events.cost_ns(s)) for s in (0, 0.25, 0.5, 1, 1.5, 2, 4)]
     steps = [simulate(one, 3).step_ns for one in reduced]
     assert steps[0] == simulate(graph, 3).step_ns
-    assert steps == sorted(steps, reverse=True)
+    assert all(after <= before + 1e-3 for before, after in pairwise(steps))
     on_gpu = graph.on_gpu
     for one in reduced:
         assert np.array_equal(one.duration_ns[on_gpu], graph.duration_ns[on_gpu]), "the device ran as it does anyway"
