@@ -47,4 +47,5 @@ def test_a_process_per_gpu_does_the_work_of_both_in_the_step_of_one():
     (found,) = (one for one in diagnosis.findings if one.id == "naive_pipeline")
     low, high = told.measured_ms("one_gpu")
     assert found.work == 2
+    assert diagnosis.findings[0] is found, "it gains most"
     assert found.step_ns.low <= high * 1e6 and low * 1e6 <= found.step_ns.high

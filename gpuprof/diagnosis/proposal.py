@@ -51,6 +51,8 @@ class Proposal:
     worst: Change | None = None
     work: float = 1.0
     """How many times the work of a step is done in it: 8 for eight times the batch."""
+    by_others: bool = False
+    """Whether other processes do that further work, while the batch of this one stays."""
     least_ns: float = 0.0
     """The step cannot be shorter, for a reason outside the graph (workers that prepare batches)."""
     spread: float = 1.0
