@@ -73,13 +73,17 @@ class Scenario:
         Every process has two, that of its free steps and that of its synchronised ones; of all, the lowest and the
         highest tenth are left out.
         """
+        values = self.values_ms(fix)
+        tenth = len(values) // 10
+        return (values[tenth], values[-1 - tenth]) if values else None
+
+    def values_ms(self, fix: str = "") -> list[float]:
+        """Those values, ascending; none if it was not measured."""
         truth = self.truth
         same = [process for process in truth["processes"] if process["fix"] == fix] if truth else []
         # Single free steps say little: while the host runs ahead of the GPU they are too short. Their stretch is right.
         middle = mean if self.steps_differ else median
-        values = sorted(ms for process in same for ms in (process["free_ms"], middle(process["synchronised_ms"])))
-        tenth = len(values) // 10
-        return (values[tenth], values[-1 - tenth]) if values else None
+        return sorted(ms for process in same for ms in (process["free_ms"], middle(process["synchronised_ms"])))
 
     def variants(self) -> tuple[str, ...]:
         """The program as it is, "", and with each fix."""

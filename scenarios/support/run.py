@@ -145,7 +145,8 @@ class Run:
             with socket.socket(socket.AF_UNIX) as gate:
                 gate.connect(os.environ[GATE])
                 gate.sendall(os.environ[PROCESS].encode())
-                gate.recv(1)
+                if not gate.recv(1):
+                    raise SystemExit("the measurement has ended")
 
     def _synchronise(self) -> None:
         import torch

@@ -21,14 +21,17 @@ from cut import CALLS, choose, holds, read, write
 
 UUID = "GPU-00000000-0000-4000-8000-000000000001"
 HOME = "/home/user"
-ARGS = {"Ev Idx", "Record function id", "External id", "Input Strides", "Concrete Inputs"}
+ARGS = {
+    *("Ev Idx", "Record function id", "External id", "Input Strides", "Concrete Inputs"),
+    *("context", "queued", "blocks per SM", "warps per SM", "cbid", "memory bandwidth (GB/s)"),
+}
 """Args that no part of a diagnosis comes from, where correlation ids tell what launched what."""
 LATER = ("gpu", "steps_total", "model", "optimizer", "loader")
 """What a recorder of before 0.1 left out of rank<N>.json where it was not known; null since."""
 MOST = 1000
 """Steps that --all keeps."""
-BEFORE_NS = 5_000_000_000
-"""Of what was sampled before the first step; a process may have waited for its turn for minutes."""
+BESIDE_NS = 2_000_000_000
+"""Of what was sampled before the first step and after the last; a process may have waited for its turn for minutes."""
 _ARGS = '"args":'
 
 
@@ -70,9 +73,9 @@ def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
     write_json(target / "manifest.json", manifest)
     (target / "steps.jsonl").write_bytes((run / "steps.jsonl").read_bytes())
     lines = [json.loads(line) for line in (run / "telemetry.jsonl").read_text().splitlines()]
-    step = json.loads((run / "steps.jsonl").read_text().splitlines()[0])
-    begun_ns = step["unix_ns"] - step["ns"] - BEFORE_NS
-    lines = [line for line in lines if line["unix_ns"] >= begun_ns]
+    steps = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    begun_ns, ended_ns = steps[0]["unix_ns"] - steps[0]["ns"] - BESIDE_NS, steps[-1]["unix_ns"] + BESIDE_NS
+    lines = [line for line in lines if begun_ns <= line["unix_ns"] <= ended_ns]
     for line in lines:
         for gpu in line["gpus"]:
             gpu["uuid"] = published(gpu["uuid"])
@@ -130,12 +133,11 @@ def thin(events: list[tuple[str, dict]]) -> list[str]:
 
 
 def without(text: str, event: dict) -> str:
-    """An event's text without some args."""
-    args = event.get("args", {})
-    if not args.keys() & ARGS:
-        return text
-    kept = json.dumps({key: value for key, value in args.items() if key not in ARGS})
-    return f"{text[: text.index(_ARGS)]}{_ARGS} {{\n      {kept[1:-1]}\n    }}\n  }}"
+    """An event's text without some args, in one line."""
+    kept = {key: value for key, value in event.get("args", {}).items() if key not in ARGS}
+    if "args" in event:
+        text = f"{text[: text.index(_ARGS)]}{_ARGS}{json.dumps(kept, separators=(',', ':'))}}}"
+    return re.sub(r"\n\s*", "", text)
 
 
 def neutral(word: str, folder: str = "") -> str:
