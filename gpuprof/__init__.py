@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.model import Comparison
     from gpuprof.diagnosis.model import Diagnosis
     from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from gpuprof.tracefile.model import Trace
 
 __all__ = [
+    "Comparison",
     "Diagnosis",
     "GpuprofError",
     "Recorder",
@@ -31,6 +33,7 @@ __all__ = [
     "TrainerCallback",
     "__version__",
     "charts",
+    "compare",
     "diagnose",
     "load",
     "write_report",
@@ -39,6 +42,7 @@ __all__ = [
 __version__: str
 
 _HOMES = {
+    "Comparison": "gpuprof.diagnosis.comparison.model",
     "Diagnosis": "gpuprof.diagnosis.model",
     "GpuprofError": "gpuprof.errors",
     "Recorder": "gpuprof.record.recorder",
@@ -112,6 +116,30 @@ def diagnose(
     from gpuprof.diagnosis.together import with_ranks
 
     return with_ranks(diagnosis, gang)
+
+
+def compare(
+    a: Diagnosis | str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
+    b: Diagnosis | str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
+    *,
+    step: str | None = None,
+    skip: int = 0,
+    top: int = 10,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Where the step of recording B differs from that of A, and why: each a Diagnosis, or what `diagnose` takes.
+
+    step, skip, progress: as for `diagnose`, of both. top: how many kernels and ops to name.
+    Raises GpuprofError, one line that says what to do, for recordings that cannot be compared.
+    """
+    from gpuprof.diagnosis.comparison import compare as comparing
+    from gpuprof.diagnosis.model import Diagnosis
+
+    one, other = (
+        side if isinstance(side, Diagnosis) else diagnose(side, step=step, skip=skip, progress=progress)
+        for side in (a, b)
+    )
+    return comparing.compare(one, other, top)
 
 
 def _survey(

@@ -8,7 +8,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import EQUAL, F64, OUTLIER, RareStep, StepTime, durations, rare_step, step_time
+from gpuprof.diagnosis.baseline import (
+    EQUAL,
+    F64,
+    OUTLIER,
+    RareStep,
+    StepTime,
+    durations,
+    rare_step,
+    step_time,
+    steps_alike,
+)
 from gpuprof.diagnosis.model import (
     Baseline,
     Exit,
@@ -125,6 +135,18 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         *_run_issues(folder, run),
     )
     return RunFacts(run, unprofiled, issues, under_nsys=folder.window == NSYS)
+
+
+def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
+    """How long each of the steps took that an unprofiled step was told from, in their order; none where it was not told
+    from steps of this run."""
+    free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
+    work, target = _equal_work(folder.steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
+    for timed in (free, sync):
+        alike = steps_alike(timed.ns, None if work is None else work[timed.rows], target)
+        if alike is not None and round(alike.found) == unprofiled_ns:
+            return alike.ns
+    return np.empty(0, np.float64)
 
 
 def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
