@@ -103,7 +103,7 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
         grid.add_column(width=3)
         grid.add_column(overflow="fold")
         grid.add_row(Text(str(number), "bold"), _mechanism(one))
-        grid.add_row(Text(""), Text(escape(f"{one.text}{words.mostly(one)}")))
+        grid.add_row(Text(""), Text(escape(words.sentence(one))))
         for prediction in one.predictions:
             style = "green" if prediction.inside else "yellow"
             grid.add_row(Text(""), Text(escape(words.prediction(prediction)), style))

@@ -117,7 +117,12 @@ def told(comparison: Comparison) -> tuple[Mechanism, ...]:
     return tuple(found or (comparison.mechanisms[:1] if step.outcome != "same" else ()))
 
 
-def mostly(one: Mechanism) -> str:
+def sentence(one: Mechanism) -> str:
+    """What moved, and in which phases."""
+    return f"{one.text[:1].upper()}{one.text[1:]}{_mostly(one)}"
+
+
+def _mostly(one: Mechanism) -> str:
     """`; forward −17 ms, backward −1.0 ms`, where a mechanism is in several phases."""
     parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
     seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]

@@ -287,8 +287,8 @@ def _same_program(step: Step, mechanisms: tuple[Mechanism, ...]) -> Iterator[Not
             "same_program",
             "info",
             "Both launch the same kernels: nothing that the programs do was found to differ. What differs is the pace"
-            " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one that"
-            " the GPU bounds by little.",
+            " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
+            " that the GPU bounds by little.",
         )
 
 

@@ -199,7 +199,7 @@ def _card(number: int, one: Mechanism, c: Comparison) -> Card:
         number=number,
         id=one.id,
         title=escape(one.title),
-        text=escape(one.text + words.mostly(one)),
+        text=escape(words.sentence(one)),
         difference=f"{words.signed(one.difference_ns)} a step",
         good=one.difference_ns < 0,
         share=f"{share(part, 1.0)} of the difference" if part else "",
@@ -250,7 +250,7 @@ def _kernel_words(c: Comparison) -> str:
 def _kernels(c: Comparison) -> list[tuple[str, ...]]:
     return [
         (
-            shown_kernel(row.name, 100),
+            shown_kernel(row.name, 90),
             row.category,
             shown(row.op, 60) if row.op else "",
             count(round(row.a_count, 1)),
@@ -266,7 +266,7 @@ def _kernels(c: Comparison) -> list[tuple[str, ...]]:
 def _ops(c: Comparison) -> list[tuple[str, ...]]:
     return [
         (
-            shown(op.name, 80),
+            shown(op.name, 48),
             op.phase,
             count(round(op.a_count, 1)),
             count(round(op.b_count, 1)),
