@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.errors import GpuprofError
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
-    from gpuprof.report.page.file import write_report
+    from gpuprof.report.page.file import write_comparison, write_report
     from gpuprof.tracefile.model import Trace
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "compare",
     "diagnose",
     "load",
+    "write_comparison",
     "write_report",
 ]
 
@@ -48,6 +49,7 @@ _HOMES = {
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.model",
     "TrainerCallback": "gpuprof.record.recorder",
+    "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }
 

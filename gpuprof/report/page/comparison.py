@@ -81,6 +81,7 @@ def render(comparison: Comparison) -> str:
         policy=POLICY,
         styles=palette_css() + style("report.css") + style("comparison.css"),
         names=[escape(side.path.rstrip("/").rsplit("/", 1)[-1])[:80] for side in (c.a, c.b)],
+        paths=[escape(side.path) for side in (c.a, c.b)],
         title=_sentence(words.outcome(c)),
         steps=words.steps(c),
         eyebrow=_eyebrow(c),
