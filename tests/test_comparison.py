@@ -205,8 +205,8 @@ def make_facts(cells: Cells, counts: Counts, findings: tuple[str, ...] = (), **c
     side = Side(
         path="x.json", kind="kineto", quality="ok", bound="host", cause="launch", gpu="NVIDIA H200", rank=None,
         world_size=None, device=0, steps=1, step_ns=step, known="estimated", recorded_ns=step, tokens=None,
-        real_tokens=None, samples=None, product_flops=None, kernels=counts.total, launches=counts.launches,
-        syncs=counts.syncs, peak_bytes=None,
+        real_tokens=None, samples=None, product_flops=None, products=100,
+        kernels=counts.total, launches=counts.launches, syncs=counts.syncs, peak_bytes=None,
     )  # fmt: skip
     told = tuple(
         Finding(name, name, "high", (), "do it", Range(1.0, 2.0, 3.0), Range(1.0, 1.5, 2.0)) for name in findings
@@ -468,6 +468,7 @@ def test_more_work_in_a_step_is_reckoned_with():
     assert samples is not None and samples.measure == "samples"
     hinted = compare_work(side(MS, product_flops=1e12), side(MS, product_flops=4e12))
     assert hinted is not None and hinted.measure == "product FLOPs" and not hinted.equal
+    assert compare_work(side(MS, product_flops=1e12), side(MS, product_flops=4e12, products=500)) is None
     assert compare_work(side(MS), side(MS)) is None
 
 

@@ -40,6 +40,8 @@ EQUAL_WORK = 0.02
 """Tokens or samples that differ by less are the same work."""
 OTHER_FLOPS = 0.25
 """FLOPs are told from shapes, and libraries count products differently: less says nothing of the batch."""
+OTHER_PRODUCTS = 0.1
+"""Programs whose numbers of matrix products differ by more do not do the same to their batches."""
 SAME = 0.01
 """Steps that differ by less are the same where no test says more."""
 LIKE_PREDICTED = 0.2
@@ -98,7 +100,8 @@ def compare_work(a: Side, b: Side) -> Work | None:
             told = "tokens" if measure == "tokens" else "samples"
             return Work(told, before, after, ratio, equal, a.step_ns / before, b.step_ns / after)
     before, after = a.product_flops, b.product_flops
-    if before and after:
+    # Other products (grouped ones, those of other modules) have other FLOPs without another batch.
+    if before and after and abs(b.products - a.products) <= OTHER_PRODUCTS * a.products:
         ratio = after / before
         return Work("product FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
     return None

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.findings.recompiles import COMPILING, LOADING
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union
-from gpuprof.timeline.phases import PHASES, RECOMPUTE
+from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import KERNEL, NO_TEXT, OP, Trace
 
@@ -44,6 +44,8 @@ class Counts:
     allocator_calls: float
     pageable_bytes: float
     product_flops: float | None
+    checkpoint_functions: float = 0.0
+    """Autograd functions of checkpointing in the backward pass; 0 where it works by hooks, too."""
 
     def count(self, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> float:
         """Pieces of GPU work of some categories and phases; none named means all."""
@@ -93,7 +95,13 @@ def count(timeline: Timeline, roof: Roofline | None) -> Counts:
         allocator_calls=float((allocator & now).sum()) / steps,
         pageable_bytes=float(gpu.bytes[rows][pageable].clip(0).sum()) / steps,
         product_flops=_product_flops(timeline, roof),
+        checkpoint_functions=_checkpoint_functions(timeline) / steps,
     )
+
+
+def _checkpoint_functions(timeline: Timeline) -> int:
+    named = timeline.trace.rows_named(timeline.trace.ops.name, lambda text: "heckpoint" in text)
+    return int((named & (timeline.host.op == BACKWARD)).sum())
 
 
 def _keyed(values: np.ndarray) -> dict[tuple[str, str], float]:

@@ -102,6 +102,7 @@ def _side(diagnosis: Diagnosis, steps: Steps, counts: Counts, device: int, step:
         real_tokens=run.work.real_tokens if run else None,
         samples=run.work.samples if run else None,
         product_flops=counts.product_flops,
+        products=counts.count(("gemm",), ("forward", "backward")),
         kernels=counts.total,
         launches=counts.launches,
         syncs=counts.syncs,

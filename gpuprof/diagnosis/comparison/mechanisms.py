@@ -33,12 +33,16 @@ FEW = 8.0
 """Kernels or calls a step that are too few to be a habit."""
 PACE = 0.05
 """Launches, kernels and clocks that differ by less are the same; work likewise."""
+OWN = 1e6
+"""Weight of a claim to cells that nothing else explains: more than any number of launches."""
 WEAK, WEAKER = 1e-3, 1e-6
 """Weights of claims that hold only where nothing better is known."""
 IN_GRAPHS = 0.3
 """Share of the kernels in CUDA graphs that makes a step one of graphs."""
 LONG_IDLE = 0.02
 """Share of a step from which on waiting is worth a name."""
+MUCH_BYTES = 1e6
+"""Copies of fewer bytes a step cost a launch and nothing more."""
 WORK = ("larger_batch", "work")
 """Candidates that mean another batch."""
 LONG_COMPILE_NS = 3e6
@@ -152,10 +156,6 @@ def _more(before: float, after: float) -> int:
     return (after > before) - (after < before)
 
 
-def _phases(*names: str) -> Claim:
-    return lambda cell: 1.0 if cell[2] in names else 0.0
-
-
 def _is_model_wait(cell: Cell) -> bool:
     return cell[0] == "idle" and cell[1] in HOST_CAUSES and cell[2] in MODEL
 
@@ -216,15 +216,27 @@ def _fewer_launches(a: Facts, b: Facts) -> float:
 def _recompute(a: Facts, b: Facts) -> Iterator[Candidate]:
     phases = ("recompute",)
     before, after = a.counts.count((), phases), b.counts.count((), phases)
-    if _fell(before, after):
-        yield Candidate(
-            "recompute",
-            "recomputation of the forward pass",
-            f"kernels that recompute: {moved(before, after)} a step, "
-            f"{_ms(a.counts.ns((), phases))} → {_ms(b.counts.ns((), phases))} ms of GPU time",
-            _phases(*phases),
-            _more(before, after),
-        )
+    if not _fell(before, after):
+        return
+    more = a if before > after else b
+    # Checkpointing without an autograd function of its own hands each saved tensor to a Python function, both ways.
+    hooked = not more.counts.checkpoint_functions
+    launches = abs(before - after)
+
+    def claim(cell: Cell) -> float:
+        if cell[2] == "recompute":
+            return OWN
+        return launches if hooked and _is_model_wait(cell) and cell[1] in ("launch", "python") else 0.0
+
+    yield Candidate(
+        "recompute",
+        "recomputation of the forward pass",
+        f"kernels that recompute: {moved(before, after)} a step, "
+        f"{_ms(a.counts.ns((), phases))} → {_ms(b.counts.ns((), phases))} ms of GPU time"
+        + (", with hooks around every tensor that is saved" if hooked else ""),
+        claim,
+        _more(before, after),
+    )
 
 
 def _optimizer(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -274,7 +286,10 @@ def _eager_attention(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _expert_loop(a: Facts, b: Facts) -> Iterator[Candidate]:
     before, after = a.counts.count(("grouped_gemm",)), b.counts.count(("grouped_gemm",))
     products = a.counts.count(("gemm",), MODEL), b.counts.count(("gemm",), MODEL)
-    if min(before, after) <= HALF * max(before, after) and max(before, after) > 0 and _fell(*products, to=FEWER):
+    grouped = min(before, after) <= HALF * max(before, after) and max(before, after) > 0
+    # Where they go through other kernels than those of grouped products, the loop is told by its finding.
+    more = a if products[0] > products[1] else b
+    if (grouped and _fell(*products, to=FEWER)) or (more.finding("expert_loop") and _fell(*products)):
         yield Candidate(
             "expert_loop",
             "experts computed together",
@@ -285,9 +300,10 @@ def _expert_loop(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _advised(a: Facts, b: Facts, name: str) -> bool:
-    """Whether just one of the two has the finding."""
-    return (a.finding(name) is None) != (b.finding(name) is None)
+def _advised(a: Facts, b: Facts, name: str, before: float, after: float) -> bool:
+    """Whether the side with more of something has the finding against it, and the other side has not."""
+    more, fewer = (a, b) if before > after else (b, a)
+    return more.finding(name) is not None and fewer.finding(name) is None
 
 
 def _tf32(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -296,7 +312,7 @@ def _tf32(a: Facts, b: Facts) -> Iterator[Candidate]:
     pieces = a.counts.count(kind), b.counts.count(kind)
     flops = a.side.product_flops or 0, b.side.product_flops or 0
     alike = not _fell(*pieces, to=FEWER) and not _fell(*flops, to=FEWER)
-    if _advised(a, b, "tf32") and alike and _fell(before, after, to=FEWER):
+    if _advised(a, b, "tf32", before, after) and alike and _fell(before, after, to=FEWER):
         yield Candidate(
             "tf32",
             "matrix products on tensor cores",
@@ -309,7 +325,7 @@ def _tf32(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _adapter_casts(a: Facts, b: Facts) -> Iterator[Candidate]:
     kind = ("cast/copy",)
     before, after = a.counts.count(kind, MODEL), b.counts.count(kind, MODEL)
-    if _advised(a, b, "adapter_casts") and _fell(before, after, to=FEWER) and _both_eager(a, b):
+    if _advised(a, b, "adapter_casts", before, after) and _fell(before, after, to=FEWER) and _both_eager(a, b):
         yield Candidate(
             "adapter_casts",
             "casts around the adapters",
@@ -323,7 +339,7 @@ def _adapter_casts(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _fused_elementwise(a: Facts, b: Facts) -> Iterator[Candidate]:
     kind = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
     before, after = a.counts.count(kind, MODEL), b.counts.count(kind, MODEL)
-    if _advised(a, b, "fused_elementwise") and _fell(before, after, to=FEWER) and _both_eager(a, b):
+    if _advised(a, b, "fused_elementwise", before, after) and _fell(before, after, to=FEWER) and _both_eager(a, b):
         yield Candidate(
             "fused_elementwise",
             "fused elementwise kernels",
@@ -363,16 +379,15 @@ def _idle(facts: Facts, cause: str) -> int:
     return sum(ns for (kind, name, _), ns in facts.cells.items() if kind == "idle" and name == cause)
 
 
-def _waited(a: Facts, b: Facts, cause: str) -> tuple[int, int, bool]:
-    """Idle time of a cause in both, and whether it fell by half and by enough of the step."""
-    before, after = _idle(a, cause), _idle(b, cause)
+def _waited(a: Facts, b: Facts, cause: str) -> bool:
+    """Whether idle time of a cause fell, and by enough of the step."""
     least = LONG_IDLE * max(a.side.step_ns, b.side.step_ns)
-    return before, after, _fell(before, after, to=FEWER, least=least)
+    return _fell(_idle(a, cause), _idle(b, cause), to=FEWER, least=least)
 
 
 def _input(a: Facts, b: Facts) -> Iterator[Candidate]:
-    before, after, fell = _waited(a, b, "input")
-    if fell:
+    before, after = _idle(a, "input"), _idle(b, "input")
+    if _waited(a, b, "input"):
         yield Candidate(
             "input_workers",
             "waiting for data",
@@ -383,18 +398,22 @@ def _input(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _transfer(a: Facts, b: Facts) -> Iterator[Candidate]:
-    before, after, fell = _waited(a, b, "transfer")
+    def own(cell: Cell) -> bool:
+        return cell[:2] in (("idle", "transfer"), ("busy", "memcpy"))
+
+    before, after = (sum(ns for cell, ns in side.cells.items() if own(cell)) for side in (a, b))
     pageable = a.counts.pageable_bytes, b.counts.pageable_bytes
-    if fell or _fell(*pageable, least=1e6):
-        copies = [sum(ns for cell, ns in side.cells.items() if cell[:2] == ("busy", "memcpy")) for side in (a, b)]
+    least = LONG_IDLE * max(a.side.step_ns, b.side.step_ns)
+    waited = _waited(a, b, "transfer") or _advised(a, b, "pageable_copies", before, after)
+    if _fell(*pageable, least=MUCH_BYTES) or (waited and _fell(before, after, to=FEWER, least=least)):
         yield Candidate(
             "pageable_copies",
             "copies that block the host",
             f"copies that block the host: {moved(a.counts.blocking_copies, b.counts.blocking_copies)} a step, of "
             f"{pageable[0] / 1e6:,.1f} → {pageable[1] / 1e6:,.1f} MB in pageable memory; copies and waits for them "
-            f"take {_ms(before + copies[0])} → {_ms(after + copies[1])} ms of the GPU's step",
-            lambda cell: 1.0 if cell[:2] in (("idle", "transfer"), ("busy", "memcpy")) else 0.0,
-            _more(*pageable) or _more(before, after),
+            f"take {_ms(before)} → {_ms(after)} ms of the GPU's step",
+            lambda cell: 1.0 if own(cell) else 0.0,
+            _more(before, after),
         )
 
 

@@ -45,6 +45,8 @@ class Side:
     samples: float | None
     product_flops: float | None
     """Of matrix products a step, those of attention and recomputation left out; None where shapes were not recorded."""
+    products: float
+    """Those matrix products."""
     kernels: float
     """Pieces of GPU work a step."""
     launches: float
