@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from make_trace import TraceBuilder
 
 import gpuprof
+from benchmarks import twins
 from gpuprof.diagnosis.baseline import step_time
 from gpuprof.diagnosis.comparison.cells import Cell, Cells
 from gpuprof.diagnosis.comparison.compare import (
@@ -385,6 +386,23 @@ def test_a_recording_does_not_differ_from_itself(name):
     assert all(row.difference_ns == 0 for row in (*c.terms, *c.phases))
     assert c.kernels.new == c.kernels.gone == c.kernels.count_ns == c.kernels.duration_ns == 0
     assert "do not differ" in c.summary
+
+
+@pytest.mark.parametrize(
+    ("name", "findings"),
+    [
+        ("four_bit", {"dequantize", "adapter_casts"}),
+        ("input_tokenize", {"input_workers"}),
+        ("combined", {"recompute", "optimizer"}),
+        ("moe_big", {"expert_loop"}),
+    ],
+)
+def test_the_fix_of_a_twin_that_was_replayed_comes_first(name, findings):
+    found = list(twins.twins(PAIRS / f"{name}.json.gz"))
+    assert {twin.finding for twin in found} == findings
+    for twin in found:
+        check_sums(twin.comparison)
+        assert twin.right, f"{twin.finding}: {twin.comparison.summary}"
 
 
 def test_copies_that_no_longer_block():

@@ -182,7 +182,7 @@ def _kernels(comparison: Comparison, width: int, rows: int) -> list[Text]:
             words.signed(row.difference_ns),
             _times(row),
             shown_kernel(row.name, 160),
-            shown(row.op, 120) if row.op else "",
+            words.launched(row),
         )
         for row in found.rows[:rows]
     ]

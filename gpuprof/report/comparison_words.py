@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.model import Comparison, Mechanism, Prediction, Side, Term
+from gpuprof.diagnosis.comparison.model import Comparison, KernelDifference, Mechanism, Prediction, Side, Term
+from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib
 
 KNOWN = {
@@ -144,6 +145,13 @@ def shown_terms(comparison: Comparison) -> tuple[tuple[Term, ...], int]:
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
     big = tuple(t for t in comparison.terms if abs(t.difference_ns) >= least)
     return big, sum(t.difference_ns for t in comparison.terms if t not in big)
+
+
+def launched(row: KernelDifference) -> str:
+    """`aten::copy_ ← Linear`: the op that a kernel is launched from, and its module where that is known."""
+    op = shown(row.op, 120) if row.op else ""
+    module = shown(row.module.removeprefix("nn.Module: "), 60) if row.module else ""
+    return f"{op} ← {module}" if op and module else op or module
 
 
 def prediction(one: Prediction) -> str:

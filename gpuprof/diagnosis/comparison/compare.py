@@ -11,7 +11,7 @@ from gpuprof.diagnosis.baseline import F64
 from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
-from gpuprof.diagnosis.comparison.mechanisms import Explained, explain
+from gpuprof.diagnosis.comparison.mechanisms import WORK, Explained, explain
 from gpuprof.diagnosis.comparison.model import (
     Comparison,
     Known,
@@ -261,6 +261,8 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
     first = mechanisms[0] if mechanisms else None
     if first is None:
         return f"B's step takes {_ms(step.b_ns)} ms where A's takes {_ms(step.a_ns)}."
+    if first.id in WORK:
+        return f"{_capital(first.text)}, in {step.ratio:.2g}× the time."
     return f"{_capital(first.text)}: {_of_difference(first, step)}."
 
 

@@ -90,6 +90,8 @@ def compare_kernels(a: KernelTable, b: KernelTable, top: int) -> KernelDifferenc
     a, b = comparable(a, b)
     rows = sorted(_rows(a, b), key=lambda r: (-abs(r.difference_ns), r.name, r.category, r.op or "", r.module or ""))
     shown = [row for row in rows[:top] if row.difference_ns]
+    # In which modules a kernel runs does not make it another kernel.
+    before, after = ({key[:3] for key in side.count} for side in (a, b))
     difference = sum(row.difference_ns for row in rows)
     return KernelDifferences(
         a_ns=sum(row.a_ns for row in rows),
@@ -97,9 +99,9 @@ def compare_kernels(a: KernelTable, b: KernelTable, top: int) -> KernelDifferenc
         difference_ns=difference,
         count_ns=sum(row.count_ns for row in rows),
         duration_ns=sum(row.duration_ns for row in rows),
-        new=sum(row.change == "new" for row in rows),
-        gone=sum(row.change == "gone" for row in rows),
-        both=sum(row.change not in ("new", "gone") for row in rows),
+        new=len(after - before),
+        gone=len(before - after),
+        both=len(before & after),
         rows=tuple(shown),
         rest_ns=difference - sum(row.difference_ns for row in shown),
     )

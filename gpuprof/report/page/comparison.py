@@ -251,9 +251,9 @@ def _kernel_words(c: Comparison) -> str:
 def _kernels(c: Comparison) -> list[tuple[str, ...]]:
     return [
         (
-            shown_kernel(row.name, 90),
+            shown_kernel(row.name, 60),
             row.category,
-            shown(row.op, 60) if row.op else "",
+            words.launched(row),
             count(round(row.a_count, 1)),
             count(round(row.b_count, 1)),
             words.signed(row.count_ns),
