@@ -499,7 +499,8 @@ def test_what_scatter_explains_is_no_difference():
     assert compare_steps(side(100), side(120), None, tested).outcome == "slower"
     contrary = replace(tested, a_median_ns=tested.b_median_ns, b_median_ns=tested.a_median_ns)
     assert compare_steps(side(100), side(120), None, contrary).outcome == "same"
-    assert compare_steps(side(1000), side(1005), None, None).outcome == "same"
+    assert compare_steps(side(1000), side(1050), None, None).outcome == "same", "processes differ by as much"
+    assert compare_steps(side(1000), side(1100), None, None).outcome == "slower"
 
 
 @pytest.mark.parametrize("what", ["quality", "devices", "steps"])

@@ -143,6 +143,22 @@ def test_names_on_the_page_are_text():
     assert "&lt;script&gt;" in html
 
 
+def test_what_nothing_explains_is_shown():
+    c = compared("tiny", "tiny.compile")
+    c = replace(c, unexplained_ns=2 * MS)
+    assert "+2.0 ms a step are told by none of these" in text(c)
+    assert "+2.0 ms a step are told by none of these" in page(c)
+    assert not words.unexplained(replace(c, unexplained_ns=1000))
+
+
+def test_recordings_of_one_name_are_told_apart():
+    c = compared("scenarios/small_batch/recording", "tests/data/runs/tiny_lora")
+    assert words.names(c) == ("recording", "tiny_lora")
+    c = replace(c, b=replace(c.b, path="scenarios/other/recording/"))
+    assert words.names(c) == ("small_batch/recording", "other/recording")
+    assert words.names(replace(c, b=c.a)) == ("recording", "recording")
+
+
 def test_a_page_without_a_difference():
     html = page(compared("tiny", "tiny"))
     assert "No difference" in html and 'id="waterfall"' not in html and 'id="why"' not in html

@@ -108,7 +108,8 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
             style = "green" if prediction.inside else "yellow"
             grid.add_row(Text(""), Text(escape(words.prediction(prediction)), style))
         lines.append(grid)
-    return lines
+    rest = words.unexplained(comparison)
+    return [*lines, Text(f"   {rest}", "dim")] if rest else lines
 
 
 def _mechanism(one: Mechanism) -> Text:

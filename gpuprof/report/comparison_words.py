@@ -139,6 +139,24 @@ def phases_of(one: Term) -> str:
     return ", ".join(f"{p.phase} {signed(p.difference_ns)}" for p in seen[:3])
 
 
+def unexplained(comparison: Comparison) -> str:
+    """`+1.2 ms a step are told by none of these`; empty where that is next to nothing."""
+    step, rest = comparison.step, comparison.unexplained_ns
+    least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
+    return f"{signed(rest)} a step are told by none of these" if abs(rest) >= least else ""
+
+
+def names(comparison: Comparison) -> tuple[str, str]:
+    """The last part of both paths; where that is the same, the part before it, too."""
+    paths = [[part for part in side.path.split("/") if part] or [side.path] for side in (comparison.a, comparison.b)]
+    for many in (1, 2):
+        a, b = (shown("/".join(parts[-many:]), 80) for parts in paths)
+        if a != b:
+            return a, b
+    a, b = (shown(parts[-1], 80) for parts in paths)
+    return a, b
+
+
 def shown_terms(comparison: Comparison) -> tuple[tuple[Term, ...], int]:
     """The terms that are worth a bar, and the sum of the differences of all others."""
     step = comparison.step

@@ -42,8 +42,6 @@ OTHER_FLOPS = 0.25
 """FLOPs are told from shapes, and libraries count products differently: less says nothing of the batch."""
 OTHER_PRODUCTS = 0.1
 """Programs whose numbers of matrix products differ by more do not do the same to their batches."""
-SAME = 0.01
-"""Steps that differ by less are the same where no test says more."""
 LIKE_PREDICTED = 0.2
 """A prediction for so much more or less work than was done is not one of what was done."""
 
@@ -114,7 +112,8 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     speedup = (work.ratio if work and other_work else 1.0) / ratio
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
-    alike = difference == 0 or abs(ratio - 1) < SAME
+    # Untested, a difference has to exceed what processes of one program differ by.
+    alike = difference == 0 or abs(ratio - 1) < NOISE
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
         alike = not tested.significant or contrary
@@ -255,8 +254,8 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
         return "A and B do not differ: their steps take the same time, in all their parts."
     if step.outcome == "same":
         return (
-            f"No difference that could be told from the scatter of steps: {_ms(step.a_ns)} and {_ms(step.b_ns)} ms a"
-            " step."
+            f"No difference that can be told from scatter, of steps or of processes: {_ms(step.a_ns)} and"
+            f" {_ms(step.b_ns)} ms a step."
         )
     first = mechanisms[0] if mechanisms else None
     if first is None:
