@@ -15,15 +15,17 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.model import Comparison
     from gpuprof.diagnosis.model import Diagnosis
     from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
-    from gpuprof.report.page.file import write_report
+    from gpuprof.report.page.file import write_comparison, write_report
     from gpuprof.tracefile.model import Trace
 
 __all__ = [
+    "Comparison",
     "Diagnosis",
     "GpuprofError",
     "Recorder",
@@ -31,19 +33,23 @@ __all__ = [
     "TrainerCallback",
     "__version__",
     "charts",
+    "compare",
     "diagnose",
     "load",
+    "write_comparison",
     "write_report",
 ]
 
 __version__: str
 
 _HOMES = {
+    "Comparison": "gpuprof.diagnosis.comparison.model",
     "Diagnosis": "gpuprof.diagnosis.model",
     "GpuprofError": "gpuprof.errors",
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.model",
     "TrainerCallback": "gpuprof.record.recorder",
+    "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }
 
@@ -112,6 +118,30 @@ def diagnose(
     from gpuprof.diagnosis.together import with_ranks
 
     return with_ranks(diagnosis, gang)
+
+
+def compare(
+    a: Diagnosis | str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
+    b: Diagnosis | str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
+    *,
+    step: str | None = None,
+    skip: int = 0,
+    top: int = 10,
+    progress: Callable[[int, int], None] | None = None,
+) -> Comparison:
+    """Where the step of recording B differs from that of A, and why: each a Diagnosis, or what `diagnose` takes.
+
+    step, skip, progress: as for `diagnose`, of both. top: how many kernels and ops to name.
+    Raises GpuprofError, one line that says what to do, for recordings that cannot be compared.
+    """
+    from gpuprof.diagnosis.comparison import compare as comparing
+    from gpuprof.diagnosis.model import Diagnosis
+
+    one, other = (
+        side if isinstance(side, Diagnosis) else diagnose(side, step=step, skip=skip, progress=progress)
+        for side in (a, b)
+    )
+    return comparing.compare(one, other, top)
 
 
 def _survey(

@@ -63,6 +63,16 @@ def durations(ns: I64, device_ns: I64, stage_ns: int | None, stage_steps: int | 
     return host
 
 
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """Steps that do a given amount of work, or are reckoned to it, and how long such a step takes."""
+
+    ns: F64
+    found: float
+    equal_work: bool | None
+    fitted: bool = False
+
+
 def step_time(
     ns: F64, work: F64 | None, target: float | None, beside: tuple[F64, F64] | None = None
 ) -> StepTime | None:
@@ -72,20 +82,26 @@ def step_time(
     beside: (ns, work) of steps of the same program that were timed in another way. They help to tell how the time
     grows with work: of ten steps alone it may be little but noise.
     """
+    alike = steps_alike(ns, work, target, beside)
+    return None if alike is None else _summary(alike)
+
+
+def steps_alike(ns: F64, work: F64 | None, target: float | None, beside: tuple[F64, F64] | None = None) -> Alike | None:
+    """The steps that `step_time` goes by, in their order."""
     known = _usable(ns, None if target is None else work)
     if not known.any():
         return None
     ns = ns[known]
     if work is None or target is None:
-        return _summary(ns, float(np.median(ns)), equal_work=None)
+        return Alike(ns, float(np.median(ns)), equal_work=None)
     work = work[known]
     equal = np.abs(work - target) <= EQUAL * target
     if np.count_nonzero(equal) >= FEWEST or equal.all():
-        return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True)
+        return Alike(ns[equal], float(np.median(ns[equal])), equal_work=True)
     fitted = _at(ns, work, target, beside)
     if fitted is not None:
         return fitted
-    return _summary(ns[equal], float(np.median(ns[equal])), equal_work=True) if equal.any() else None
+    return Alike(ns[equal], float(np.median(ns[equal])), equal_work=True) if equal.any() else None
 
 
 def _usable(ns: F64, work: F64 | None) -> NDArray[np.bool_]:
@@ -141,7 +157,7 @@ def line(work: F64, ns: F64, beside: tuple[F64, F64] | None = None) -> tuple[flo
     return float(ns.mean()) - slope * float(work.mean()), slope
 
 
-def _at(ns: F64, work: F64, target: float, beside: tuple[F64, F64] | None) -> StepTime | None:
+def _at(ns: F64, work: F64, target: float, beside: tuple[F64, F64] | None) -> Alike | None:
     """The step read off the line, if there are enough different steps and the target is not far from them."""
     if beside is not None:
         known = _usable(*beside)
@@ -153,16 +169,17 @@ def _at(ns: F64, work: F64, target: float, beside: tuple[F64, F64] | None) -> St
     found = start + slope * target
     if found < 1:
         return None
-    return _summary(ns - (start + slope * work) + found, found, equal_work=False, fitted=True)
+    return Alike(ns - (start + slope * work) + found, found, equal_work=False, fitted=True)
 
 
-def _summary(ns: F64, found: float, equal_work: bool | None, fitted: bool = False) -> StepTime:
-    low, high = np.percentile(ns, (LOW, HIGH))
+def _summary(alike: Alike) -> StepTime:
+    low, high = np.percentile(alike.ns, (LOW, HIGH))
+    found = round(alike.found)
     return StepTime(
-        ns=round(found),
-        low_ns=max(min(round(float(low)), round(found)), 0),
-        high_ns=max(round(float(high)), round(found)),
-        steps=len(ns),
-        equal_work=equal_work,
-        fitted=fitted,
+        ns=found,
+        low_ns=max(min(round(float(low)), found), 0),
+        high_ns=max(round(float(high)), found),
+        steps=len(alike.ns),
+        equal_work=alike.equal_work,
+        fitted=alike.fitted,
     )

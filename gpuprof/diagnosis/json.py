@@ -28,27 +28,27 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
     d = diagnosis
     return {
         "schema": SCHEMA,
-        "source": _plain(d.source),
-        "quality": _plain(d.quality),
-        "environment": _plain(d.environment),
-        "run": _plain(d.run),
-        "steps": _plain(d.steps),
+        "source": plain(d.source),
+        "quality": plain(d.quality),
+        "environment": plain(d.environment),
+        "run": plain(d.run),
+        "steps": plain(d.steps),
         "window": _window(d.window),
-        "devices": _plain(d.devices),
-        "devices_estimated": _plain(d.devices_estimated),
-        "gaps": _plain(d.gaps),
-        "kernels": _plain(d.kernels),
-        "phases": _plain(d.phases),
-        "ranges": _plain(d.ranges),
-        "activity": _plain(d.activity),
-        "profiler": _plain(d.profiler),
-        "roofline": _plain(d.roofline),
-        "replay": _plain(d.replay),
-        "sensitivities": _plain(d.sensitivities),
-        "ranks": _plain(d.ranks),
-        "verdict": _plain(d.verdict),
-        "findings": _plain(d.findings),
-        "combined": _plain(d.combined),
+        "devices": plain(d.devices),
+        "devices_estimated": plain(d.devices_estimated),
+        "gaps": plain(d.gaps),
+        "kernels": plain(d.kernels),
+        "phases": plain(d.phases),
+        "ranges": plain(d.ranges),
+        "activity": plain(d.activity),
+        "profiler": plain(d.profiler),
+        "roofline": plain(d.roofline),
+        "replay": plain(d.replay),
+        "sensitivities": plain(d.sensitivities),
+        "ranks": plain(d.ranks),
+        "verdict": plain(d.verdict),
+        "findings": plain(d.findings),
+        "combined": plain(d.combined),
     }
 
 
@@ -63,7 +63,7 @@ def _window(window: Window | None) -> dict[str, str] | None:
     return {"start_ns": str(int(window.start_ns)), "end_ns": str(int(window.end_ns))}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The value as JSON knows it; numbers may be numpy's."""
     if value is None or isinstance(value, bool):
         return value
@@ -74,11 +74,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else None
     if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, dict):
-        return {_encodable(str(key)): _plain(item) for key, item in value.items()}
+        return {_encodable(str(key)): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     raise TypeError(f"a Diagnosis holds no {type(value).__name__}")
 
 

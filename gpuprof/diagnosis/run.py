@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import EQUAL, F64, OUTLIER, RareStep, StepTime, durations, rare_step, step_time
+from gpuprof.diagnosis.baseline import (
+    EQUAL,
+    F64,
+    OUTLIER,
+    RareStep,
+    StepTime,
+    durations,
+    rare_step,
+    step_time,
+    steps_alike,
+)
 from gpuprof.diagnosis.model import (
     Baseline,
     Exit,
@@ -85,9 +95,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     traced = _traced(folder)
     work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
     found = {
-        name: step_time(timed.ns, None, None)
-        if work is None
-        else step_time(timed.ns, work[timed.rows], target, (other.ns, work[other.rows]))
+        name: step_time(timed.ns, *_at_work(timed, other, work, target))
         for name, timed, other in (("free", free, sync), ("sync", sync, free))
     }
     # Nobody counts tokens any more once the recording is over.
@@ -128,6 +136,27 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         *_run_issues(folder, run),
     )
     return RunFacts(run, unprofiled, issues, under_nsys=folder.window == NSYS)
+
+
+def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
+    """How long each of the steps took that an unprofiled step was told from, in their order; none where it was not told
+    from steps of this run."""
+    free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
+    work, target = _equal_work(folder.steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
+    for timed, other in ((free, sync), (sync, free)):
+        alike = steps_alike(timed.ns, *_at_work(timed, other, work, target))
+        if alike is not None and round(alike.found) == unprofiled_ns:
+            return alike.ns
+    return np.empty(0, np.float64)
+
+
+def _at_work(
+    timed: _Timed, other: _Timed, work: F64 | None, target: float | None
+) -> tuple[F64 | None, float | None, tuple[F64, F64] | None]:
+    """What `step_time` is told beside the durations: the steps' work, that of the wanted one, and the other steps."""
+    if work is None:
+        return None, None, None
+    return work[timed.rows], target, (other.ns, work[other.rows])
 
 
 def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:

@@ -12,6 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gpuprof.diagnosis.comparison.model import Note
 from gpuprof.diagnosis.model import Diagnosis, Issue
 from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
@@ -64,34 +65,34 @@ def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: s
     advice = words.next_step(diagnosis) if next_step is None else next_step
     blocks = [
         [*_headline(diagnosis, width), *_summary(diagnosis)],
-        _section("quality", _issues(bad)),
-        _section("run", [Text(line) for line in run_words.lines(diagnosis)]),
-        _section("step", _step(diagnosis, inner)) + _section("2× as fast", fixes.sensitivities(diagnosis, inner)),
-        _section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
-        _section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
-        _section("GPU waits", _causes(diagnosis, inner))
-        + _section("before", _waits(diagnosis, inner))
-        + _section("longest", _longest(diagnosis, inner)),
-        _section("kernels", _kernels(diagnosis, inner, rows))
-        + _section("phases", _phases(diagnosis, inner))
-        + _section("counters", _activity(diagnosis, inner)),
-        _section("profiler", _paragraph(words.profiler(diagnosis)))
-        + _section("notes" if len(notes) > 1 else "note", _issues(notes))
-        + _section("replay", _paragraph(fixes.footer(diagnosis), "dim"))
-        + _section("source", [Text(words.source(diagnosis, inner), "dim")])
-        + _section("next", _paragraph(advice, "bold")),
+        section("quality", issues(bad)),
+        section("run", [Text(line) for line in run_words.lines(diagnosis)]),
+        section("step", _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
+        section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
+        section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
+        section("GPU waits", _causes(diagnosis, inner))
+        + section("before", _waits(diagnosis, inner))
+        + section("longest", _longest(diagnosis, inner)),
+        section("kernels", _kernels(diagnosis, inner, rows))
+        + section("phases", _phases(diagnosis, inner))
+        + section("counters", _activity(diagnosis, inner)),
+        section("profiler", paragraph(words.profiler(diagnosis)))
+        + section("notes" if len(notes) > 1 else "note", issues(notes))
+        + section("replay", paragraph(fixes.footer(diagnosis), "dim"))
+        + section("source", [Text(words.source(diagnosis, inner), "dim")])
+        + section("next", paragraph(advice, "bold")),
     ]
-    return Group(*_spaced(block for block in blocks if block))
+    return Group(*spaced(block for block in blocks if block))
 
 
-def _spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
+def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
     lines: list[Text | Table] = []
     for block in blocks:
         lines += [Text(""), *block] if lines else block
     return lines
 
 
-def _section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
+def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
     """Lines beside the name of what they are about; they wrap within their own column."""
     if not lines:
         return []
@@ -103,7 +104,7 @@ def _section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
     return [grid]
 
 
-def _paragraph(text: str | None, style: str = "") -> list[Text]:
+def paragraph(text: str | None, style: str = "") -> list[Text]:
     return [Text(escape(text), style)] if text else []
 
 
@@ -138,13 +139,13 @@ def _verdict_style(diagnosis: Diagnosis) -> str:
 def _summary(diagnosis: Diagnosis) -> list[Text]:
     """What the verdict says, unless an issue below says the same."""
     said = {issue.message for issue in diagnosis.quality.issues}
-    return [] if diagnosis.verdict.summary in said else _paragraph(diagnosis.verdict.summary)
+    return [] if diagnosis.verdict.summary in said else paragraph(diagnosis.verdict.summary)
 
 
-def _issues(issues: Sequence[Issue]) -> list[Text | Table]:
+def issues(told: Sequence[Issue | Note]) -> list[Text | Table]:
     """One issue a row behind its mark; the worst first."""
     rows: list[Text | Table] = []
-    for issue in sorted(issues, key=lambda i: list(_MARKS).index(i.severity)):
+    for issue in sorted(told, key=lambda i: list(_MARKS).index(i.severity)):
         mark, style = _MARKS[issue.severity]
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)

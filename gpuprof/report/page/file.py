@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from gpuprof.diagnosis.comparison.model import Comparison
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
 
@@ -19,8 +20,18 @@ def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     """
     from gpuprof.report.page.html import render
 
+    _write(render(diagnosis), path)
+
+
+def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> None:
+    """Writes a comparison as one HTML file, as `write_report` does a diagnosis."""
+    from gpuprof.report.page.comparison import render
+
+    _write(render(comparison), path)
+
+
+def _write(page: str, path: str | os.PathLike[str]) -> None:
     target = Path(path)
-    page = render(diagnosis)
     try:
         if target.exists() and not target.is_file():  # a pipe or a device would be replaced by the page
             raise GpuprofError(f"{target} is there already, and no file")

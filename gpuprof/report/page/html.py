@@ -43,7 +43,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
     verdict, cause = content.label(diagnosis)
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
-    return _template().render(
+    return template("report.html").render(
         verdict=verdict,
         cause=cause,
         family=diagnosis.verdict.family or "none",
@@ -71,7 +71,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         views_note=note,
         policy=_policy(viewer.encode(), plotly),
         viewer=viewer,
-        styles=_palette_css() + _asset("viewer.css") + (_HERE / "report.css").read_text(encoding="utf-8"),
+        styles=palette_css() + _asset("viewer.css") + style("report.css"),
         plotly=_plotly(),
     )
 
@@ -100,7 +100,8 @@ def _policy(*scripts: bytes) -> str:
 
 
 @cache
-def _template() -> jinja2.Template:
+def template(name: str) -> jinja2.Template:
+    """One of the page's templates; what it is given is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (_HERE / "templates" / name).read_text(encoding="utf-8")),
         autoescape=True,
@@ -108,7 +109,12 @@ def _template() -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html")
+    return environment.get_template(name)
+
+
+def style(name: str) -> str:
+    """One of the page's style sheets."""
+    return (_HERE / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -121,7 +127,7 @@ def _plotly() -> str:
     return base64.b64encode((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes()).decode("ascii")
 
 
-def _palette_css() -> str:
+def palette_css() -> str:
     """Custom properties such as `--cause-launch`, for both themes."""
     sets = {"work": palette.WORK_PAINTS, "cause": palette.CAUSE_PAINTS, "bound": palette.BOUND_PAINTS}
     light = "".join(f"--{kind}-{p.key}:{p.light};" for kind, paints in sets.items() for p in paints.values())

@@ -1,0 +1,93 @@
+"""`gpuprof compare`: two recordings in, on the terminal or as JSON where the difference of their steps comes from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprof.cli.diagnose import GATE_FAILED, TOP_IN_JSON, UNUSABLE, diagnose_file
+from gpuprof.cli.output import say, show, write
+
+if TYPE_CHECKING:
+    from gpuprof.cli.change_gates import ChangeGate
+    from gpuprof.diagnosis.comparison.model import Comparison
+
+
+def _gates(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[ChangeGate, ...]:
+    if not texts:
+        return ()
+    from gpuprof.cli.change_gates import parse
+
+    try:
+        return tuple(parse(text) for text in texts)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+
+
+@click.command(short_help="Say where the difference of two runs comes from.")
+@click.argument("a", type=click.Path(path_type=Path))
+@click.argument("b", type=click.Path(path_type=Path))
+@click.option("--json", is_flag=True, help="Print the whole comparison as JSON.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it as a page, too."
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and host ops (5; as JSON 10).")
+@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps, of both; found out if not given.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps of both.")
+@click.option(
+    "--fail-on", multiple=True, callback=_gates, metavar="METRIC:LIMIT",
+    help="Exit 1 if METRIC of B is above that of A by more than LIMIT: step_time:5% (and only if the steps differ by "
+    "more than their scatter), token_time:5%, sample_time:5%, busy_time:5%, idle_time:10%, kernels:5%, syncs:10% or "
+    "peak_memory:5%. May be repeated.",
+)  # fmt: skip
+def command(
+    a: Path,
+    b: Path,
+    json: bool,
+    html: Path | None,
+    top: int | None,
+    step: str | None,
+    skip: int,
+    fail_on: tuple[ChangeGate, ...],
+) -> int:
+    """Say where the step of B differs from that of A, and why.
+
+    A and B are what gpuprof diagnose takes: the folders of runs, traces, exports of Nsight Systems, folders of ranks.
+    A is the one before, B the one after: less is faster.
+    """
+    from gpuprof import compare
+
+    if html is not None:
+        from gpuprof.cli.report import check_place
+
+        check_place(html, (a, b))
+    one = diagnose_file(a, step=step, skip=skip)
+    other = one if a == b else diagnose_file(b, step=step, skip=skip)
+    comparison = compare(one, other, top=top or TOP_IN_JSON)
+    if json:
+        from gpuprof.diagnosis.comparison.json import dumps
+
+        write(dumps(comparison) + "\n")
+    else:
+        from gpuprof.report.comparison_terminal import ROWS, render
+
+        show(lambda width: render(comparison, width, top or ROWS))
+    if html is not None:
+        from gpuprof.report.page.file import write_comparison
+
+        write_comparison(comparison, html)
+        say(f"comparison: {html}")
+    return max((_check(gate, comparison) for gate in fail_on), default=0)
+
+
+def _check(gate: ChangeGate, comparison: Comparison) -> int:
+    """0 if the gate holds. One that cannot be checked must not pass for one that does."""
+    from gpuprof.cli.change_gates import Outcome, judge
+
+    outcome, text = judge(gate, comparison)
+    if outcome is Outcome.HOLDS:
+        return 0
+    say(text)
+    return GATE_FAILED if outcome is Outcome.FAILS else UNUSABLE

@@ -1,0 +1,1 @@
+"""Two recordings side by side: where the difference of their steps comes from."""

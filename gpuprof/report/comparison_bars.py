@@ -1,0 +1,70 @@
+"""The bars of a comparison: both steps on one scale, and the waterfall from one to the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gpuprof.diagnosis.comparison.model import Comparison, Term
+from gpuprof.report import comparison_words as words
+from gpuprof.report.stepbar import Bar, Part
+
+_COPIES = ("memcpy", "memset")
+
+
+def step_bars(comparison: Comparison) -> tuple[Bar, Bar]:
+    """A's step and B's in work of three kinds and idle time by cause, the parts of both in the same order."""
+    keys: dict[tuple[str, bool], list[int]] = {}
+    for term in comparison.terms:
+        sums = keys.setdefault(_key(term), [0, 0])
+        sums[0] += term.a_ns
+        sums[1] += term.b_ns
+    work = [(key, False) for key in ("compute", "communication", "copy") if (key, False) in keys]
+    waits = sorted((key for key in keys if key[1]), key=lambda key: -max(keys[key]))
+    parts = [tuple(Part(key[0], keys[key][side], key[1]) for key in (*work, *waits)) for side in (0, 1)]
+    step = comparison.step
+    return Bar(comparison.a.device, step.a_ns, parts[0]), Bar(comparison.b.device, step.b_ns, parts[1])
+
+
+def _key(term: Term) -> tuple[str, bool]:
+    """(name of the colour, whether it is waiting)."""
+    if term.kind == "idle":
+        return term.name, True
+    return ("communication" if term.name == "communication" else "copy" if term.name in _COPIES else "compute"), False
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """One row of the waterfall: from where to where on the axis of time, in ns."""
+
+    kind: Literal["total", "less", "more"]
+    label: str
+    from_ns: int
+    to_ns: int
+    term: Term | None = None
+
+    @property
+    def difference_ns(self) -> int:
+        return self.to_ns - self.from_ns
+
+
+def waterfall(comparison: Comparison) -> tuple[Fall, ...]:
+    """A's step, the terms that are worth a bar, the rest, B's step. Each begins where the last one ended."""
+    step = comparison.step
+    big, rest = words.shown_terms(comparison)
+    found, at = [Fall("total", "A", 0, step.a_ns)], step.a_ns
+    for label, difference, term in [*((words.term(t), t.difference_ns, t) for t in big), ("all else", rest, None)]:
+        if difference:
+            found.append(Fall("less" if difference < 0 else "more", label, at, at + difference, term))
+            at += difference
+    return (*found, Fall("total", "B", 0, step.b_ns))
+
+
+def extent(falls: tuple[Fall, ...]) -> int:
+    """How far the axis reaches."""
+    return max((max(fall.from_ns, fall.to_ns) for fall in falls), default=0)
+
+
+def lowest(falls: tuple[Fall, ...]) -> int:
+    """Where the axis begins: a long way through what got faster may lead below zero before what got slower."""
+    return min(0, min((min(fall.from_ns, fall.to_ns) for fall in falls), default=0))

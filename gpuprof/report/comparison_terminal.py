@@ -1,0 +1,229 @@
+"""The comparison as a screen of text: the outcome, why, the waterfall from A's step to B's, what moved beneath.
+
+`render` is a pure function of the Comparison and the width, as the diagnosis's own is.
+"""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from gpuprof.diagnosis.comparison.model import Comparison, KernelDifference, Mechanism, Note
+from gpuprof.report import comparison_bars as bars
+from gpuprof.report import comparison_words as words
+from gpuprof.report import stepbar
+from gpuprof.report.lines import Column, flow, table
+from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
+from gpuprof.report.numbers import count, duration, share
+from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
+
+ROWS = 5
+"""Kernels and ops shown where nobody asked for more."""
+MECHANISMS = 5
+WIDEST_BAR = 60
+NAMED = 90
+"""Cells from which on there is room for the phases beside a bar."""
+
+_STYLES = {"faster": "green", "slower": "red", "same": ""}
+_FILLS = {"total": ("█", "dim"), "less": ("░", "green"), "more": ("▓", "red")}
+
+
+def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
+    """The comparison for a terminal of `width` columns, with `rows` kernels and as many ops."""
+    width = max(40, min(width, WIDEST))
+    inner = width - GUTTER
+    warnings = [note for note in comparison.notes if note.severity != "info"]
+    others = [note for note in comparison.notes if note.severity == "info"]
+    blocks = [
+        [*_headline(comparison, width), *paragraph(comparison.summary)],
+        section("quality", _notes(warnings)),
+        section("A", _side(comparison, "a", inner)) + section("B", _side(comparison, "b", inner)),
+        section("step", _steps(comparison, inner)),
+        section("why", _mechanisms(comparison)),
+        section("waterfall", _waterfall(comparison, inner)),
+        section("phases", _phases(comparison, inner)) + section("counts", _counts(comparison, inner)),
+        section("kernels", _kernels(comparison, inner, rows)),
+        section("host ops", _ops(comparison, inner, rows)),
+        section("test", paragraph(words.test(comparison)))
+        + section("notes" if len(others) > 1 else "note", _notes(others)),
+    ]
+    return Group(*spaced(block for block in blocks if block))
+
+
+def _headline(comparison: Comparison, width: int) -> list[Text]:
+    left = Text(no_wrap=True, overflow="ellipsis")
+    left.append(words.outcome(comparison), f"bold {_STYLES[comparison.step.outcome]}".strip())
+    left.append("   ").append(words.steps(comparison), "bold")
+    gpus = dict.fromkeys(shown(side.gpu, 40) for side in (comparison.a, comparison.b) if side.gpu)
+    right = Text(" → ".join(gpus), "dim", no_wrap=True, overflow="ellipsis")
+    room = width - left.cell_len - right.cell_len
+    if room >= 3:
+        return [left.append(" " * room).append_text(right)]
+    return [left, right] if right else [left]
+
+
+def _side(comparison: Comparison, name: str, width: int) -> list[Text]:
+    one = comparison.a if name == "a" else comparison.b
+    about = f" · {words.bound(one)}"
+    return [Text.assemble(shown(one.path, max(width - len(about), 24)), (about, "dim"))]
+
+
+def _steps(comparison: Comparison, width: int) -> list[Text]:
+    """Both steps as bars of one scale, and what their fills mean."""
+    pair = bars.step_bars(comparison)
+    longest = max(bar.total_ns for bar in pair) or 1
+    lines = []
+    for name, bar in zip("AB", pair, strict=True):
+        line = Text(f"{name}  ", no_wrap=True, overflow="crop")
+        room = max(round((width - 3) * bar.total_ns / longest), 1)
+        for part, n in zip(bar.parts, stepbar.cells(bar, room), strict=True):
+            look = stepbar.paint(part)
+            line.append(look.fill * n, look.terminal)
+        lines.append(line)
+    items = []
+    for before, after in zip(pair[0].parts, pair[1].parts, strict=True):
+        if max(before.ns / longest, after.ns / longest) < words.WORTH_OF_STEP:
+            continue
+        look = stepbar.paint(before)
+        name = words.CAUSES.get(before.key, before.key) if before.idle else before.key
+        items.append(
+            Text.assemble((look.fill, look.terminal), f" {name} ", (words.both_times(before.ns, after.ns), "bold"))
+        )
+    lines += flow(items, width)
+    extra = "   ".join(filter(None, (words.work(comparison), words.memory(comparison))))
+    return [*lines, *([Text(extra)] if extra else [])]
+
+
+def _mechanisms(comparison: Comparison) -> list[Text | Table]:
+    """What changed, most of the difference first, each with what was predicted of it."""
+    lines: list[Text | Table] = []
+    for number, one in enumerate(words.told(comparison)[:MECHANISMS], 1):
+        grid = Table.grid(padding=0)
+        grid.add_column(width=3)
+        grid.add_column(overflow="fold")
+        grid.add_row(Text(str(number), "bold"), _mechanism(one))
+        grid.add_row(Text(""), Text(escape(words.sentence(one))))
+        for prediction in one.predictions:
+            style = "green" if prediction.inside else "yellow"
+            grid.add_row(Text(""), Text(escape(words.prediction(prediction)), style))
+        lines.append(grid)
+    rest = words.unexplained(comparison)
+    return [*lines, Text(f"   {rest}", "dim")] if rest else lines
+
+
+def _mechanism(one: Mechanism) -> Text:
+    part = f", {share(abs(one.difference_ns), abs(one.difference_ns / one.share))} of it" if one.share else ""
+    if one.share is not None and not 0 < one.share <= 1:
+        part = ""
+    return Text.assemble((escape(one.title), "bold"), f"   {words.signed(one.difference_ns)} a step{part}")
+
+
+def _waterfall(comparison: Comparison, width: int) -> list[Text]:
+    """From A's step to B's, each bar from where the one above it ended."""
+    falls = bars.waterfall(comparison)
+    if len(falls) < 3:
+        return []
+    labels = max(len(fall.label) for fall in falls)
+    named = width >= NAMED
+    room = max(min(width - labels - (46 if named else 12), WIDEST_BAR), 12)
+    low, high = bars.lowest(falls), bars.extent(falls)
+    lines = []
+    for fall in falls:
+        fill, style = _FILLS[fall.kind]
+        first, last = (round((ns - low) / max(high - low, 1) * room) for ns in sorted((fall.from_ns, fall.to_ns)))
+        line = Text(no_wrap=True, overflow="ellipsis")
+        value = duration(fall.to_ns) if fall.kind == "total" else words.signed(fall.difference_ns)
+        line.append(f"{fall.label:<{labels}}", "bold" if fall.kind == "total" else "").append(f"  {value:>8}  ", "bold")
+        line.append(" " * first).append(fill * max(last - first, 1), style)
+        line.append(" " * max(room - max(last, first + 1), 0)).append(
+            f"  {words.phases_of(fall.term) if named and fall.term else ''}", "dim"
+        )
+        line.rstrip()
+        lines.append(line)
+    return lines
+
+
+def _phases(comparison: Comparison, width: int) -> list[Text]:
+    """Each phase of the step in both, and how long the GPU works in it."""
+    rows = []
+    for phase in comparison.phases:
+        rows.append(
+            (
+                phase.phase,
+                duration(phase.a_ns),
+                "→",
+                duration(phase.b_ns),
+                words.signed(phase.difference_ns),
+                f"GPU {words.both_times(phase.a_busy_ns, phase.b_busy_ns)}"
+                if phase.a_busy_ns or phase.b_busy_ns
+                else "",
+            )
+        )
+    right, bold = Column(right=True), Column("bold", right=True)
+    columns = (Column("bold"), right, Column("dim"), right, bold, Column("dim"))
+    return table(rows, columns, width)
+
+
+def _counts(comparison: Comparison, width: int) -> list[Text]:
+    return flow([Text(item) for item in words.counts(comparison).split("   ")], width)
+
+
+def _kernels(comparison: Comparison, width: int, rows: int) -> list[Text]:
+    """What the GPU's work became, and the kernels that changed most."""
+    found = comparison.kernels
+    head = Text(f"{words.both_times(found.a_ns, found.b_ns)} a step as recorded")
+    if found.difference_ns:
+        head.append(
+            f": by number {words.signed(found.count_ns)}, by time each {words.signed(found.duration_ns)};"
+            f" {count(found.new)} new, {count(found.gone)} gone, {count(found.both)} in both"
+        )
+    lines = [
+        (
+            words.signed(row.difference_ns),
+            _times(row),
+            shown_kernel(row.name, 160),
+            words.launched(row),
+        )
+        for row in found.rows[:rows]
+    ]
+    columns = (
+        Column("bold", right=True),
+        Column("dim", right=True),
+        Column(elastic=True, shorten=shorten_kernel),
+        Column("dim", elastic=True),
+    )
+    return [head, *table(lines, columns, width)]
+
+
+def _times(row: KernelDifference) -> str:
+    """`766× → 20×`, `48× 12 → 31 µs`, `new 122×`."""
+    before, after = (f"{count(round(n, 1))}×" for n in (row.a_count, row.b_count))
+    if row.change == "new":
+        return f"new {after}"
+    if row.change == "gone":
+        return f"gone {before}"
+    if row.change == "count":
+        return f"{before} → {after}"
+    each = words.both_times(row.a_ns / row.a_count, row.b_ns / row.b_count)
+    often = before if row.change != "both" else f"{before} → {after}"
+    return f"{often} {each}"
+
+
+def _ops(comparison: Comparison, width: int, rows: int) -> list[Text]:
+    """Host ops whose own time changed most, as recorded."""
+    lines = [
+        (
+            words.signed(op.difference_ns),
+            f"{count(round(op.a_count, 1))}× → {count(round(op.b_count, 1))}×",
+            shown(op.name, 120),
+            op.phase,
+        )
+        for op in comparison.ops[:rows]
+    ]
+    columns = (Column("bold", right=True), Column("dim", right=True), Column(elastic=True), Column("dim"))
+    return table(lines, columns, width)
+
+
+def _notes(notes: list[Note]) -> list[Text | Table]:
+    return issues(notes)

@@ -1,0 +1,237 @@
+"""What a Comparison says in a few words: the texts that the terminal and the page share."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.comparison.model import Comparison, KernelDifference, Mechanism, Prediction, Side, Term
+from gpuprof.report.names import shown
+from gpuprof.report.numbers import count, duration, duration_range, gib
+
+KNOWN = {
+    "unprofiled": "timed without a profiler",
+    "estimated": "the profiler's cost removed",
+    "recorded": "as recorded, under the profiler",
+}
+CAUSES = {
+    "launch": "launching",
+    "python": "Python",
+    "sync": "synchronising",
+    "input": "input",
+    "transfer": "transfers",
+    "allocator": "allocating",
+    "communication": "other ranks",
+    "device": "between kernels",
+    "profiler": "the profiler",
+    "unknown": "unknown",
+}
+CLEAR = 1.3
+"""From here on a factor says more than a percentage."""
+SEEN = 0.1
+"""Share of a mechanism's part below which a phase is not named."""
+WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
+"""Of the difference and of the longer step: a part below both gets no line."""
+
+
+def outcome(comparison: Comparison) -> str:
+    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS 12 % SLOWER`, `NO DIFFERENCE`."""
+    step, work = comparison.step, comparison.work
+    if step.outcome == "same":
+        return "NO DIFFERENCE"
+    other = work is not None and not work.equal and work.measure != "product FLOPs"
+    each = f" BY THE {work.measure.removesuffix('s').upper()}" if work and other else ""
+    times = step.speedup if step.outcome == "faster" else 1 / step.speedup
+    if times < CLEAR:
+        return f"B IS {100 * (times - 1):.{0 if times >= 1.095 else 1}f} % {step.outcome.upper()}{each}"
+    return (
+        f"B IS {_times(times)}× AS FAST{each}"
+        if step.outcome == "faster"
+        else f"B TAKES {_times(times)}× AS LONG{each}"
+    )
+
+
+def _times(value: float) -> str:
+    return f"{value:.0f}" if value >= 9.95 else f"{value:.1f}"
+
+
+def steps(comparison: Comparison) -> str:
+    """`49 → 26 ms a step  (−23 ms, −47 %)`."""
+    step = comparison.step
+    both = both_times(step.a_ns, step.b_ns, exact=True)
+    if not step.difference_ns:
+        return f"{duration(step.a_ns)} a step, both"
+    return f"{both} a step ({signed(step.difference_ns)}, {signed_percent(step.difference_ns, step.a_ns)})"
+
+
+def both_times(a_ns: float, b_ns: float, exact: bool = False) -> str:
+    """`49 → 26 ms`; both units where they differ. What looks the same is said once, or if `exact` to more digits."""
+    a, b = duration(a_ns), duration(b_ns)
+    if a == b:
+        if not exact or a_ns == b_ns:
+            return a
+        a, b = f"{a_ns / 1e6:,.3f} ms", f"{b_ns / 1e6:,.3f} ms"
+    number, _, unit = a.partition(" ")
+    return f"{number} → {b}" if b.endswith(f" {unit}") else f"{a} → {b}"
+
+
+def signed(ns: float) -> str:
+    """`−23 ms`, `+1.2 ms`, `0 ms`."""
+    return f"+{duration(ns)}" if ns > 0 else duration(ns)
+
+
+def signed_percent(part: float, whole: float) -> str:
+    """`−47 %`."""
+    if not whole:
+        return "–"
+    value = 100 * part / whole
+    digits = 1 if abs(value) < 9.95 else 0
+    text = f"{abs(value):.{digits}f} %"
+    return text if not part else f"{'−' if part < 0 else '+'}{text}"
+
+
+def known(comparison: Comparison) -> str:
+    """How both steps are known, in a few words."""
+    a, b = comparison.a.known, comparison.b.known
+    return f"both {KNOWN[a]}" if a == b else f"A {KNOWN[a]}, B {KNOWN[b]}"
+
+
+def bound(one: Side) -> str:
+    """`host-bound (launch)`, or what there is in its place."""
+    if one.bound is None:
+        return "no verdict"
+    text = "balanced" if one.bound == "balanced" else f"{one.bound}-bound"
+    return f"{text} ({one.cause.replace('_', ' ')})" if one.cause else text
+
+
+def term(one: Term) -> str:
+    """`waits: launching`, `gemm kernels`."""
+    if one.kind == "idle":
+        return f"waiting: {CAUSES.get(one.name, one.name)}"
+    return {"memcpy": "copies", "memset": "memory sets", "communication": "communication"}.get(
+        one.name, f"{one.name} kernels"
+    )
+
+
+def told(comparison: Comparison) -> tuple[Mechanism, ...]:
+    """The mechanisms that are worth a line; the first in any case, where there is a difference."""
+    step = comparison.step
+    least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
+    found = [m for m in comparison.mechanisms if abs(m.difference_ns) >= least]
+    return tuple(found or (comparison.mechanisms[:1] if step.outcome != "same" else ()))
+
+
+def sentence(one: Mechanism) -> str:
+    """What moved, and in which phases."""
+    return f"{one.text[:1].upper()}{one.text[1:]}{_mostly(one)}"
+
+
+def _mostly(one: Mechanism) -> str:
+    """`; forward −17 ms, backward −1.0 ms`, where a mechanism is in several phases."""
+    parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
+    seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]
+    if len(parts) < 2 or not seen:
+        return ""
+    return "; " + ", ".join(f"{p.phase} {signed(p.difference_ns)}" for p in seen[:3])
+
+
+def phases_of(one: Term) -> str:
+    """`backward −9.1 ms, forward −6.0 ms`: the phases that most of a term's difference is in."""
+    parts = sorted(one.phases, key=lambda p: -abs(p.difference_ns))
+    seen = [p for p in parts if abs(p.difference_ns) >= SEEN * abs(one.difference_ns)]
+    return ", ".join(f"{p.phase} {signed(p.difference_ns)}" for p in seen[:3])
+
+
+def unexplained(comparison: Comparison) -> str:
+    """`+1.2 ms a step are told by none of these`; empty where that is next to nothing."""
+    step, rest = comparison.step, comparison.unexplained_ns
+    least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
+    return f"{signed(rest)} a step are told by none of these" if abs(rest) >= least else ""
+
+
+def names(comparison: Comparison) -> tuple[str, str]:
+    """The last part of both paths; where that is the same, the part before it, too."""
+    paths = [[part for part in side.path.split("/") if part] or [side.path] for side in (comparison.a, comparison.b)]
+    for many in (1, 2):
+        a, b = (shown("/".join(parts[-many:]), 80) for parts in paths)
+        if a != b:
+            return a, b
+    a, b = (shown(parts[-1], 80) for parts in paths)
+    return a, b
+
+
+def shown_terms(comparison: Comparison) -> tuple[tuple[Term, ...], int]:
+    """The terms that are worth a bar, and the sum of the differences of all others."""
+    step = comparison.step
+    least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
+    big = tuple(t for t in comparison.terms if abs(t.difference_ns) >= least)
+    return big, sum(t.difference_ns for t in comparison.terms if t not in big)
+
+
+def launched(row: KernelDifference) -> str:
+    """`aten::copy_ ← Linear`: the op that a kernel is launched from, and its module where that is known."""
+    op = shown(row.op, 120) if row.op else ""
+    module = shown(row.module.removeprefix("nn.Module: "), 60) if row.module else ""
+    return f"{op} ← {module}" if op and module else op or module
+
+
+def prediction(one: Prediction) -> str:
+    """`A predicted 13–27 ms with it (torch.compile); B measured 26 ms: as predicted`."""
+    other = "B" if one.by == "a" else "A"
+    how = {"unprofiled": "measured", "estimated": "takes, the profiler removed,", "recorded": "takes, as recorded,"}
+    text = (
+        f"{one.by.upper()}'s diagnosis predicted {duration_range(one.step_ns.low, one.step_ns.high)} for {one.title};"
+        f" {other} {how[one.known]} {duration(one.measured_ns)}"
+    )
+    return f"{text}: as predicted" if one.inside else f"{text}: {_off(one)}"
+
+
+def _off(one: Prediction) -> str:
+    low, high = one.step_ns.low, one.step_ns.high
+    away = one.measured_ns / high - 1 if one.measured_ns > high else 1 - one.measured_ns / low
+    where = "above" if one.measured_ns > high else "below"
+    return f"{100 * away:.0f} % {where} the predicted range"
+
+
+def test(comparison: Comparison) -> str:
+    """The significance test in a line; empty where there was nothing to test."""
+    found = comparison.significance
+    if found is None or found.p is None:
+        return ""
+    of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} steps"
+    if found.significant is None:
+        few = "four of each at least (gpuprof trace times some)"
+        return f"{of} are too few to tell a difference from their scatter: {few}"
+    p = "p < 0.0001" if found.p < 1e-4 else f"p = {found.p:.2g}"
+    said = "a difference" if found.significant else "no difference that could be told from their scatter"
+    return f"{p} over {of} (rank-sum test): {said}"
+
+
+def work(comparison: Comparison) -> str:
+    """`4,096 tokens a step in both`; `128 → 1,024 tokens a step: 551 → 76 µs a token`."""
+    found = comparison.work
+    if found is None or found.measure == "product FLOPs":
+        return ""
+    noun = found.measure.removesuffix("s")
+    if found.equal:
+        return f"{count(round(found.b))} {found.measure} a step in both"
+    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} a step"
+    if found.a_ns_per and found.b_ns_per:
+        text += f": {both_times(found.a_ns_per, found.b_ns_per)} a {noun}"
+    return text
+
+
+def memory(comparison: Comparison) -> str:
+    """`peak memory 41.2 → 38.0 GiB`; empty where a side does not know."""
+    a, b = comparison.a.peak_bytes, comparison.b.peak_bytes
+    if not a or not b:
+        return ""
+    return f"peak memory {gib(a)} → {gib(b)} GiB"
+
+
+def counts(comparison: Comparison) -> str:
+    """`kernels 2,057 → 963   launches 2,057 → 963   waits for the GPU 2 → 1`."""
+    a, b = comparison.a, comparison.b
+    pairs = (("kernels", a.kernels, b.kernels), ("launches", a.launches, b.launches), ("syncs", a.syncs, b.syncs))
+    return "   ".join(f"{name} {_moved(before, after)}" for name, before, after in pairs)
+
+
+def _moved(before: float, after: float) -> str:
+    return f"{count(round(before, 1))} → {count(round(after, 1))}" if before != after else count(round(before, 1))

@@ -1,0 +1,300 @@
+"""The comparison as one HTML file: the outcome, the waterfall from A's step to B's, and why.
+
+`render` is a pure function of the Comparison. The page holds no script at all, so that it is the same wherever it is
+opened; its content policy allows none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.comparison.model import Comparison, Mechanism, Prediction
+from gpuprof.report import comparison_bars as bars
+from gpuprof.report import comparison_words as words
+from gpuprof.report.names import escape, shown, shown_kernel
+from gpuprof.report.numbers import count, duration, gib, share
+from gpuprof.report.page.html import palette_css, style, template
+from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
+from gpuprof.report.stepbar import Bar
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """One stretch of a step's bar; `percent` of the longer step."""
+
+    colour: str
+    label: str
+    percent: float
+    text: str
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Fall:
+    """One row of the waterfall; `left` and `width` in percent of the axis."""
+
+    kind: str
+    label: str
+    value: str
+    left: float
+    width: float
+    ends: float
+    """Where it ends, in percent: the next row begins there."""
+    phases: str
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A prediction beside the measurement, all in percent of the axis."""
+
+    text: str
+    inside: bool
+    low: float
+    width: float
+    expected: float
+    measured: float
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A mechanism."""
+
+    number: int
+    id: str
+    title: str
+    text: str
+    difference: str
+    good: bool
+    share: str
+    guesses: tuple[Guess, ...]
+
+
+def render(comparison: Comparison) -> str:
+    """The page."""
+    c = comparison
+    return template("comparison.html").render(
+        c=c,
+        policy=POLICY,
+        styles=palette_css() + style("report.css") + style("comparison.css"),
+        names=words.names(c),
+        paths=[escape(side.path) for side in (c.a, c.b)],
+        title=_sentence(words.outcome(c)),
+        steps=words.steps(c),
+        eyebrow=_eyebrow(c),
+        summary=escape(c.summary),
+        test=words.test(c),
+        bars=stretches(c),
+        legend=legend(c),
+        falls=falls(c),
+        cards=cards(c),
+        unexplained=words.unexplained(c),
+        phases=_phases(c),
+        kernels=_kernels(c),
+        kernel_words=_kernel_words(c),
+        ops=_ops(c),
+        sides=_sides(c),
+        notes=[(note.severity, escape(note.message)) for note in c.notes],
+    )
+
+
+def _sentence(capitals: str) -> str:
+    """`B IS 1.9× AS FAST` as it stands in a headline."""
+    return capitals[:1] + capitals[1:].lower()
+
+
+def _eyebrow(c: Comparison) -> str:
+    gpus = " → ".join(dict.fromkeys(shown(side.gpu, 60) for side in (c.a, c.b) if side.gpu))
+    return " · ".join(filter(None, (gpus, words.work(c), f"steps: {words.known(c)}")))
+
+
+# -- the steps
+
+
+def stretches(c: Comparison) -> list[tuple[str, str, float, list[Stretch]]]:
+    """(A or B, its step, its length in percent of the longer, its parts) for both."""
+    pair = bars.step_bars(c)
+    longest = max(bar.total_ns for bar in pair) or 1
+    return [
+        (name, duration(bar.total_ns), 100 * bar.total_ns / longest, _stretches(bar, longest))
+        for name, bar in zip("AB", pair, strict=True)
+    ]
+
+
+def _stretches(bar: Bar, longest: int) -> list[Stretch]:
+    return [
+        Stretch(
+            colour=_colour(part.key, part.idle),
+            label=_label(part.key, part.idle),
+            percent=100 * part.ns / longest,
+            text=f"{duration(part.ns)}, {share(part.ns, bar.total_ns)}",
+            idle=part.idle,
+        )
+        for part in bar.parts
+        if part.ns
+    ]
+
+
+def _colour(key: str, idle: bool) -> str:
+    known = CAUSE_PAINTS if idle else WORK_PAINTS
+    return f"--{'cause' if idle else 'work'}-{key if key in known else ('unknown' if idle else 'idle')}"
+
+
+def _label(key: str, idle: bool) -> str:
+    paint = (CAUSE_PAINTS if idle else WORK_PAINTS).get(key)
+    return paint.label if paint else key
+
+
+def legend(c: Comparison) -> list[tuple[str, str, bool, str]]:
+    """(colour, name, whether it is waiting, how it changed) of the stretches that can be seen."""
+    one, other = bars.step_bars(c)
+    longest = max(one.total_ns, other.total_ns) or 1
+    return [
+        (_colour(a.key, a.idle), _label(a.key, a.idle), a.idle, words.both_times(a.ns, b.ns))
+        for a, b in zip(one.parts, other.parts, strict=True)
+        if max(a.ns, b.ns) >= words.WORTH_OF_STEP * longest
+    ]
+
+
+# -- the waterfall
+
+
+def falls(c: Comparison) -> list[Fall]:
+    """The rows from A's step to B's; none where the steps do not differ."""
+    found = bars.waterfall(c)
+    if len(found) < 3:
+        return []
+    low, high = bars.lowest(found), bars.extent(found)
+    scale = 100 / max(high - low, 1)
+    rows = []
+    for fall in found:
+        left, right = sorted((fall.from_ns, fall.to_ns))
+        rows.append(
+            Fall(
+                kind=fall.kind,
+                label=fall.label,
+                value=duration(fall.to_ns) if fall.kind == "total" else words.signed(fall.difference_ns),
+                left=(left - low) * scale,
+                width=(right - left) * scale,
+                ends=(fall.to_ns - low) * scale,
+                phases=words.phases_of(fall.term) if fall.term else "",
+                idle=fall.term is not None and fall.term.kind == "idle",
+            )
+        )
+    return rows
+
+
+# -- why
+
+
+def cards(c: Comparison) -> list[Card]:
+    """The mechanisms that are worth one."""
+    return [_card(number, one, c) for number, one in enumerate(words.told(c), 1)]
+
+
+def _card(number: int, one: Mechanism, c: Comparison) -> Card:
+    part = one.share if one.share is not None and 0 < one.share <= 1 else None
+    return Card(
+        number=number,
+        id=one.id,
+        title=escape(one.title),
+        text=escape(words.sentence(one)),
+        difference=f"{words.signed(one.difference_ns)} a step",
+        good=one.difference_ns < 0,
+        share=f"{share(part, 1.0)} of the difference" if part else "",
+        guesses=tuple(_guess(prediction, c) for prediction in one.predictions),
+    )
+
+
+def _guess(one: Prediction, c: Comparison) -> Guess:
+    now = c.step.a_ns if one.by == "a" else c.step.b_ns
+    end = max(one.step_ns.high, one.measured_ns, now) * 1.02
+    return Guess(
+        text=escape(words.prediction(one)),
+        inside=one.inside,
+        low=100 * one.step_ns.low / end,
+        width=100 * (one.step_ns.high - one.step_ns.low) / end,
+        expected=100 * one.step_ns.expected / end,
+        measured=100 * one.measured_ns / end,
+        now=100 * now / end,
+    )
+
+
+# -- tables
+
+
+def _phases(c: Comparison) -> list[tuple[str, ...]]:
+    return [
+        (
+            p.phase,
+            duration(p.a_ns),
+            duration(p.b_ns),
+            words.signed(p.difference_ns),
+            duration(p.a_busy_ns),
+            duration(p.b_busy_ns),
+        )
+        for p in c.phases
+    ]
+
+
+def _kernel_words(c: Comparison) -> str:
+    k = c.kernels
+    return (
+        f"{words.both_times(k.a_ns, k.b_ns)} of GPU time a step, as recorded and summed over streams. By the number of"
+        f" kernels {words.signed(k.count_ns)}, by the time that each takes {words.signed(k.duration_ns)};"
+        f" {count(k.new)} are new, {count(k.gone)} gone, {count(k.both)} in both."
+    )
+
+
+def _kernels(c: Comparison) -> list[tuple[str, ...]]:
+    return [
+        (
+            shown_kernel(row.name, 60),
+            row.category,
+            words.launched(row),
+            count(round(row.a_count, 1)),
+            count(round(row.b_count, 1)),
+            words.signed(row.count_ns),
+            words.signed(row.duration_ns),
+            words.signed(row.difference_ns),
+        )
+        for row in c.kernels.rows
+    ]
+
+
+def _ops(c: Comparison) -> list[tuple[str, ...]]:
+    return [
+        (
+            shown(op.name, 48),
+            op.phase,
+            count(round(op.a_count, 1)),
+            count(round(op.b_count, 1)),
+            words.signed(op.difference_ns),
+        )
+        for op in c.ops
+    ]
+
+
+def _sides(c: Comparison) -> list[tuple[str, str, str]]:
+    """What is known of each, row by row; rows that neither tells are left out."""
+    pair = (c.a, c.b)
+    rows = [
+        ("recording", *(shown(s.path, 100) for s in pair)),
+        ("verdict", *(words.bound(s) for s in pair)),
+        ("step", *(f"{duration(s.step_ns)}, {words.KNOWN[s.known]}" for s in pair)),
+        ("as recorded", *(duration(s.recorded_ns) for s in pair)),
+        ("recorded steps", *(count(s.steps) for s in pair)),
+        ("GPU", *(f"{shown(s.gpu, 60)} ({s.device})" if s.gpu else "" for s in pair)),
+        ("rank", *(f"{s.rank} of {s.world_size}" if s.rank is not None else "" for s in pair)),
+        ("kernels and copies a step", *(count(round(s.kernels, 1)) for s in pair)),
+        ("launches a step", *(count(round(s.launches, 1)) for s in pair)),
+        ("waits for the GPU a step", *(count(round(s.syncs, 1)) for s in pair)),
+        ("tokens a step", *(count(round(s.tokens)) if s.tokens else "" for s in pair)),
+        ("without padding", *(count(round(s.real_tokens)) if s.real_tokens else "" for s in pair)),
+        ("samples a step", *(count(round(s.samples, 1)) if s.samples else "" for s in pair)),
+        ("peak memory", *(f"{gib(s.peak_bytes)} GiB" if s.peak_bytes else "" for s in pair)),
+    ]
+    return [(name, a, b) for name, a, b in rows if a or b]
