@@ -22,6 +22,7 @@ COMMANDS = {
     "trace": "gpuprof.cli.trace",
     "diagnose": "gpuprof.cli.diagnose",
     "report": "gpuprof.cli.report",
+    "project": "gpuprof.cli.project",
     "view": "gpuprof.cli.view",
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",
