@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -46,36 +47,62 @@ def another_batch(graph: Graph, growth: F64, factor: float) -> Callable[[Graph],
     return change
 
 
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """Per GPU event what `factor` times the tokens make of it, on the GPU that it was recorded on."""
+
+    growth: F64
+    """How many times as long it takes."""
+    compute_ns: F64
+    """Of its arithmetic at what the GPU reaches, then; likewise `memory_ns`. 0 where its work is not known."""
+    memory_ns: F64
+
+
 def event_growth(
     timeline: Timeline, roofline: Roofline | None, factor: float | F64, rows: float | F64 | None, longer: float = 1.0
 ) -> F64:
-    """Per GPU event of the trace how many times as long it takes with `factor` times the tokens.
+    """Per GPU event of the trace how many times as long it takes with `factor` times the tokens; see `grown`."""
+    return grown(timeline, roofline, factor, rows, longer).growth
 
-    rows: that a product of the event's layer is over as recorded, whose weights are read once: the tokens of a forward
-    pass, for an expert those that it gets. None: not known. longer: how many times as long the samples are, which
-    attention between the tokens of a sample goes with, too. Both may be one number or one per event.
+
+def grown(
+    timeline: Timeline, roofline: Roofline | None, factor: float | F64, rows: float | F64 | None, longer: float = 1.0
+) -> Grown:
+    """What another batch makes of every GPU event.
+
+    factor: how many times the tokens. rows: that a product of the event's layer is over as recorded, whose weights are
+    read once: the tokens of a forward pass, for an expert those that it gets. None: not known. longer: how many times
+    as long the samples are, which arithmetic between the tokens of a sample goes with, too. The first two may be one
+    number or one per event.
     """
     gpu = timeline.trace.gpu
-    attends = np.isin(timeline.category, [CATEGORIES.index("attention"), CATEGORIES.index("softmax")])
-    factor = np.asarray(factor, np.float64) * np.where(attends, longer, np.ones(len(gpu)))
-    filled = _filled(timeline, factor)
+    tokens = np.asarray(factor, np.float64) * np.ones(len(gpu))
+    arithmetic = tokens * np.where(timeline.category == CATEGORIES.index("attention"), longer, 1.0)
+    tokens = tokens * np.where(timeline.category == CATEGORIES.index("softmax"), longer, 1.0)
+    both = np.maximum(arithmetic, tokens)
+    once = _once_for_each_weight(timeline)
+    filled = _filled(timeline, both)
     growth = filled
+    compute_after = memory_after = np.zeros(len(gpu))
     if roofline is not None:
         work, limits = roofline.work, roofline.ceilings
         compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
         weights = _weights_ns(timeline, roofline, memory, rows)
         before = np.maximum(compute, memory)
-        after = np.maximum(factor * compute, factor * (memory - weights) + weights)
+        compute_after, memory_after = arithmetic * compute, tokens * (memory - weights) + weights
+        after = np.maximum(compute_after, memory_after)
         ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
         latency = roofline.split.latency_ns.astype(np.float64)
-        by_roof = np.where(before > 0, after / np.maximum(before, 1e-9), factor)
+        by_roof = np.where(before > 0, after / np.maximum(before, 1e-9), both)
         more = np.minimum(filled, np.maximum(by_roof, 1.0))
         less = np.maximum(filled, np.minimum(by_roof, 1.0))
-        rest = np.maximum(ns - latency, 0) * np.where(factor >= 1, more, less) + latency
-        least = np.where(factor >= 1, after, np.minimum(after, ns))
+        rest = np.maximum(ns - latency, 0) * np.where(both >= 1, more, less) + latency
+        least = np.where(both >= 1, after, np.minimum(after, ns))
         growth = np.where(work.model, np.maximum(rest, least) / ns, filled)
-    growth = np.clip(growth, np.minimum(factor, 1.0), np.where(factor > 1, 2 * factor, 1.0))
-    return np.where(_once_for_each_weight(timeline) | (factor == 1), 1.0, growth)
+        compute_after = np.where(once, compute, compute_after)
+        memory_after = np.where(once, memory, memory_after)
+    growth = np.clip(growth, np.minimum(both, 1.0), np.where(both > 1, 2 * both, 1.0))
+    return Grown(np.where(once | (both == 1), 1.0, growth), compute_after, memory_after)
 
 
 def _filled(timeline: Timeline, factor: F64) -> F64:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
-from gpuprof.projection.batch import another_batch, event_growth
+from gpuprof.projection.batch import Grown, another_batch, grown
 from gpuprof.projection.depth import stretched, times
 from gpuprof.projection.experts import rows_and_factor
 from gpuprof.projection.host import another_host
@@ -58,7 +58,8 @@ class Elsewhere:
         self.batch_factor = _ratio(question.batch, samples)
         recorded = None if not samples or subject.pass_tokens is None else subject.pass_tokens / samples
         self.longer = _ratio(question.sample_tokens, recorded)
-        self._grown: dict[float, F64] = {}
+        self._grown: dict[float, Grown] = {}
+        self._scaled: dict[tuple[int, float], tuple[Reach, Scaled]] = {}
 
     @property
     def roofline(self) -> Roofline:
@@ -92,30 +93,31 @@ class Elsewhere:
         more = self.question.layers - s.layers.count if self.question.layers and s.layers else 0
         return usage(told, self.deeper, self.wider, more)
 
-    def growth(self, share: float) -> F64:
-        """Per GPU event how many times as long it takes with that share of the batch."""
+    def grown(self, share: float) -> Grown:
+        """What that share of the batch makes of every GPU event here."""
         if share not in self._grown:
-            self._grown[share] = self._growth(share)
+            s, factor = self.subject, self.factor(share)
+            each = (s.experts_active or 1) / s.experts if s.experts else 1.0
+            rows, tokens = rows_and_factor(s.graph, s.expert_nodes, s.pass_tokens, factor, each, self.wider)
+            self._grown[share] = grown(s.graph.timeline, s.roofline, tokens, rows, self.longer)
         return self._grown[share]
 
-    def _growth(self, share: float) -> F64:
-        s, factor = self.subject, self.factor(share)
-        each = (s.experts_active or 1) / s.experts if s.experts else 1.0
-        rows, per_event = rows_and_factor(s.graph, s.expert_nodes, s.pass_tokens, factor, each, self.wider)
-        if np.ndim(per_event) == 0 and per_event == 1 and self.longer == 1:
-            return np.ones(len(s.graph.timeline.trace.gpu))
-        return event_growth(s.graph.timeline, s.roofline, per_event, rows, self.longer)
-
-    def scaled(self, there: Reach) -> Scaled:
-        return scaled_kernels(self.subject.graph.timeline, self.subject.roofline, self.here, there)
+    def scaled(self, there: Reach, share: float) -> Scaled:
+        """What each of them takes there over here, with that share of the batch."""
+        key = (id(there), share)
+        if key not in self._scaled:  # the rates are kept with it, so that no other takes their id
+            s = self.subject
+            found = scaled_kernels(s.graph.timeline, s.roofline, self.here, there, self.grown(share))
+            self._scaled[key] = (there, found)
+        return self._scaled[key][1]
 
     def graph(self, there: Reach, share: float, variant: Variant = LIKELIEST) -> Graph:
         """The step on a GPU that sustains `there`, with that share of the batch."""
         s = self.subject
         graph: Graph = getattr(s, variant.graph)
-        growth = self.growth(share) ** variant.grows
+        growth = self.grown(share).growth ** variant.grows
         graph = another_batch(s.graph, growth, self.factor(share))(graph)
-        graph = on_graph(graph, getattr(self.scaled(there), variant.kernels))
+        graph = on_graph(graph, getattr(self.scaled(there, share), variant.kernels))
         graph = another_host(graph, self.host_factor * variant.host)
         graph = stretched(graph, np.maximum(1 + (self.repeated - 1) * variant.deeper, 1e-9))
         if variant.device != 1:
@@ -125,9 +127,9 @@ class Elsewhere:
     def step_ns(self, there: Reach, share: float, variant: Variant = LIKELIEST) -> float:
         return simulate(self.graph(there, share, variant), ROUNDS).step_ns
 
-    def busy_ns(self, graph: Graph, there: Reach) -> dict[str, float]:
+    def busy_ns(self, graph: Graph, there: Reach, share: float) -> dict[str, float]:
         """GPU time of a step by what binds it."""
-        bound = self.scaled(there).bound
+        bound = self.scaled(there, share).bound
         gpu = np.flatnonzero(graph.on_gpu)
         code = bound[graph.gpu_row[gpu]]
         ns = graph.duration_ns[gpu] / graph.steps

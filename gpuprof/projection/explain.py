@@ -55,6 +55,10 @@ def _away(one: OnGpu) -> float:
     return math.log(one.step_ns.high / one.step_ns.low) / 2 if one.step_ns.low > 0 else 0.0
 
 
+def _time(ns: float) -> str:
+    return f"{ns / 1e9:,.1f} s" if ns >= 1e9 else f"{ns / 1e6:,.0f} ms"
+
+
 def _by(factor: float) -> str:
     return ": no difference" if abs(math.log(factor)) < SAME else f": {factor:.2f}×"
 
@@ -62,7 +66,7 @@ def _by(factor: float) -> str:
 def _floor(first: OnGpu, second: OnGpu) -> Reason:
     shares = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
     text = (
-        f"with a GPU that took no time the step would still take {first.host_floor_ns / 1e6:,.0f} ms: "
+        f"with a GPU that took no time the step would still take {_time(first.host_floor_ns)}: "
         f"{100 * shares[0]:.0f} % of the step on {first.gpu}, {100 * shares[1]:.0f} % on {second.gpu}"
     )
     if min(shares) > FLOOR:
@@ -95,7 +99,7 @@ def _host(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Reason:
         for a, b in zip(first.host_steps, second.host_steps, strict=True)
     ]
     told = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)
-    same = f"both are taken to have the same host ({elsewhere.host_factor:g} × the recorded one's time)"
+    same = f"both are taken to have the same host ({elsewhere.host_factor:.3g} × the recorded one's time)"
     text = f"{same}; with another the whole would be {told}"
     return Reason("host_speed", 1.0, text)
 
@@ -105,13 +109,13 @@ def _compute_text(first: OnGpu, second: OnGpu, factor: float) -> str:
     how = {"power": " (by its power limit)"}
     return (
         f"sustained half-precision products {a:,.0f}{how.get(first.rates.half_source, '')} against "
-        f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×{_by(factor)} of the step"
+        f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×; on the step{_by(factor)}"
     )
 
 
 def _bandwidth_text(first: OnGpu, second: OnGpu, factor: float) -> str:
     a, b = first.rates.memory_bytes_per_s / 1e9, second.rates.memory_bytes_per_s / 1e9
-    return f"memory {a:,.0f} against {b:,.0f} GB/s, {a / b:.2f}×{_by(factor)} of the step"
+    return f"memory {a:,.0f} against {b:,.0f} GB/s, {a / b:.2f}×; on the step{_by(factor)}"
 
 
 def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, ...]) -> str:

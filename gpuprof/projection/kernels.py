@@ -13,7 +13,8 @@ import numpy as np
 
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
-from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND, roof_ns
+from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
+from gpuprof.projection.batch import Grown
 from gpuprof.projection.sustained import Reach
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.timeline.timeline import Timeline
@@ -35,16 +36,17 @@ class Scaled:
     bound: U8
 
 
-def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: Reach) -> Scaled:
-    """Every kernel's and copy's time there over its time here; exactly 1 where both are one GPU."""
+def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: Reach, work: Grown) -> Scaled:
+    """Every kernel's and copy's time there over its time here; exactly 1 where both are one GPU.
+
+    work: what the batch that is asked for makes of each here.
+    """
     gpu = timeline.trace.gpu
-    ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
-    compute, memory = roof_ns(roofline.work, roofline.ceilings)
+    ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64) * work.growth, 1.0)
     by_compute, by_memory = _compute_ratio(roofline, here, there), _memory_ratio(roofline, here, there)
     known = roofline.split.bound != NO_BOUND
-    before = np.where(known, np.maximum(np.nan_to_num(compute), np.nan_to_num(memory)), 0.0)
-    compute_there = np.nan_to_num(compute) * by_compute
-    memory_there = np.nan_to_num(memory) * by_memory
+    before = np.where(known, np.maximum(work.compute_ns, work.memory_ns), 0.0)
+    compute_there, memory_there = work.compute_ns * by_compute, work.memory_ns * by_memory
     after = np.where(known, np.maximum(compute_there, memory_there), 0.0)
     ratio = np.divide(after, before, out=np.ones(len(ns)), where=before > 0)
     ratio *= _fill_ratio(timeline, here, there)

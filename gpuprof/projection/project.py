@@ -72,8 +72,8 @@ def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
     graph = elsewhere.graph(there, share)
     step = interval(elsewhere, there, share)
     samples, tokens = elsewhere.work(share)
-    busy = elsewhere.busy_ns(graph, there)
-    bound, told = _bound(elsewhere, graph, there)
+    busy = elsewhere.busy_ns(graph, there, share)
+    bound, told = _bound(elsewhere, graph, there, share)
     price = price_of(gpu, question.prices)
     power = mean_power_w(gpu, step.expected, busy)
     recorded = subject.step_ns.expected
@@ -174,11 +174,11 @@ def _batch(elsewhere: Elsewhere, share: float) -> float | None:
     return None if samples is None else samples * elsewhere.batch_factor * share
 
 
-def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach) -> tuple[Bound, dict[str, float]]:
+def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tuple[Bound, dict[str, float]]:
     """What would shorten the step there: read off as a diagnosis does it."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
-    bound = elsewhere.scaled(there).bound
+    bound = elsewhere.scaled(there, share).bound
     codes = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
     found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()})
     told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}

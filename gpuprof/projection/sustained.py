@@ -9,7 +9,7 @@ share of the limit P for all else (memory, leakage) the rate n·f is then
 
 with one k for each family of processes, which are those of the four ceilings that were measured with care: A100 (7 nm),
 H100, H200 and B200 (4 nm); older chips have that of V100. No other GPU and no training is part of it, and the rate is
-never above the one that is stated. What this gives for other GPUs that were measured is in docs/projection.md.
+never above the one that is stated. What this gives for other GPUs that were measured is in docs/gpus.md.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ POWER_CONSTANT = {"12 nm": 0.00754e12, "7 nm": 0.01006e12, "4 nm": 0.01408e12}
 (0.0135 both) and B200 (0.0153)."""
 
 MEASURED_HERE, MEASURED_SUCH, BY_POWER = 1.03, 1.06, 1.20
-"""Spread of a tensor rate by where it is from. Of nine other GPUs that somebody measured the model is within 10 % for
-six; it is 38 % above an RTX A6000 and 54 % above a T4 (docs/projection.md)."""
+"""Spread of a tensor rate by where it is from. Of eight other GPUs that somebody measured the model is within 10 % for
+six; it is 38 % above an RTX A6000 and 54 % above a T4 (docs/gpus.md)."""
 BANDWIDTH_SPREAD = {"measured": 1.02, "table": 1.03, "stated": 1.06}
 CONFIDENCE_SPREAD = {"A": 1.0, "B": 1.03, "C": 1.15}
 """On top of it: how sure the stated figures are."""
