@@ -136,8 +136,8 @@ def _summary(projected: Projected, cases: list[tuple[str, bool]]) -> Iterator[st
         "GeForce cards come out lower beside an A100 than published, wherever the GPU binds: by bandwidth (0.49 and "
         "0.88 of an A100's) and the dense rate with fp32 accumulation (0.6 and 0.8). Either what was trained there "
         "left the GPU waiting for the host, which makes all GPUs more alike, or their large L2 saves them traffic that "
-        "an A100 has to fetch; neither can be told from the figures. A finding that is only met where the recorded host "
-        "binds is met by the host."
+        "an A100 has to fetch; neither can be told from the figures. A finding that is only met where the recorded "
+        "host binds is met by the host."
     )
 
 

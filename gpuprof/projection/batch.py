@@ -16,6 +16,9 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 
+PERSISTENT = 0.9
+"""Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
+for fewer tokens."""
 MULTIPROCESSORS = 108
 """An A100's, where the recording does not say how many there are."""
 ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
@@ -115,7 +118,9 @@ def _filled(timeline: Timeline, factor: F64) -> F64:
         for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
     ]
     waves = named[0] * named[1] * named[2] / (count or MULTIPROCESSORS)
-    return np.where(gpu.grid_x > 0, np.maximum(1.0, factor * waves) / np.maximum(1.0, waves), factor)
+    ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
+    persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
+    return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)
 
 
 def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: float | F64 | None) -> F64:

@@ -198,6 +198,7 @@ class Explanation:
 class Projection:
     """The recorded step on the GPUs that were asked for, best first."""
 
+    summary: str
     recorded: Recorded
     asked: Asked
     gpus: tuple[OnGpu, ...]

@@ -29,6 +29,7 @@ from gpuprof.projection.model import (
 )
 from gpuprof.projection.ranks import scaling
 from gpuprof.projection.subject import Question, Subject
+from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained import Reach, reach_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.overhead import ROUNDS
@@ -55,6 +56,7 @@ def project(subject: Subject, question: Question) -> Projection:
     found = [on_gpu(elsewhere, gpu) for gpu in question.gpus]
     found.sort(key=lambda one: -one.speedup.expected)
     return Projection(
+        summary=summarize(found),
         recorded=_recorded(elsewhere),
         asked=_asked(elsewhere),
         gpus=tuple(found),

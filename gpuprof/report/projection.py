@@ -25,7 +25,8 @@ _NAMES = {
 def render(projection: Projection, width: int = 80) -> Group:
     """The projection for a terminal of `width` columns."""
     width = max(60, min(width, WIDEST))
-    blocks: list[Text] = [*_head(projection), Text(), *_steps(projection, width)]
+    blocks: list[Text] = [*_paragraph(projection.summary, width, ""), Text(), *_head(projection), Text()]
+    blocks += _steps(projection, width)
     for title, lines in (
         ("what fits, and what it costs", _costs(projection, width)),
         ("with another host", _hosts(projection, width)),
@@ -131,14 +132,16 @@ def _costs(projection: Projection, width: int) -> list[Text]:
                 "–" if m is None or m.largest_batch is None else f"{m.largest_batch:,}",
                 "–" if c.power_w is None else f"{c.power_w:,.0f} W",
                 _small(c.kwh_per_million_tokens),
-                "–" if price is None else f"{price.usd_per_hour:.2f}" + (f" ({price.date[:7]})" if price.date else ""),
+                "–" if price is None else f"{price.usd_per_hour:.2f}",
                 _small(c.usd_per_million_tokens),
                 _small(c.usd_per_epoch),
             ]
         )
     kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] not in ("–", "?") for row in rows[1:])]
     columns = [Column("bold", elastic=True), Column(), Column(), *[Column(right=True)] * 6]
-    return _titled([[row[i] for i in kept] for row in rows], [columns[i] for i in kept], width)
+    lines = _titled([[row[i] for i in kept] for row in rows], [columns[i] for i in kept], width)
+    priced = sorted({f"{p.date}, {p.source}" for one in projection.gpus if (p := one.cost.price) and p.date})
+    return lines + [Text(f"prices of {escape(text)}", style="dim") for text in priced]
 
 
 def _small(value: float | None) -> str:
