@@ -161,25 +161,24 @@ def _why(projected: Projected) -> Iterator[str]:
         assert explanation is not None
         factors = {reason.id: reason.factor or 1.0 for reason in explanation.reasons}
         told = ", ".join(f"{name} {factors[name]:.2f}×" for name in ("compute", "bandwidth", "rest"))
-        more = judge(factors) if judge else ""
+        more = judge() if judge else ""
         yield filled(
             f"**{first} against {second}** ({title}, GPU alone): {explanation.factor.expected:.2f}× = {told}. {more}"
         )
 
 
-def _cap_or_bandwidth(factors: dict[str, float]) -> str:
+def _cap_or_bandwidth() -> str:
     l4 = gpu_named(L4)
     rate = (power_limited_flops(l4) or 0) / 1e12
-    larger = "bandwidth" if factors["bandwidth"] > factors["compute"] else "the power limit"
+    needed = 172 / FINDINGS[0].published
     return (
-        f"The L4's memory has 0.30 of the 4090's bandwidth; its 72 W are taken to sustain {rate:.0f} of its 121 "
-        f"TFLOP/s, the 4090 was measured at 172. Of the two explanations {larger} weighs more here; in a step of "
-        "products alone the power limit would, and whether the L4 sustains less than the model says can only be "
-        "measured."
+        f"The L4's 72 W are taken to sustain {rate:.0f} of its 121 TFLOP/s, and the 4090 was measured at 172: products "
+        f"alone would differ by {172 / rate:.2f}×, memory alone by 3.36×. So the power limit does not explain 3.2×, "
+        f"unless the L4 sustains as little as {needed:.0f} TFLOP/s, which only a measurement can tell; bandwidth does."
     )
 
 
-def _b200(factors: dict[str, float]) -> str:
+def _b200() -> str:
     return (
         "Rates on datasheets differ by 7.2×, sustained ones by 6.4×, bandwidth by 3.9×; and a host that keeps up with "
         "an A100 need not with a B200, which the columns with the recorded host show."
@@ -195,7 +194,8 @@ def _eighteen(projected: Projected) -> Iterator[str]:
     yield "## Eighteen GPUs\n"
     yield filled(
         "Work per time relative to an A100 SXM4 80GB; `binds` and `80 %` for the first recording with its own host. "
-        "Batches are as recorded whether they fit or not; `fits` says so for the first."
+        "Batches are as recorded whether they fit or not; `fits` says so for the first. Which GPUs stand here, beyond "
+        "those of the findings, is our choice of what one can rent or buy to fine-tune on."
     )
     yield from _table(projected, EIGHTEEN, lambda name: gpu_named(name), whole=True)
 

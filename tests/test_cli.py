@@ -211,7 +211,10 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
         (("diagnose", "x", "--skip", "-1"), "--skip"),
         (("diagnose", "x", "--jsno"), "--jsno"),
         (("diagnose", "x", "y"), "x: no such file"),
-        (("diagnos",), "no command 'diagnos'; there are trace, diagnose, report, view, export, explain, gpus, demo"),
+        (
+            ("diagnos",),
+            "no command 'diagnos'; there are trace, diagnose, report, project, view, export, explain, gpus, demo",
+        ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
         (("diagnose", "x", "--fail-on", "foo:3%"), "there are idle, cpu_bound, unattributed, step_time and"),
         (("diagnose", "x", "--fail-on", "idle"), "such as idle:40%"),
