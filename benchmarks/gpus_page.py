@@ -78,7 +78,7 @@ class Projected:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "gpus.md")
     args = parser.parse_args()
     args.out.write_text("\n".join(page(Projected(EIGHTEEN))) + "\n", encoding="utf-8")
