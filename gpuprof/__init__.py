@@ -11,7 +11,7 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.model import Diagnosis
     from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
+    from gpuprof.projection.model import Projection
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
@@ -28,6 +29,7 @@ __all__ = [
     "Comparison",
     "Diagnosis",
     "GpuprofError",
+    "Projection",
     "Recorder",
     "Trace",
     "TrainerCallback",
@@ -36,6 +38,7 @@ __all__ = [
     "compare",
     "diagnose",
     "load",
+    "project",
     "write_comparison",
     "write_report",
 ]
@@ -46,6 +49,7 @@ _HOMES = {
     "Comparison": "gpuprof.diagnosis.comparison.model",
     "Diagnosis": "gpuprof.diagnosis.model",
     "GpuprofError": "gpuprof.errors",
+    "Projection": "gpuprof.projection.model",
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.model",
     "TrainerCallback": "gpuprof.record.recorder",
@@ -142,6 +146,68 @@ def compare(
         for side in (a, b)
     )
     return comparing.compare(one, other, top)
+
+
+def project(
+    recording: str | os.PathLike[str] | Trace | Diagnosis,
+    to: Sequence[str],
+    *,
+    batch: int | None = None,
+    sample_tokens: float | None = None,
+    host_factor: float | None = None,
+    host_measured: bool = False,
+    layers: int | None = None,
+    experts: int | None = None,
+    ranks: Sequence[int] = (),
+    prices: Mapping[str, float] | None = None,
+    epoch_samples: int | None = None,
+    explain: tuple[str, str] | None = None,
+    whole_batch: bool = False,
+    recorded_on: str | None = None,
+    step: str | None = None,
+    skip: int = 0,
+    step_ms: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Projection:
+    """The step of this recording, a path, a Trace or its Diagnosis, on other GPUs: time, what binds, what fits, cost.
+
+    to: names of GPUs, as `gpuprof gpus` lists them or a part that only one has.
+    batch, sample_tokens: samples of a forward pass and their mean length, padding included; as recorded if not given.
+    host_factor: host time there over host time here; `host_measured` says that it was measured on both.
+    layers, experts: of the whole model, where fewer were recorded.
+    ranks: also so many such GPUs, each with a batch of its own.
+    prices: dollars per hour by name of GPU, before those that come with gpuprof. epoch_samples: of an epoch.
+    explain: two GPUs; says in words why the first beats the second.
+    whole_batch: keep the batch even where it does not fit.
+    recorded_on: the GPU of the recording, where that does not name it.
+    step, skip, step_ms, progress: as for `diagnose`.
+    Raises GpuprofError, one line that says what to do.
+    """
+    from gpuprof.diagnosis import diagnose as diagnosing
+    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.projecting import subject_of
+    from gpuprof.projection import project as projecting
+    from gpuprof.projection.asked import question
+    from gpuprof.projection.names import gpu_named
+    from gpuprof.tracefile.model import Trace
+    from gpuprof.tracefile.read import Recording, read_recording, run_of
+
+    asked = question(
+        to, batch=batch, sample_tokens=sample_tokens, host_factor=host_factor, host_measured=host_measured,
+        layers=layers, experts=experts, ranks=ranks, prices=prices, epoch_samples=epoch_samples, explain=explain,
+        whole_batch=whole_batch,
+    )  # fmt: skip
+    source = gpu_named(recorded_on) if recorded_on else None
+    if not isinstance(recording, Diagnosis):
+        if isinstance(recording, Trace):
+            found = Recording(recording, run_of(recording.reading.path))
+        else:
+            found = read_recording(recording, progress)
+        recording = diagnosing.diagnose(
+            found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
+            advise=False,
+        )  # fmt: skip
+    return projecting.project(subject_of(recording, source), asked)
 
 
 def _survey(

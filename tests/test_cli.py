@@ -211,7 +211,10 @@ def run(capsys, *arguments: object) -> tuple[int, str, str]:
         (("diagnose", "x", "--skip", "-1"), "--skip"),
         (("diagnose", "x", "--jsno"), "--jsno"),
         (("diagnose", "x", "y"), "x: no such file"),
-        (("diagnos",), "no command 'diagnos'; there are trace, diagnose, report, compare, view, export, explain,"),
+        (
+            ("diagnos",),
+            "no command 'diagnos'; there are trace, diagnose, report, compare, project, view, export, explain,",
+        ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
         (("diagnose", "x", "--fail-on", "foo:3%"), "there are idle, cpu_bound, unattributed, step_time and"),
         (("diagnose", "x", "--fail-on", "idle"), "such as idle:40%"),

@@ -23,6 +23,7 @@ COMMANDS = {
     "diagnose": "gpuprof.cli.diagnose",
     "report": "gpuprof.cli.report",
     "compare": "gpuprof.cli.compare",
+    "project": "gpuprof.cli.project",
     "view": "gpuprof.cli.view",
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",

@@ -52,7 +52,7 @@ def measure(python: str) -> Measurement:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise GpuprofError(f"nothing could be measured under {python}: {last}")
     try:
-        return _measurement(json.loads(lines[-1]))
+        return measurement_from(json.loads(lines[-1]))
     except (IndexError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise GpuprofError(f"nothing could be measured under {python}: its answer cannot be read") from error
 
@@ -74,7 +74,7 @@ def load_measurements(path: Path | None = None) -> dict[str, Measurement]:
         why = getattr(error, "strerror", None) or "it is not text"
         raise GpuprofError(f"{path}: saved measurements cannot be read: {why}") from error
     try:
-        return {name: _measurement(entry) for name, entry in json.loads(text).items()}
+        return {name: measurement_from(entry) for name, entry in json.loads(text).items()}
     except (ValueError, KeyError, TypeError, AttributeError):
         raise GpuprofError(f"{path}: it holds no measurements of gpuprof gpus --measure; remove it") from None
 
@@ -93,7 +93,7 @@ def save_measurement(measurement: Measurement, path: Path | None = None) -> Path
     return path
 
 
-def _measurement(entry: dict[str, Any]) -> Measurement:
+def measurement_from(entry: dict[str, Any]) -> Measurement:
     """Raises KeyError, TypeError or ValueError for what is none."""
     found = Measurement(
         device_name=str(entry["device_name"]),

@@ -75,6 +75,7 @@ def diagnose(
     skip: int = 0,
     step_ms: float | None = None,
     top: int = 10,
+    advise: bool = True,
 ) -> Diagnosis:
     """What the recording says about where a step's time goes.
 
@@ -82,7 +83,7 @@ def diagnose(
     it is, or why the run's other recording was not read. `named`: the same program recorded by torch.profiler, whose
     ops a `trace` of Nsight Systems is to have. `step`: regular expression on the range that is a step; `skip`: steps to
     leave out at the start; `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of
-    gaps and kernels.
+    gaps and kernels; `advise`: look for fixes, too.
     Raises GpuprofError for options that do not fit the trace.
     """
     if step_ms is not None and not (0.001 <= step_ms < 1e9):
@@ -133,12 +134,12 @@ def diagnose(
     if not found:
         return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
     spread = _spread(facts, step_ms, steps)
-    return _with_gpu(common, timeline, columns, spread, top, run, of_run=step_ms is None)
+    return _with_gpu(common, timeline, columns, spread, top, run, of_run=step_ms is None, advise=advise)
 
 
 def _with_gpu(
     common: dict[str, Any], timeline: Timeline, columns: GapColumns, spread: tuple[float, float] | None, top: int,
-    run: RunFolder | None, *, of_run: bool,
+    run: RunFolder | None, *, of_run: bool, advise: bool,
 ) -> Diagnosis:  # fmt: skip
     """The diagnosis of a recording with GPU work: by replay, or where that fails by what its time was spent on."""
     trace, steps, found, quality = timeline.trace, common["steps"], common["devices"], common["quality"]
@@ -169,10 +170,10 @@ def _with_gpu(
         run=common["run"],
         stack=stack_of(trace, common["run"], _packages(run)),
     )
-    return _by_replay(common, case, analysis, whole=not trace.reading.truncated)
+    return _by_replay(common, case, analysis, whole=not trace.reading.truncated, advise=advise)
 
 
-def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bool) -> Diagnosis:
+def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bool, advise: bool) -> Diagnosis:
     """The diagnosis of a recording that was replayed: what would shorten its step."""
     steps, quality, roof = common["steps"], common["quality"], case.roofline
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
@@ -180,7 +181,7 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
     parts = bound_parts(case.timeline, roof)
     said = summary(busiest, common["kernels"], roof and roof.bound_shares, take_turns(case.timeline))
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
-    advice = fixes(case)
+    advice = fixes(case) if advise else Fixes((), None, ())
     if not whole and waits(busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
     steps = replace(
@@ -199,6 +200,7 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
         sensitivities=analysis.sensitivities,
         findings=advice.findings,
         combined=advice.combined,
+        _case=case,
     )
 
 

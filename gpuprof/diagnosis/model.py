@@ -13,6 +13,7 @@ from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.baseline import RareStep
+    from gpuprof.diagnosis.case import Case
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
@@ -503,6 +504,8 @@ class Diagnosis:
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
     _folder: RunFolder | None = field(default=None, repr=False, compare=False)
     """Of a run: its steps and samples over time; not part of the JSON."""
+    _case: Case | None = field(default=None, repr=False, compare=False)
+    """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
 
     @property
     def tables(self) -> Tables:

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, F64, LAUNCH, SYNC, Graph, Mask
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -20,7 +21,6 @@ from gpuprof.tracefile.model import I64, NO_TEXT
 COMPILED = re.compile(
     r"^(Torch-Compiled Region|CompiledFxGraph|## Call CompiledFxGraph|CompiledFunction)|^triton_(poi|red|per)_"
 )
-ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
 MOST_BREAKS = 4
@@ -151,11 +151,6 @@ def shapes_vary(case: Case) -> bool:
         if all(seen):
             return any(shapes != seen[0] for shapes in seen)
     return False
-
-
-def model_phases(graph: Graph) -> Mask:
-    """Nodes of forward, backward and recomputation."""
-    return np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
 
 
 def passes(case: Case) -> Passes | None:

@@ -10,8 +10,9 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import Passes, compiled, model_phases, passes, shapes_vary
+from gpuprof.diagnosis.findings.compile import Passes, compiled, passes, shapes_vary
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import STREAM, Graph, Mask
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE

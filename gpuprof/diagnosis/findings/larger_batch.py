@@ -7,25 +7,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import ACCUMULATE, model_phases
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import DEVICE, F64, INPUT, TRANSFER, Graph
+from gpuprof.projection.batch import another_batch, event_growth, model_phases
+from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
-from gpuprof.timeline.phases import OPTIMIZER
 
 FACTORS = (2, 4, 8)
 DOUBLING = 1.2
 """What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
 MEMORY_SHARE = 0.9
 """Of a GPU's memory what an allocator can give out before it begins to search for room."""
-MULTIPROCESSORS = 108
-"""An A100's, where the recording does not say how many there are."""
 GROWS = (0.93, 1.0, 1.03)
 """Exponent of the growth of a kernel, at best, usually, at worst: the kernels of five pairs on an H200 took 0.91 to
 1.00 of what is computed here."""
@@ -120,19 +115,8 @@ def scaled_batch(case: Case, factor: float, grows: float = 1.0) -> Change:
 
     grows: exponent of each kernel's growth.
     """
-    growth = _growth(case, factor) ** grows
-    graph = case.graph
-    per_event = np.append(growth, 1.0)[graph.gpu_row]
-    trace = case.trace
-    to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
-    batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
-    by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
-    by_node[(graph.resource == INPUT) | batch_copy] = factor
-
-    def change(graph: Graph) -> Graph:
-        return graph.with_durations(graph.duration_ns * by_node)
-
-    return change
+    growth = event_growth(case.timeline, case.roofline, factor, micro_tokens(case)) ** grows
+    return another_batch(case.graph, growth, factor)
 
 
 def micro_tokens(case: Case) -> int | None:
@@ -160,43 +144,6 @@ def _indices(case: Case) -> tuple[int, ...] | None:
     )
     shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
     return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
-
-
-def _growth(case: Case, factor: float) -> F64:
-    """Per GPU event of the trace how many times as long it takes with `factor` times the tokens."""
-    trace, gpu = case.trace, case.trace.gpu
-    infos = trace.meta.gpus
-    count = next((n for n in (info.properties.get("numSms") for info in infos) if isinstance(n, int) and n > 0), None)
-    named = [
-        np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
-        for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
-    ]
-    waves = named[0] * named[1] * named[2] / (count or MULTIPROCESSORS)
-    known = gpu.grid_x > 0
-    filled = np.where(known, np.maximum(1.0, factor * waves) / np.maximum(1.0, waves), factor)
-    growth = filled
-    if case.roofline is not None:
-        work, limits = case.roofline.work, case.roofline.ceilings
-        compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
-        tokens = micro_tokens(case)
-        weights = np.zeros(len(gpu))
-        if tokens:
-            # A product over T rows does 2·T operations for each weight, in all three products of a layer alike.
-            size = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
-            element = size[np.where(work.dtype == UNKNOWN, len(DTYPES), work.dtype)]
-            bytes_ns = 1e9 / limits.memory_bytes_per_s
-            weights = np.minimum(np.nan_to_num(work.flops) / (2 * tokens) * element * bytes_ns, memory)
-        weights[~case.category(*TENSOR_CATEGORIES)] = 0
-        weights[case.category("attention")] = 0
-        before = np.maximum(compute, memory)
-        after = np.maximum(factor * compute, factor * (memory - weights) + weights)
-        ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
-        latency = case.roofline.split.latency_ns.astype(np.float64)
-        by_roof = np.where(before > 0, after / np.maximum(before, 1e-9), factor)
-        rest = np.maximum(ns - latency, 0) * np.minimum(filled, np.maximum(by_roof, 1.0)) + latency
-        growth = np.where(work.model, np.maximum(rest, after) / ns, filled)
-    once = case.gpu_within(case.ops_named(lambda text: text == ACCUMULATE)) | case.category("dequantize", "optimizer")
-    return np.where(once, 1.0, np.clip(growth, 1.0, 2 * factor))
 
 
 def _memory_limit(case: Case) -> float | None:

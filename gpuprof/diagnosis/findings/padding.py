@@ -10,10 +10,10 @@ import numpy as np
 from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import ACCUMULATE
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
 from gpuprof.diagnosis.findings.recompiles import MULTIPLE
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.batch import ACCUMULATE
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE

@@ -1,0 +1,258 @@
+"""docs/gpus.md: what is projected for GPUs that others measured, and which of their findings that meets.
+
+    python -m benchmarks.gpus_page [--out docs/gpus.md]
+
+The findings are of a published comparison of LoRA fine-tuning on ten GPUs; what it trained is not known in detail. None
+of its figures, and none of the rates that the model of the power limit is held against, is part of any projection.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpuprof
+from gpuprof.costs.hardware import Gpu, load_gpus
+from gpuprof.projection.model import OnGpu
+from gpuprof.projection.names import gpu_named
+from gpuprof.projection.sustained import power_limited_flops
+
+ROOT = Path(__file__).resolve().parent.parent
+A100, L4, ADA, BLACKWELL, B200 = "A100 SXM4 80GB", "L4", "RTX 4090", "RTX 5090", "B200 SXM"
+TEN = (L4, ADA, BLACKWELL, "RTX 3090", "L40S", "RTX 6000 Ada", "RTX PRO 6000 Blackwell Workstation", A100,
+       "H100 SXM5 80GB", B200)  # fmt: skip
+EIGHTEEN = (*TEN, "T4", "A10G", "RTX A6000", "A100 PCIe 40GB", "H100 PCIe 80GB", "H200 SXM",
+            "RTX PRO 6000 Blackwell Max-Q", "MI300X")  # fmt: skip
+"""Those that one can rent or buy to fine-tune on; the ten of the findings first."""
+RUNS = {
+    "8B LoRA, 4,096 tokens": "dense8b_lora",
+    "TRL SFT, small": "trl_sft",
+    "Trainer LoRA, small": "trainer_lora",
+}
+"""Title → a run of an H200 in tests/data/runs. A large model that the GPU binds, and two small ones that the host
+does."""
+CALIBRATED = {"A100 SXM4 80GB", "H100 SXM5 80GB", "H200 SXM", "B200 SXM", "V100 SXM2 32GB"}
+FAST_HOST = 0.05
+"""A host that never binds: what the GPUs alone differ by."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the comparison found, as a ratio of work per time."""
+
+    text: str
+    first: str
+    second: str
+    published: float
+    within: float = 0.15
+
+
+FINDINGS = (
+    Finding("RTX 4090 is 3.2 times an L4, though bf16 rates differ by 1.3 or 1.4", ADA, L4, 3.2),
+    Finding("RTX 4090 is at 1/1.3 of an A100", A100, ADA, 1.3),
+    Finding("B200 is 2.8 times an A100, though its rate is 7.2 times as high", B200, A100, 2.8),
+)
+ABOVE = (BLACKWELL, A100)
+SAME = 1.03
+"""A ratio below it is a tie."""
+
+
+class Projected:
+    """Work per time by recording and GPU, with the batch as recorded whether it fits or not."""
+
+    def __init__(self, gpus: tuple[str, ...]) -> None:
+        self.found: dict[tuple[str, bool], dict[str, OnGpu]] = {}
+        for title, name in RUNS.items():
+            diagnosis = gpuprof.diagnose(ROOT / "tests" / "data" / "runs" / name)
+            for fast in (False, True):
+                host = FAST_HOST if fast else None
+                projection = gpuprof.project(diagnosis, gpus, whole_batch=True, host_factor=host)
+                self.found[title, fast] = {one.gpu: one for one in projection.gpus}
+
+    def ratio(self, title: str, fast: bool, first: str, second: str) -> float:
+        found = self.found[title, fast]
+        return found[second].step_ns.expected / found[first].step_ns.expected
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "gpus.md")
+    args = parser.parse_args()
+    args.out.write_text("\n".join(page(Projected(EIGHTEEN))) + "\n", encoding="utf-8")
+
+
+def page(projected: Projected) -> Iterator[str]:
+    yield "<!-- Written by python -m benchmarks.gpus_page: change that. -->"
+    yield "# GPUs against what others measured\n"
+    yield filled(
+        "How near projections come where somebody else has measured. What is measured here is kept aside: it judges, "
+        "and nothing is fitted to it. How projections are made: [projection.md](projection.md). The two GPUs of a "
+        "mixture of experts have a page of their own: "
+        "[examples/moe_on_h100_and_rtx_pro_6000](../examples/moe_on_h100_and_rtx_pro_6000/README.md)."
+    )
+    yield from _findings(projected)
+    yield from _ten(projected)
+    yield from _eighteen(projected)
+    yield from _sustained()
+    yield ENDING
+
+
+def _findings(projected: Projected) -> Iterator[str]:
+    yield "## Ten GPUs, relative to an A100: the findings\n"
+    yield filled(
+        "What was trained is not known, so each finding is held against three recordings of an H200, and against the "
+        f"same with a host of {FAST_HOST:g} of their host's time, which never binds: what the GPUs alone differ by. "
+        "Met: within 15 %."
+    )
+    cases = [(title, fast) for title in RUNS for fast in (False, True)]
+    yield f"| finding | published | {' | '.join(title + (', GPU alone' if fast else '') for title, fast in cases)} |"
+    yield f"|---|---:|{'---:|' * len(cases)}"
+    for finding in FINDINGS:
+        cells = [_met(projected.ratio(*case, finding.first, finding.second), finding) for case in cases]
+        yield f"| {finding.text} | {finding.published:.1f}× | {' | '.join(cells)} |"
+    cells = []
+    for case in cases:
+        ratio = projected.ratio(*case, *ABOVE)
+        cells.append(f"{ratio:.2f}× {'met' if ratio > SAME else 'missed'}")
+    yield f"| RTX 5090 is above an A100 | > 1× | {' | '.join(cells)} |\n"
+    yield from _summary(projected, cases)
+    yield from _why(projected)
+
+
+def _summary(projected: Projected, cases: list[tuple[str, bool]]) -> Iterator[str]:
+    """One line for each finding: how often it is met, and the range of what is projected."""
+    yield "In short:\n"
+    for finding in FINDINGS:
+        ratios = [projected.ratio(*case, finding.first, finding.second) for case in cases]
+        met = sum(abs(ratio / finding.published - 1) <= finding.within for ratio in ratios)
+        yield f"- {finding.text}: {_often(met, len(cases))}, {min(ratios):.2f} to {max(ratios):.2f}×."
+    ratios = [projected.ratio(*case, *ABOVE) for case in cases]
+    met = sum(ratio > SAME for ratio in ratios)
+    yield f"- RTX 5090 is above an A100: {_often(met, len(cases))}, {min(ratios):.2f} to {max(ratios):.2f}×.\n"
+    yield filled(
+        "GeForce cards come out lower beside an A100 than published, wherever the GPU binds: by bandwidth (0.49 and "
+        "0.88 of an A100's) and the dense rate with fp32 accumulation (0.6 and 0.8). Either what was trained there "
+        "left the GPU waiting for the host, which makes all GPUs more alike, or their large L2 saves them traffic that "
+        "an A100 has to fetch; neither can be told from the figures. A finding that is only met where the recorded "
+        "host binds is met by the host."
+    )
+
+
+def _often(met: int, of: int) -> str:
+    return "met by all" if met == of else "**missed by all**" if not met else f"met by {met} of {of}"
+
+
+def _met(ratio: float, finding: Finding) -> str:
+    met = abs(ratio / finding.published - 1) <= finding.within
+    return f"{ratio:.2f}× {'met' if met else 'missed'}"
+
+
+def _why(projected: Projected) -> Iterator[str]:
+    title = next(iter(RUNS))
+    diagnosis = gpuprof.diagnose(ROOT / "tests" / "data" / "runs" / RUNS[title])
+    for first, second, judge in ((ADA, L4, _cap_or_bandwidth), (A100, ADA, None), (BLACKWELL, A100, None),
+                                 (B200, A100, _b200)):  # fmt: skip
+        explanation = gpuprof.project(
+            diagnosis, [first, second], whole_batch=True, host_factor=FAST_HOST, explain=(first, second)
+        ).explanation
+        assert explanation is not None
+        factors = {reason.id: reason.factor or 1.0 for reason in explanation.reasons}
+        told = ", ".join(f"{name} {factors[name]:.2f}×" for name in ("compute", "bandwidth", "rest"))
+        more = judge() if judge else ""
+        yield filled(
+            f"**{first} against {second}** ({title}, GPU alone): {explanation.factor.expected:.2f}× = {told}. {more}"
+        )
+
+
+def _cap_or_bandwidth() -> str:
+    l4 = gpu_named(L4)
+    rate = (power_limited_flops(l4) or 0) / 1e12
+    needed = 172 / FINDINGS[0].published
+    return (
+        f"The L4's 72 W are taken to sustain {rate:.0f} of its 121 TFLOP/s, and the 4090 was measured at 172: products "
+        f"alone would differ by {172 / rate:.2f}×, memory alone by 3.36×. So the power limit does not explain 3.2×, "
+        f"unless the L4 sustains as little as {needed:.0f} TFLOP/s, which only a measurement can tell; bandwidth does."
+    )
+
+
+def _b200() -> str:
+    return (
+        "Rates on datasheets differ by 7.2×, sustained ones by 6.4×, bandwidth by 3.9×; and a host that keeps up with "
+        "an A100 need not with a B200, which the columns with the recorded host show."
+    )
+
+
+def _ten(projected: Projected) -> Iterator[str]:
+    yield "## Ten GPUs: work per time relative to an A100\n"
+    yield from _table(projected, TEN, lambda name: gpu_named(name))
+
+
+def _eighteen(projected: Projected) -> Iterator[str]:
+    yield "## Eighteen GPUs\n"
+    yield filled(
+        "Work per time relative to an A100 SXM4 80GB; `binds` and `80 %` for the first recording with its own host. "
+        "Batches are as recorded whether they fit or not; `fits` says so for the first. Which GPUs stand here, beyond "
+        "those of the findings, is our choice of what one can rent or buy to fine-tune on."
+    )
+    yield from _table(projected, EIGHTEEN, lambda name: gpu_named(name), whole=True)
+
+
+def _table(
+    projected: Projected, gpus: tuple[str, ...], row: Callable[[str], Gpu], whole: bool = False
+) -> Iterator[str]:
+    titles = [f"{title}{', GPU alone' if fast else ''}" for title, fast in projected.found]
+    head = ["GPU", *titles, *(("binds", "80 %", "fits", "TFLOP/s", "from", "GB/s") if whole else ())]
+    yield f"| {' | '.join(head)} |"
+    yield f"|---|{'---:|' * len(titles)}{'---|---:|---|---:|---|---:|' if whole else ''}"
+    first = projected.found[next(iter(RUNS)), False]
+    for name in sorted(gpus, key=lambda name: -projected.ratio(next(iter(RUNS)), True, name, A100)):
+        cells = [f"{projected.ratio(title, fast, name, A100):.2f}" for title, fast in projected.found]
+        if whole:
+            one = first[name]
+            low, high = (first[A100].step_ns.expected / ns for ns in (one.step_ns.high, one.step_ns.low))
+            fits = "yes" if one.memory and one.memory.fits else "no"
+            cells += [one.bound, f"{low:.2f}–{high:.2f}", fits, f"{one.rates.half_flops / 1e12:,.0f}",
+                      one.rates.half_source, f"{one.rates.memory_bytes_per_s / 1e9:,.0f}"]  # fmt: skip
+        yield f"| {row(name).name} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _sustained() -> Iterator[str]:
+    yield "## What GPUs sustain: the model of the power limit against measured matrix products\n"
+    yield filled(
+        "Calibrated on the ceilings in italics, one constant for each family of processes ([projection.md]"
+        "(projection.md)); the others judge it. Where a rate was measured that is what projections use; the model is "
+        "for the rest. Rates somebody measured are of different years and libraries."
+    )
+    yield "| GPU | stated | measured | model | off | source |\n|---|---:|---:|---:|---:|---|"
+    for gpu in load_gpus():
+        model = power_limited_flops(gpu)
+        if not gpu.measured_flops or model is None:
+            continue
+        name = f"*{gpu.name}*" if gpu.name in CALIBRATED else gpu.name
+        off = f"{100 * (model / gpu.measured_flops - 1):+.0f} %".replace("-", "−")
+        rates = [f"{rate / 1e12:,.0f}" for rate in (gpu.half_flops or 0, gpu.measured_flops, model)]
+        yield f"| {name} | {' | '.join(rates)} | {off} | {gpu.measured_source} |"
+    yield ""
+
+
+def filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_long_words=False, break_on_hyphens=False) + "\n"
+
+
+ENDING = """\
+## What this does not show
+
+No program was measured on two kinds of GPU by us: recordings are of H200s, and everything above is held against what
+others published. Kernels of another architecture may come nearer to their roof, or less near, than those recorded;
+that is in the intervals (15 % between architectures), not in what is expected. A T4 or V100 has no bf16 tensor cores,
+and would be trained in fp16 instead. An L2 that holds what an H200's does not (RTX 4090 and 5090, RTX PRO 6000) is not
+counted in their favour.
+"""
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""`gpuprof project`: the recorded step on other GPUs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprof.cli.output import show, write
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.costs.measured import Measurement
+
+
+@click.command(short_help="Say what the step would take, and cost, on other GPUs.")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option("--to", "to", multiple=True, metavar="GPU", help="A GPU, or several with commas. May be repeated.")
+@click.option("--explain", nargs=2, metavar="A B", help="Say in words why A beats B.")
+@click.option("--batch", type=int, metavar="N", help="Samples of a forward pass; as recorded if not given.")
+@click.option("--sample-tokens", type=float, metavar="N", help="Mean tokens of a sample, padding included.")
+@click.option("--whole-batch", is_flag=True, help="Keep the batch even where it does not fit.")
+@click.option("--host-factor", type=float, metavar="F", help="Host time there over here: 0.5 is a host twice as fast.")
+@click.option(
+    "--hosts", nargs=2, type=click.Path(path_type=Path), metavar="HERE THERE",
+    help="The same from two files of gpuprof gpus --measure --json, of the recorded host and of the other.",
+)  # fmt: skip
+@click.option("--layers", type=int, metavar="N", help="Layers of the whole model, where fewer were recorded.")
+@click.option("--experts", type=int, metavar="N", help="Experts of the whole model, where fewer were recorded.")
+@click.option("--ranks", metavar="N,…", help="Also so many such GPUs, each with a batch of its own.")
+@click.option("--price", multiple=True, metavar="GPU=USD", help="Dollars per hour of a GPU. May be repeated.")
+@click.option("--epoch", type=int, metavar="N", help="Samples of an epoch, to tell what one costs.")
+@click.option("--from", "recorded_on", metavar="GPU", help="The recorded GPU, where the recording does not name it.")
+@click.option("--step-ms", type=float, metavar="MS", help="A step measured without profiler.")
+@click.option("--json", is_flag=True, help="Print the projection as JSON.")
+def command(
+    path: Path | None, to: tuple[str, ...], explain: tuple[str, str] | None, batch: int | None,
+    sample_tokens: float | None, whole_batch: bool, host_factor: float | None, hosts: tuple[Path, Path] | None,
+    layers: int | None, experts: int | None, ranks: str | None, price: tuple[str, ...], epoch: int | None,
+    recorded_on: str | None, step_ms: float | None, json: bool,
+) -> int:  # fmt: skip
+    """Say what the step recorded in PATH would take on other GPUs: time with an interval, what binds there, what batch
+    fits, energy and cost.
+
+    PATH is as for gpuprof diagnose; without it, the latest run. Every projection says what it assumes.
+    """
+    from gpuprof import project
+    from gpuprof.cli.diagnose import latest
+    from gpuprof.cli.progress import reading
+    from gpuprof.projection.asked import parse_prices, question
+
+    names = [name.strip() for text in to for name in text.split(",") if name.strip()]
+    if not names and not explain:
+        raise click.UsageError("project to which GPU? --to GPU, or --explain A B")
+    if host_factor is not None and hosts:
+        raise click.UsageError("--host-factor and --hosts say the same: give one")
+    if hosts:
+        host_factor = _factor(*hosts)
+    options = {
+        "batch": batch, "sample_tokens": sample_tokens, "host_factor": host_factor, "host_measured": bool(hosts),
+        "layers": layers, "experts": experts, "ranks": _counts(ranks), "prices": parse_prices(price, names),
+        "epoch_samples": epoch, "explain": explain, "whole_batch": whole_batch,
+    }  # fmt: skip
+    question(names, **options)  # before a large file is read
+    path = path or latest()
+    with reading(path.name) as progress:
+        found = project(path, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)
+    if json:
+        from gpuprof.projection.json import dumps
+
+        write(dumps(found) + "\n")
+    else:
+        from gpuprof.report.projection import render
+
+        show(lambda width: render(found, width))
+    return 0
+
+
+def _counts(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in (text or "").split(",") if part.strip())
+    except ValueError:
+        raise GpuprofError(f"--ranks {text}: give counts of GPUs, such as 2,4,8") from None
+
+
+def _factor(here: Path, there: Path) -> float:
+    from gpuprof.projection.host import measured_factor
+
+    return measured_factor(_measurement(here), _measurement(there))
+
+
+def _measurement(path: Path) -> Measurement:
+    import json
+
+    from gpuprof.costs.measured import measurement_from
+
+    try:
+        return measurement_from(json.loads(path.read_text(encoding="utf-8"))["measurement"])
+    except OSError as error:
+        raise GpuprofError(f"{path}: the measurement cannot be read: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise GpuprofError(f"{path}: it is not the output of gpuprof gpus --measure --json") from None

@@ -1,0 +1,91 @@
+"""What a projection rests on, in sentences that its reader can disagree with."""
+
+from __future__ import annotations
+
+from gpuprof.projection.elsewhere import Elsewhere
+from gpuprof.projection.memory import CONTEXT_BYTES
+from gpuprof.projection.model import MemoryFit
+from gpuprof.projection.sustained import Reach
+
+HALF_KNOWN = 0.15
+"""Of the GPU's time; with more than this unmodelled it is worth saying."""
+
+
+def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
+    """What holds for every GPU of the projection, what matters most first."""
+    s, q = elsewhere.subject, elsewhere.question
+    return tuple(filter(None, (
+        _host(elsewhere),
+        _layers(elsewhere),
+        _batch(elsewhere),
+        "Kernels keep how near they come to their roof; the roof is what the GPU sustains, where it was not measured "
+        "by a model of its power limit. Launch latency stays. Libraries may choose better kernels for another GPU.",
+        f"{100 * s.roofline.unmodelled_share:.0f} % of the GPU's time is in kernels whose work is not known; they "
+        "are taken to change as others of their category, and widen the interval."
+        if s.roofline.unmodelled_share > HALF_KNOWN else "",
+        "" if s.memory else "What memory was used is not recorded (gpuprof trace does it): what fits is not known.",
+        f"Memory: the allocator's state and peak of the recorded run, activations in proportion to tokens, "
+        f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries, 4 % for fragments." if s.memory else "",
+        "Energy is the GPU's board alone, by what binds it; prices are the lowest listed at their date.",
+        "Ranks: gradients in DDP's buckets beside the backward pass, every GPU with a batch of its own; the host does "
+        "the same for each." if q.ranks and s.trained_bytes else "",
+        *s.notes,
+    )))  # fmt: skip
+
+
+def of_gpu(elsewhere: Elsewhere, there: Reach, memory: MemoryFit | None, share: float) -> tuple[str, ...]:
+    """What holds for one GPU."""
+    gpu, found = there.gpu, []
+    if there.half_source == "power":
+        stated = gpu.half_flops or 0.0
+        found.append(
+            f"{gpu.name}: no measured product rate is known; {there.half_flops / 1e12:,.0f} of {stated / 1e12:,.0f} "
+            f"TFLOP/s is what {gpu.tdp_w or 0:,.0f} W are taken to sustain (within {there.half_spread:.2f}×)."
+        )
+    half = {"bf16", "fp16"} & set(gpu.dense_flops)
+    if "bf16" not in half:
+        found.append(f"{gpu.name} has no bf16 tensor cores: its bf16 is taken to run at the fp32 rate.")
+    if memory is not None and not memory.fits:
+        if share < 1:
+            found.append(f"{gpu.name}: the batch does not fit; told is {share:g} of it.")
+        else:
+            found.append(f"{gpu.name}: not even one sample fits; told is the step if it did.")
+    if gpu.confidence == "C":
+        found.append(f"{gpu.name}: sources disagree about its figures.")
+    return tuple(found)
+
+
+def _host(elsewhere: Elsewhere) -> str:
+    source = elsewhere.question.host_source
+    if source == "assumed":
+        return (
+            "The host is taken to be as fast as the recorded one. Measure both (gpuprof gpus --measure --json) and "
+            "give --hosts HERE.json THERE.json, or --host-factor; the table shows 0.5, 1 and 2."
+        )
+    how = "as given" if source == "given" else "as measured on both"
+    return f"The host takes {elsewhere.host_factor:.2f} times as long as the recorded one, {how}, in front of any GPU."
+
+
+def _layers(elsewhere: Elsewhere) -> str:
+    s, q = elsewhere.subject, elsewhere.question
+    parts = []
+    if q.layers and s.layers and elsewhere.deeper != 1:
+        parts.append(f"{s.layers.count} recorded layers stand for {q.layers}")
+    if q.experts and s.experts and elsewhere.wider != 1:
+        parts.append(f"{s.experts} recorded experts for {q.experts}, each with as many fewer tokens")
+    return (
+        f"{', '.join(parts)}: what a layer does is done by each; embeddings, head and loss are done once."
+        if parts
+        else ""
+    )
+
+
+def _batch(elsewhere: Elsewhere) -> str:
+    if elsewhere.batch_factor == 1 and elsewhere.longer == 1:
+        return ""
+    text = (
+        "Another batch: arithmetic and traffic grow with the tokens, reading weights does not, the host does the same."
+    )
+    if elsewhere.longer != 1:
+        text += " Attention also goes with the length of a sample."
+    return text

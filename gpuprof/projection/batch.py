@@ -1,0 +1,146 @@
+"""Another batch: what each piece of a step takes with more tokens, or fewer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.costs.roofline import Roofline
+from gpuprof.costs.split import roof_ns
+from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
+from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
+from gpuprof.timeline.timeline import Timeline
+
+PERSISTENT = 0.9
+"""Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
+for fewer tokens."""
+MULTIPROCESSORS = 108
+"""An A100's, where the recording does not say how many there are."""
+ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+_SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
+"""Bytes of a weight by the format of the product; half precision where that is not known."""
+
+
+def model_phases(graph: Graph) -> Mask:
+    """Nodes of forward, backward and recomputation."""
+    return np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
+
+
+def another_batch(graph: Graph, growth: F64, factor: float) -> Callable[[Graph], Graph]:
+    """The change that makes a step's work that of `factor` times the tokens.
+
+    growth: per GPU event of the trace how many times as long it takes. Copies of batches and preparing them grow with
+    the tokens; the host does the same.
+    """
+    trace = graph.timeline.trace
+    per_event = np.append(growth, 1.0)[graph.gpu_row]
+    to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
+    batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
+    by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
+    by_node[(graph.resource == INPUT) | batch_copy] = factor
+
+    def change(graph: Graph) -> Graph:
+        return graph.with_durations(graph.duration_ns * by_node)
+
+    return change
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """Per GPU event what `factor` times the tokens make of it, on the GPU that it was recorded on."""
+
+    growth: F64
+    """How many times as long it takes."""
+    compute_ns: F64
+    """Of its arithmetic at what the GPU reaches, then; likewise `memory_ns`. 0 where its work is not known."""
+    memory_ns: F64
+
+
+def event_growth(
+    timeline: Timeline, roofline: Roofline | None, factor: float | F64, rows: float | F64 | None, longer: float = 1.0
+) -> F64:
+    """Per GPU event of the trace how many times as long it takes with `factor` times the tokens; see `grown`."""
+    return grown(timeline, roofline, factor, rows, longer).growth
+
+
+def grown(
+    timeline: Timeline, roofline: Roofline | None, factor: float | F64, rows: float | F64 | None, longer: float = 1.0
+) -> Grown:
+    """What another batch makes of every GPU event.
+
+    factor: how many times the tokens. rows: that a product of the event's layer is over as recorded, whose weights are
+    read once: the tokens of a forward pass, for an expert those that it gets. None: not known. longer: how many times
+    as long the samples are, which arithmetic between the tokens of a sample goes with, too. The first two may be one
+    number or one per event.
+    """
+    gpu = timeline.trace.gpu
+    tokens = np.asarray(factor, np.float64) * np.ones(len(gpu))
+    arithmetic = tokens * np.where(timeline.category == CATEGORIES.index("attention"), longer, 1.0)
+    tokens = tokens * np.where(timeline.category == CATEGORIES.index("softmax"), longer, 1.0)
+    both = np.maximum(arithmetic, tokens)
+    once = _once_for_each_weight(timeline)
+    filled = _filled(timeline, both)
+    growth = filled
+    compute_after = memory_after = np.zeros(len(gpu))
+    if roofline is not None:
+        work, limits = roofline.work, roofline.ceilings
+        compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
+        weights = _weights_ns(timeline, roofline, memory, rows)
+        before = np.maximum(compute, memory)
+        compute_after, memory_after = arithmetic * compute, tokens * (memory - weights) + weights
+        after = np.maximum(compute_after, memory_after)
+        ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
+        latency = roofline.split.latency_ns.astype(np.float64)
+        by_roof = np.where(before > 0, after / np.maximum(before, 1e-9), both)
+        more = np.minimum(filled, np.maximum(by_roof, 1.0))
+        less = np.maximum(filled, np.minimum(by_roof, 1.0))
+        rest = np.maximum(ns - latency, 0) * np.where(both >= 1, more, less) + latency
+        least = np.where(both >= 1, after, np.minimum(after, ns))
+        growth = np.where(work.model, np.maximum(rest, least) / ns, filled)
+        compute_after = np.where(once, compute, compute_after)
+        memory_after = np.where(once, memory, memory_after)
+    growth = np.clip(growth, np.minimum(both, 1.0), np.where(both > 1, 2 * both, 1.0))
+    return Grown(np.where(once | (both == 1), 1.0, growth), compute_after, memory_after)
+
+
+def _filled(timeline: Timeline, factor: F64) -> F64:
+    """Growth of kernels whose blocks are what takes time: none until the chip is full."""
+    trace, gpu = timeline.trace, timeline.trace.gpu
+    infos = trace.meta.gpus
+    count = next((n for n in (info.properties.get("numSms") for info in infos) if isinstance(n, int) and n > 0), None)
+    named = [
+        np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
+        for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
+    ]
+    waves = named[0] * named[1] * named[2] / (count or MULTIPROCESSORS)
+    ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
+    persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
+    return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)
+
+
+def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: float | F64 | None) -> F64:
+    """Of the products' memory time the part that reads weights; 0 where the rows are not known."""
+    work = roofline.work
+    if rows is None:
+        return np.zeros(len(memory_ns))
+    # A product over T rows does 2·T operations for each weight, in all three products of a layer alike.
+    element = _SIZES[np.where(work.dtype == UNKNOWN, len(DTYPES), work.dtype)]
+    bytes_ns = 1e9 / roofline.ceilings.memory_bytes_per_s
+    weights = np.minimum(np.nan_to_num(work.flops) / (2 * np.maximum(rows, 1.0)) * element * bytes_ns, memory_ns)
+    products = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
+    weights[~products | (timeline.category == CATEGORIES.index("attention"))] = 0
+    return weights
+
+
+def _once_for_each_weight(timeline: Timeline) -> Mask:
+    """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients."""
+    ops = timeline.trace.ops
+    named = timeline.trace.rows_named(ops.name, lambda text: text == ACCUMULATE)
+    inside = climb(np.arange(len(ops)), timeline.nesting.parent, lambda rows, _: ~named[rows]) >= 0
+    once = np.isin(timeline.category, [CATEGORIES.index(name) for name in ("dequantize", "optimizer")])
+    return once | np.append(inside, False)[timeline.links.scope]

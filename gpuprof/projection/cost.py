@@ -1,0 +1,80 @@
+"""Energy and money of a step.
+
+Power of a board is told by what it does: almost its limit under products, less while memory or latency bind, a sixth
+of it while it waits with its clocks up. Prices age: each has its date and where it is from, and a user's go before.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from functools import lru_cache
+from importlib.resources import files
+
+from gpuprof.costs.hardware import Gpu
+from gpuprof.projection.model import Cost, Price
+
+WAITING, COMPUTING, STREAMING, STALLED = 0.17, 1.0, 0.70, 0.35
+"""Share of the power limit while the GPU waits, while arithmetic, memory or latency binds. From two recorded trainings
+on an H200: 120 W idling between launches, 170 W at 18 % busy with small kernels, 380 to 490 W at 56 % busy, mostly with
+products; the limit is 700 W."""
+_USABLE_KINDS = ("lowest listed", "on-demand")
+
+
+def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float]) -> float | None:
+    """Mean board power over a step; `busy_ns`: GPU time by what binds it (compute, memory, latency)."""
+    if not gpu.tdp_w or step_ns <= 0:
+        return None
+    busy = sum(busy_ns.values())
+    fit = min(step_ns / busy, 1.0) if busy else 1.0  # streams beside one another
+    shares = {"compute": COMPUTING, "memory": STREAMING, "latency": STALLED}
+    working = sum(ns * fit * shares.get(name, STREAMING) for name, ns in busy_ns.items())
+    return gpu.tdp_w * (working + WAITING * max(step_ns - busy * fit, 0.0)) / step_ns
+
+
+def cost(
+    power_w: float | None, step_ns: float, samples: float | None, tokens: float | None, price: Price | None,
+    epoch_samples: int | None,
+) -> Cost:  # fmt: skip
+    """Energy and money per million tokens (padding included) and per epoch."""
+    hours = step_ns / 3.6e12
+    per_million = 1e6 / tokens if tokens else None
+    per_epoch = epoch_samples / samples if epoch_samples and samples else None
+    kwh = None if power_w is None else power_w / 1e3 * hours
+    usd = None if price is None else price.usd_per_hour * hours
+
+    def times(amount: float | None, count: float | None) -> float | None:
+        return None if amount is None or count is None else amount * count
+
+    return Cost(
+        power_w=power_w,
+        kwh_per_million_tokens=times(kwh, per_million),
+        kwh_per_epoch=times(kwh, per_epoch),
+        price=price,
+        usd_per_million_tokens=times(usd, per_million),
+        usd_per_epoch=times(usd, per_epoch),
+    )
+
+
+def price_of(gpu: Gpu, own: dict[str, float]) -> Price | None:
+    """A user's price, by the GPU's name, else the lowest that was listed on the latest date; None if none was."""
+    if gpu.name in own:
+        return Price(own[gpu.name], "", "given")
+    found = [row for row in _listed() if gpu.name == row[0] or gpu.name.startswith(f"{row[0]} ")]
+    if not found:
+        return None
+    latest = max(date for _, _, date, _ in found)
+    return min(
+        (Price(usd, date, source) for _, usd, date, source in found if date == latest), key=lambda p: p.usd_per_hour
+    )
+
+
+@lru_cache(maxsize=1)
+def _listed() -> tuple[tuple[str, float, str, str], ...]:
+    """(GPU, $ per hour, date, source) of the prices that come with the package, those of doubtful kinds left out."""
+    text = (files("gpuprof") / "data" / "prices.csv").read_text(encoding="utf-8")
+    return tuple(
+        (row["gpu"], float(row["usd_per_hour"]), row["date"], f"{row['provider']}, {row['source']}")
+        for row in csv.DictReader(io.StringIO(text))
+        if row["kind"].startswith(_USABLE_KINDS)
+    )

@@ -1,0 +1,127 @@
+"""A deeper model of the same layers, and layers of more experts: a part of a step as often as the model has it.
+
+A recording of a few layers stands for the whole model where all layers are alike. What a layer does, on the host and
+on the GPU, is done by each; so its time, and the lags between its pieces, are stretched by how many more there are.
+What is done once a step (embeddings, the head, the loss) stays; the optimizer goes with the parameters that it steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.timeline.frames import FrameIndex, module_class
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64
+
+_MODULE = "nn.Module: "
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Which nodes of a graph are a layer's."""
+
+    nodes: Mask
+    count: int
+    """Layers in the recording."""
+
+
+def find_layers(graph: Graph, count: int | None) -> Layers | None:
+    """The layers that one pass goes through one after another; None where no range or frame tells them.
+
+    count: how many the model is known to have; else they are counted. The layer is the class of module in whose
+    outermost ranges most time passes, of those that come again in a step. Work between the first and the last piece of
+    a pass that is known to be a layer's is one's too: autograd's bookkeeping, kernels whose forward op is not known.
+    """
+    timeline = graph.timeline
+    trace, ops = timeline.trace, timeline.trace.ops
+    ranges = (ops.kind == ANNOTATION) & trace.rows_named(ops.name, lambda text: text.startswith(_MODULE))
+    rows = np.flatnonzero(ranges)
+    if not len(rows):
+        return None
+    above = climb(timeline.nesting.parent[rows], timeline.nesting.parent, lambda r, _: ~ranges[r])
+    low, high = timeline.window
+    outer = rows[(above < 0) & (ops.start_ns[rows] >= low) & (ops.start_ns[rows] < high)]
+    classes = np.array([module_class(trace.strings[name]) for name in ops.name[outer].tolist()])
+    if not len(classes):
+        return None
+    names, which, often = np.unique(classes, return_inverse=True, return_counts=True)
+    took = np.bincount(which, weights=(ops.end_ns - ops.start_ns)[outer])
+    took[often < 2 * graph.steps] = 0
+    if not took.any():
+        return None
+    layer = str(names[took.argmax()])
+    ahead = timeline.host.op[outer] == FORWARD
+    found = round(np.count_nonzero(ahead & (classes == layer)) / graph.steps)
+    if not (count or found):
+        return None
+    named = trace.rows_named(ops.name, lambda text: text.startswith(_MODULE) and module_class(text) == layer)
+    known = _known(graph, named & ranges)
+    return Layers(_filled(graph, known), count or found)
+
+
+def _known(graph: Graph, layer: Mask) -> Mask:
+    """Nodes in a range of a layer, or whose forward op is in one."""
+    timeline = graph.timeline
+    trace = timeline.trace
+    thread = graph.lane.astype(np.int32)
+    moment = np.round(graph.recorded_start_ns).astype(np.int64) + timeline.window[0]
+    launched = np.flatnonzero(graph.on_gpu)
+    thread[launched] = timeline.links.thread[graph.gpu_row[launched]]
+    moment[launched] = timeline.links.begun_ns[graph.gpu_row[launched]]
+    _, module = FrameIndex(trace, timeline.nesting).module_rows(thread, moment, graph.scope)
+    found = climb(module, timeline.nesting.parent, lambda rows, _: ~layer[rows])
+    return found >= 0
+
+
+def _filled(graph: Graph, known: Mask) -> Mask:
+    """Also what lies between two pieces of a layer in the same pass."""
+    timeline = graph.timeline
+    moment = np.round(graph.recorded_start_ns)
+    launched = np.flatnonzero(graph.on_gpu)
+    begun = timeline.links.begun_ns[graph.gpu_row[launched]]
+    moment[launched] = np.where(begun == ABSENT, moment[launched], begun - timeline.window[0])
+    moving = np.flatnonzero(np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE)) & (graph.duration_ns > 0))
+    moving = moving[np.argsort(moment[moving], kind="stable")]
+    ahead = (graph.phase[moving] == FORWARD).astype(np.int64)
+    number = np.cumsum(np.diff(ahead, prepend=ahead[:1]) != 0)
+    result = known.copy()
+    result[moving] |= _between(number, known[moving])
+    return result
+
+
+def _between(number: I64, known: Mask) -> Mask:
+    """Rows from the first known one to the last of those that share a number; numbers ascend."""
+    at = np.arange(len(known))
+    count = int(number[-1]) + 1 if len(number) else 0
+    first, last = np.full(count, len(known)), np.full(count, -1)
+    np.minimum.at(first, number[known], at[known])
+    np.maximum.at(last, number[known], at[known])
+    return (at >= first[number]) & (at <= last[number])
+
+
+def times(
+    graph: Graph, layers: Layers | None, deeper: float, experts: Mask | None, wider: float, adapters: float
+) -> F64:
+    """Per node how many times as often the larger model does it.
+
+    deeper: its layers over the recorded ones. experts: nodes of loops over experts, of which it has `wider` times as
+    many. adapters: its trained parameters over the recorded ones.
+    """
+    factor = np.ones(len(graph))
+    if layers is not None:
+        factor[layers.nodes] = deeper
+    if experts is not None:
+        factor[experts] *= wider
+    factor[graph.phase == OPTIMIZER] = adapters
+    return factor
+
+
+def stretched(graph: Graph, factor: F64) -> Graph:
+    """The graph with each node, and the lag between two of them, so many times as long."""
+    edges = graph.edges
+    lag = edges.lag_ns * np.minimum(factor[edges.source], factor[edges.targets()])
+    return replace(graph, duration_ns=graph.duration_ns * factor, edges=replace(edges, lag_ns=lag))

@@ -1,0 +1,138 @@
+"""Why one GPU beats another, in the order in which reasons are weighed: the host's floor, what batch fits, the host's
+speed, arithmetic, bandwidth.
+
+The ratio of what the two get done is parted into factors by making the slower one like the other, one thing after
+another, and replaying the step each time; so they multiply to the whole.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+from gpuprof.costs.hardware import find
+from gpuprof.projection.elsewhere import Elsewhere
+from gpuprof.projection.model import Explanation, Interval, OnGpu, Reason
+from gpuprof.projection.sustained import reach_of
+
+SAME = 0.03
+"""Two that differ by less are told to be the same."""
+FLOOR = 0.5
+"""Of a step; a host's floor above it holds back either GPU."""
+
+
+def explain(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Explanation:
+    """Why `first` gets more, or less, done than `second`."""
+    gpus = [find(one.gpu, None, None) for one in (first, second)]
+    a, b = (reach_of(gpu) for gpu in gpus if gpu is not None)
+
+    def done(there, share: float) -> float:
+        return share / elsewhere.step_ns(there, share)
+
+    mixed = replace(b, flops={name: (a.rate(name) or rate) for name, rate in b.flops.items()} | dict(a.flops))
+    wide = replace(mixed, memory_bytes_per_s=a.memory_bytes_per_s)
+    steps = [done(b, second.batch_share), done(b, first.batch_share), done(mixed, first.batch_share),
+             done(wide, first.batch_share), done(a, first.batch_share)]  # fmt: skip
+    capacity, compute, bandwidth, rest = (later / before for before, later in itertools.pairwise(steps))
+    whole = steps[-1] / steps[0]
+    reasons = (
+        _floor(first, second),
+        _capacity(first, second, capacity),
+        _host(elsewhere, first, second),
+        Reason("compute", compute, _compute_text(first, second, compute)),
+        Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth)),
+        Reason("rest", rest, "multiprocessors, the link to the host, and what is left" + _by(rest)),
+    )
+    # What both have in common, such as the recording's noise, leaves their ratio as it is; the GPUs' own part does not.
+    sides = [_away(one) for one in (first, second)]
+    away = math.hypot(sides[0], sides[1]) if whole else 0.0
+    factor = Interval(whole * math.exp(-away), whole, whole * math.exp(away))
+    return Explanation(first.gpu, second.gpu, factor, _summary(first, second, whole, reasons), reasons)
+
+
+def _away(one: OnGpu) -> float:
+    return math.log(one.step_ns.high / one.step_ns.low) / 2 if one.step_ns.low > 0 else 0.0
+
+
+def _time(ns: float) -> str:
+    return f"{ns / 1e9:,.1f} s" if ns >= 1e9 else f"{ns / 1e6:,.0f} ms"
+
+
+def _by(factor: float) -> str:
+    return ": no difference" if abs(math.log(factor)) < SAME else f": {factor:.2f}×"
+
+
+def _floor(first: OnGpu, second: OnGpu) -> Reason:
+    shares = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
+    text = (
+        f"with a GPU that took no time the step would still take {_time(first.host_floor_ns)}: "
+        f"{100 * shares[0]:.0f} % of the step on {first.gpu}, {100 * shares[1]:.0f} % on {second.gpu}"
+    )
+    if min(shares) > FLOOR:
+        text += "; whichever GPU it is, the host takes most of the step"
+    elif max(shares) < FLOOR / 2:
+        text += "; the host hardly counts"
+    return Reason("host_floor", None, text)
+
+
+def _capacity(first: OnGpu, second: OnGpu, factor: float) -> Reason:
+    if first.batch_share == second.batch_share:
+        known = first.memory is not None and second.memory is not None
+        text = "both take the same batch" if known else "what fits is not known; both are taken to hold the same batch"
+        return Reason("capacity", factor, text)
+    more, less = (first, second) if first.batch_share > second.batch_share else (second, first)
+    size = f"{more.batch:,.0f} samples" if more.batch else f"{more.batch_share / less.batch_share:g} times the batch"
+    only = f", {less.gpu} only {less.batch:,.0f}" if less.batch else ""
+    floor = less.host_floor_ns / less.step_ns.expected
+    why = (
+        "; a step with fewer costs the host the same, so its fixed cost falls on fewer samples"
+        if floor > FLOOR / 2
+        else ""
+    )
+    return Reason("capacity", factor, f"{more.gpu} holds {size}{only}{why}{_by(factor)}")
+
+
+def _host(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Reason:
+    ratios = [
+        (a.host_factor, first.batch_share / a.step_ns / (second.batch_share / b.step_ns))
+        for a, b in zip(first.host_steps, second.host_steps, strict=True)
+    ]
+    told = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)
+    same = f"both are taken to have the same host ({elsewhere.host_factor:.3g} × the recorded one's time)"
+    text = f"{same}; with another the whole would be {told}"
+    return Reason("host_speed", 1.0, text)
+
+
+def _compute_text(first: OnGpu, second: OnGpu, factor: float) -> str:
+    a, b = first.rates.half_flops / 1e12, second.rates.half_flops / 1e12
+    how = {"power": " (by its power limit)"}
+    return (
+        f"sustained half-precision products {a:,.0f}{how.get(first.rates.half_source, '')} against "
+        f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×; on the step{_by(factor)}"
+    )
+
+
+def _bandwidth_text(first: OnGpu, second: OnGpu, factor: float) -> str:
+    a, b = first.rates.memory_bytes_per_s / 1e9, second.rates.memory_bytes_per_s / 1e9
+    return f"memory {a:,.0f} against {b:,.0f} GB/s, {a / b:.2f}×; on the step{_by(factor)}"
+
+
+def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, ...]) -> str:
+    by = {reason.id: reason.factor or 1.0 for reason in reasons}
+    floors = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
+    if abs(math.log(whole)) < 2 * SAME:
+        why = (
+            "the host takes most of the step on either" if min(floors) > FLOOR else "what one gains the other does too"
+        )
+        return f"{first.gpu} and {second.gpu} get the same done: {why}."
+    better, worse = (first.gpu, second.gpu) if whole > 1 else (second.gpu, first.gpu)
+    factors = {name: factor if whole > 1 else 1 / factor for name, factor in by.items()}
+    words = {
+        "capacity": "it holds the larger batch", "compute": "its arithmetic is faster",
+        "bandwidth": "its memory is faster", "rest": "its multiprocessors and link",
+    }  # fmt: skip
+    order = sorted((name for name in words if factors[name] > 1 + SAME), key=lambda name: -factors[name])
+    told = ", then ".join(f"{words[name]} ({factors[name]:.2f}×)" for name in order) or "many small differences"
+    held = " The host holds both back." if min(floors) > FLOOR else ""
+    return f"{better} gets {max(whole, 1 / whole):.2f}× as much done as {worse}: {told}.{held}"

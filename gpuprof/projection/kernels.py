@@ -1,0 +1,112 @@
+"""Kernels on another GPU: each keeps how near it came to its roof, and the roof moves.
+
+A kernel's time is its latency, which stays, and the rest, which goes with its roof: the longer of its arithmetic and
+its traffic at what the GPU sustains. On another GPU another of the two may be the longer one. A kernel of too few
+blocks to fill the chip is also faster only as far as one multiprocessor is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.costs.roofline import Roofline
+from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
+from gpuprof.projection.batch import Grown
+from gpuprof.projection.sustained import Reach
+from gpuprof.replay.graph import F64, Graph
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import U8
+
+FEW_BLOCKS = 0.5
+"""Of the multiprocessors. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many multiprocessors
+work on it; larger ones are cut anew for another chip (persistent kernels have a block for each)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """Per GPU event of the trace how many times as long it takes there, and what limits it then."""
+
+    factor: F64
+    low: F64
+    high: F64
+    """The same where what is not known of a kernel turns out well, or badly."""
+    bound: U8
+
+
+def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: Reach, work: Grown) -> Scaled:
+    """Every kernel's and copy's time there over its time here; exactly 1 where both are one GPU.
+
+    work: what the batch that is asked for makes of each here.
+    """
+    gpu = timeline.trace.gpu
+    ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64) * work.growth, 1.0)
+    by_compute, by_memory = _compute_ratio(roofline, here, there), _memory_ratio(roofline, here, there)
+    known = roofline.split.bound != NO_BOUND
+    before = np.where(known, np.maximum(work.compute_ns, work.memory_ns), 0.0)
+    compute_there, memory_there = work.compute_ns * by_compute, work.memory_ns * by_memory
+    after = np.where(known, np.maximum(compute_there, memory_there), 0.0)
+    ratio = np.divide(after, before, out=np.ones(len(ns)), where=before > 0)
+    ratio *= _fill_ratio(timeline, here, there)
+    latency = np.minimum(roofline.split.latency_ns, ns)
+    factor = (latency + (ns - latency) * ratio) / ns
+    usual = _usual(timeline, factor, ns, known)
+    best = np.minimum(np.minimum(by_compute, by_memory), 1.0)
+    worst = np.maximum(np.maximum(by_compute, by_memory), 1.0)
+    usual = np.where(np.isnan(usual), np.sqrt(by_compute * by_memory), usual)
+    bound = np.where(compute_there >= memory_there, COMPUTE, MEMORY).astype(np.uint8)
+    bound[latency > after] = LATENCY
+    bound[~known] = NO_BOUND
+    return Scaled(
+        np.where(known, factor, usual), np.where(known, factor, np.minimum(best, usual)),
+        np.where(known, factor, np.maximum(worst, usual)), bound,
+    )  # fmt: skip
+
+
+def on_graph(graph: Graph, factor: F64) -> Graph:
+    """The graph with each GPU event so many times as long."""
+    return graph.with_durations(graph.duration_ns * np.where(graph.on_gpu, np.append(factor, 1.0)[graph.gpu_row], 1.0))
+
+
+def _compute_ratio(roofline: Roofline, here: Reach, there: Reach) -> F64:
+    """Per event the time of its arithmetic there over here, by its format; half precision where it has none."""
+    half = here.half_flops / there.half_flops if there.half_flops else 1.0
+    table = np.full(256, half)
+    for code, name in enumerate(DTYPES):
+        ours, theirs = here.rate(name), there.rate(name)
+        if ours and theirs:
+            table[code] = ours / theirs
+    table[UNKNOWN] = half
+    return table[roofline.work.dtype]
+
+
+def _memory_ratio(roofline: Roofline, here: Reach, there: Reach) -> F64:
+    link = 1.0
+    if here.link_bytes_per_s and there.link_bytes_per_s:
+        link = here.link_bytes_per_s / there.link_bytes_per_s
+    return np.where(roofline.work.over_link, link, here.memory_bytes_per_s / there.memory_bytes_per_s)
+
+
+def _fill_ratio(timeline: Timeline, here: Reach, there: Reach) -> F64:
+    """What a kernel of few blocks loses, or gains, because chips are parted into multiprocessors differently."""
+    gpu = timeline.trace.gpu
+    ours, theirs = here.gpu.multiprocessors, there.gpu.multiprocessors
+    if not ours or not theirs:
+        return np.ones(len(gpu))
+    blocks = np.ones(len(gpu))
+    for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z):
+        blocks *= np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
+    few = (gpu.grid_x > 0) & (blocks < FEW_BLOCKS * ours)
+    # Of each chip `blocks` multiprocessors work, so the rates that count are those of so many.
+    return np.where(few, np.minimum(blocks / ours, 1.0) / np.minimum(blocks / theirs, 1.0), 1.0)
+
+
+def _usual(timeline: Timeline, factor: F64, ns: F64, known: np.ndarray) -> F64:
+    """Per event the mean factor of the kernels of its category whose work is known, by time; NaN where there are
+    none."""
+    category = timeline.category
+    weight = np.bincount(category[known], weights=ns[known], minlength=256)
+    total = np.bincount(category[known], weights=(factor * ns)[known], minlength=256)
+    return np.divide(total, weight, out=np.full(256, np.nan), where=weight > 0)[category]

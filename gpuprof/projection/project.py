@@ -1,0 +1,229 @@
+"""Puts a projection together: for each GPU the step, what binds, what fits, what it costs, and how sure all that is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from gpuprof.costs.hardware import Gpu
+from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
+from gpuprof.projection import assumptions
+from gpuprof.projection.cost import cost, mean_power_w, price_of
+from gpuprof.projection.elsewhere import LIKELIEST, Elsewhere, combined
+from gpuprof.projection.explain import explain
+from gpuprof.projection.host import RANGE
+from gpuprof.projection.memory import fit, share_that_fits
+from gpuprof.projection.model import (
+    Asked,
+    Bound,
+    Explanation,
+    HostStep,
+    Interval,
+    MemoryFit,
+    OnGpu,
+    Projection,
+    Recorded,
+    Work,
+)
+from gpuprof.projection.ranks import scaling
+from gpuprof.projection.subject import Question, Subject
+from gpuprof.projection.summary import summarize
+from gpuprof.projection.sustained import Reach, reach_of
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.overhead import ROUNDS
+from gpuprof.replay.sensitivity import Sensitivities, sensitivities
+from gpuprof.replay.simulate import simulate
+
+KEPT, KEPT_NEAR = 1.15, 1.05
+"""Kernels keep how near they come to their roof within this between architectures, and within one."""
+HOSTS = 1.10
+"""Another machine's host differs by this much from what its factor says."""
+NOISE = 1.04
+"""One program's step differs by this much between processes."""
+GROWS = (0.93, 1.03)
+"""Exponent of a kernel's growth with the batch at best and at worst (findings/larger_batch)."""
+REPEATS = 1.05
+"""Layers that were not recorded take this much less or more than those that were."""
+TIED, NOTHING = 0.05, 0.1
+"""As for the verdict of a diagnosis: a difference that is none, and sensitivities that are none."""
+
+
+def project(subject: Subject, question: Question) -> Projection:
+    """The recorded step on every GPU that is asked for; the one that gets most done comes first."""
+    elsewhere = Elsewhere(subject, question)
+    found = [on_gpu(elsewhere, gpu) for gpu in question.gpus]
+    found.sort(key=lambda one: -one.speedup.expected)
+    return Projection(
+        summary=summarize(found),
+        recorded=_recorded(elsewhere),
+        asked=_asked(elsewhere),
+        gpus=tuple(found),
+        explanation=_explanation(elsewhere, found),
+        assumptions=assumptions.of_all(elsewhere),
+    )
+
+
+def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
+    """The step on one GPU, with as much of the batch as fits."""
+    subject, question = elsewhere.subject, elsewhere.question
+    there = reach_of(gpu)
+    memory = _memory(elsewhere, gpu)
+    share = batch_share(elsewhere, memory)
+    graph = elsewhere.graph(there, share)
+    step = interval(elsewhere, there, share)
+    samples, tokens = elsewhere.work(share)
+    busy = elsewhere.busy_ns(graph, there, share)
+    bound, told = _bound(elsewhere, graph, there, share)
+    price = price_of(gpu, question.prices)
+    power = mean_power_w(gpu, step.expected, busy)
+    recorded = subject.step_ns.expected
+    work = elsewhere.factor(share) / elsewhere.longer if samples is not None else elsewhere.factor(share)
+    hosts = tuple(
+        HostStep(factor, elsewhere.step_ns(there, share, replace(LIKELIEST, host=factor / elsewhere.host_factor)))
+        for factor in RANGE
+    )
+    backward = subject.backward_ns * step.expected / recorded
+    gradients = (
+        (subject.trained_bytes or 0.0) * elsewhere.deeper * (1 + subject.expert_adapters * (elsewhere.wider - 1))
+    )
+    per_hour = 3.6e12 / step.expected
+    return OnGpu(
+        gpu=gpu.name,
+        architecture=gpu.architecture,
+        confidence=gpu.confidence,
+        rates=there.rates,
+        batch=_batch(elsewhere, share),
+        batch_share=share,
+        work=Work(samples, tokens),
+        step_ns=step,
+        speedup=Interval(*(work * recorded / ns for ns in (step.high, step.expected, step.low))),
+        busy_ns=sum(busy.values()),
+        host_floor_ns=simulate(graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), ROUNDS).step_ns,
+        bound=bound,
+        sensitivities=told,
+        samples_per_hour=None if samples is None else samples * per_hour,
+        tokens_per_hour=None if tokens is None else tokens * per_hour,
+        host_steps=hosts,
+        memory=memory,
+        cost=cost(power, step.expected, samples, tokens, price, question.epoch_samples),
+        scaling=tuple(scaling(gpu, n, step.expected, backward, gradients) for n in question.ranks)
+        if subject.trained_bytes
+        else (),
+        assumptions=assumptions.of_gpu(elsewhere, there, memory, share),
+    )
+
+
+def batch_share(elsewhere: Elsewhere, memory: MemoryFit | None) -> float:
+    """As large a half, quarter … of the batch as fits; all of it where that is not known, or nothing fits."""
+    if memory is None or elsewhere.question.whole_batch:
+        return 1.0
+    return share_that_fits(memory, _batch(elsewhere, 1.0)) or 1.0
+
+
+def interval(elsewhere: Elsewhere, there: Reach, share: float) -> Interval:
+    """The step with its 80 % interval. Of each thing that is not sure both ends are replayed, the others as likely."""
+    question, subject = elsewhere.question, elsewhere.subject
+    expected = elsewhere.step_ns(there, share)
+
+    def at(**changed: object) -> float:
+        return elsewhere.step_ns(there, share, replace(LIKELIEST, **changed))  # type: ignore[arg-type]
+
+    ends = [at(graph="quicker"), at(graph="slower")]
+    same = there.gpu == subject.gpu
+    if not same:
+        ends += [at(kernels="low"), at(kernels="high")]
+        kept = KEPT_NEAR if there.gpu.architecture == subject.gpu.architecture else KEPT
+        ends += [at(device=1 / kept), at(device=kept), *_rate_ends(elsewhere, there, share)]
+    if not same or question.host_factor not in (None, 1.0):
+        ends += [at(host=1 / HOSTS), at(host=HOSTS)]
+    if elsewhere.factor(share) != 1:
+        ends += [at(grows=GROWS[0]), at(grows=GROWS[1])]
+    if elsewhere.deeper != 1 or elsewhere.wider != 1:
+        ends += [at(deeper=1 / REPEATS), at(deeper=REPEATS)]
+    low, high = combined(expected, ends, NOISE)
+    if same and question.host_factor in (None, 1.0) and elsewhere.factor(share) == 1:
+        # The recorded step itself, as the diagnosis has it.
+        told = subject.step_ns
+        low = min(low, expected * told.low / told.expected) if told.expected else low
+        high = max(high, expected * told.high / told.expected) if told.expected else high
+    return Interval(low, expected, high)
+
+
+def _rate_ends(elsewhere: Elsewhere, there: Reach, share: float) -> list[float]:
+    """The step where the GPU sustains more, or less, than it is taken to: arithmetic and memory apart."""
+    found = []
+    for sign in (1, -1):
+        by = math.exp(sign * math.log(there.half_spread))
+        found.append(replace(there, flops={name: rate * by for name, rate in there.flops.items()}))
+        by = math.exp(sign * math.log(there.memory_spread))
+        found.append(replace(there, memory_bytes_per_s=there.memory_bytes_per_s * by))
+    return [elsewhere.step_ns(one, share) for one in found]
+
+
+def _memory(elsewhere: Elsewhere, gpu: Gpu) -> MemoryFit | None:
+    use, tokens = elsewhere.usage(), elsewhere.subject.pass_tokens
+    if use is None or tokens is None:
+        return None
+    own = elsewhere.subject.memory_bytes if gpu == elsewhere.subject.gpu else None
+    return fit(gpu, use, tokens * elsewhere.factor(1.0), _batch(elsewhere, 1.0), own)
+
+
+def _batch(elsewhere: Elsewhere, share: float) -> float | None:
+    """Samples of a forward pass."""
+    samples = elsewhere.subject.pass_samples
+    return None if samples is None else samples * elsewhere.batch_factor * share
+
+
+def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tuple[Bound, dict[str, float]]:
+    """What would shorten the step there: read off as a diagnosis does it."""
+    gpu = graph.timeline.trace.gpu
+    whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
+    bound = elsewhere.scaled(there, share).bound
+    codes = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
+    found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()})
+    told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}
+    told = {name: value for name, value in told.items() if value is not None}
+    return _verdict(told), told
+
+
+def _verdict(told: dict[str, float]) -> Bound:
+    first, second, *_ = sorted(("host", "input", "transfer", "communication", "device"), key=lambda name: -told[name])
+    if told[first] < NOTHING or told[first] - told[second] < TIED:
+        return "balanced"
+    if first != "device":
+        return first  # type: ignore[return-value]
+    return max(("compute", "memory", "latency"), key=lambda name: told.get(name, 0.0))  # type: ignore[return-value]
+
+
+def _recorded(elsewhere: Elsewhere) -> Recorded:
+    s = elsewhere.subject
+    gpu = s.graph.on_gpu
+    return Recorded(
+        path=s.path,
+        gpu=s.gpu.name,
+        device_name=s.device_name,
+        step_ns=s.step_ns,
+        busy_ns=float(s.graph.duration_ns[gpu].sum()) / s.graph.steps,
+        work=Work(s.samples, s.tokens),
+        layers=s.layers.count if s.layers else None,
+        experts=s.experts,
+        unmodelled_share=s.roofline.unmodelled_share,
+    )
+
+
+def _asked(elsewhere: Elsewhere) -> Asked:
+    q = elsewhere.question
+    return Asked(
+        batch=q.batch, sample_tokens=q.sample_tokens, host_factor=elsewhere.host_factor, host_source=q.host_source,
+        layers=q.layers, experts=q.experts, ranks=q.ranks, epoch_samples=q.epoch_samples,
+    )  # fmt: skip
+
+
+def _explanation(elsewhere: Elsewhere, found: list[OnGpu]) -> Explanation | None:
+    if elsewhere.question.explain is None:
+        return None
+    known = {one.gpu: one for one in found}
+    first, second = (known.get(gpu.name) or on_gpu(elsewhere, gpu) for gpu in elsewhere.question.explain)
+    return explain(elsewhere, first, second)

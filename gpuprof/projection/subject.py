@@ -1,0 +1,92 @@
+"""What a recording brings to a projection, and what is asked of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuprof.costs.hardware import Gpu
+from gpuprof.costs.roofline import Roofline
+from gpuprof.projection.depth import Layers
+from gpuprof.projection.memory import Told
+from gpuprof.projection.model import Interval
+from gpuprof.replay.graph import Graph, Mask
+from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One recording, the profiler's cost taken out."""
+
+    path: str
+    gpu: Gpu
+    device_name: str | None
+    memory_bytes: int | None
+    """Of the recorded GPU, as its driver reports it."""
+    graph: Graph
+    quicker: Graph
+    slower: Graph
+    """The graph at the ends of what the host's own time may be."""
+    step_ns: Interval
+    roofline: Roofline
+    samples: float | None
+    """Of a step."""
+    tokens: float | None
+    """Of a step, padding included."""
+    micro_steps: float = 1.0
+    layers: Layers | None = None
+    expert_nodes: Mask | None = None
+    """Loops over experts."""
+    experts: int | None = None
+    experts_active: int | None = None
+    expert_adapters: float = 0.0
+    """Of the trained parameters those on experts, as a share."""
+    memory: Told | None = None
+    trained_bytes: float | None = None
+    """Of the gradients that ranks exchange."""
+    notes: tuple[str, ...] = ()
+    """What about the recording makes its projection less sure."""
+
+    @property
+    def pass_tokens(self) -> float | None:
+        """Tokens of one forward pass."""
+        return None if self.tokens is None else self.tokens / self.micro_steps
+
+    @property
+    def pass_samples(self) -> float | None:
+        return None if self.samples is None else self.samples / self.micro_steps
+
+    @property
+    def backward_ns(self) -> float:
+        """Time of one step's backward passes and recomputation, from the first to the last of their GPU work."""
+        graph = self.graph
+        chosen = graph.on_gpu & np.isin(graph.phase, (BACKWARD, RECOMPUTE))
+        total = 0.0
+        for step in range(graph.steps):
+            mine = chosen & (graph.step == step)
+            if mine.any():
+                total += float(graph.recorded_end_ns[mine].max() - graph.recorded_start_ns[mine].min())
+        recorded = float(graph.recorded_end_ns.max() - graph.recorded_start_ns.min()) / graph.steps
+        return total / graph.steps / recorded * self.step_ns.expected if recorded > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked; None leaves it as recorded."""
+
+    gpus: tuple[Gpu, ...]
+    batch: int | None = None
+    """Samples of a forward pass."""
+    sample_tokens: float | None = None
+    """Mean tokens of a sample, padding included."""
+    host_factor: float | None = None
+    host_source: str = "assumed"
+    layers: int | None = None
+    experts: int | None = None
+    ranks: tuple[int, ...] = ()
+    prices: dict[str, float] = field(default_factory=dict)
+    epoch_samples: int | None = None
+    explain: tuple[Gpu, Gpu] | None = None
+    whole_batch: bool = False
+    """Take the batch as asked for, even where it does not fit."""

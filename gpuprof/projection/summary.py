@@ -1,0 +1,35 @@
+"""A projection in a sentence or two."""
+
+from __future__ import annotations
+
+from gpuprof.projection.model import OnGpu
+
+TIED = 1.05
+"""GPUs that differ by less get the same done."""
+
+
+def summarize(gpus: list[OnGpu]) -> str:
+    """What somebody who reads one line wants to know; `gpus`: best first."""
+    if not gpus:
+        return ""
+    best, worst = gpus[0], gpus[-1]
+    held = [one for one in gpus if one.bound == "host"]
+    if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED * worst.speedup.expected:
+        return "The host binds on every one of them: a faster GPU would not make this step shorter."
+    text = f"{best.gpu} gets most done: {best.speedup.expected:.2f}× the recorded work per time, bound by {_by(best)}."
+    if best.bound == "host":
+        text += " A faster host would help there, a faster GPU would not."
+    priced = [one for one in gpus if one.cost.usd_per_million_tokens is not None]
+    if len(priced) > 1:
+        cheapest = min(priced, key=lambda one: one.cost.usd_per_million_tokens or 0.0)
+        text += f" Cheapest per token: {cheapest.gpu}."
+    none = [one.gpu for one in gpus if one.batch_share < 1]
+    if none:
+        text += f" The batch does not fit on {', '.join(none)}."
+    return text
+
+
+def _by(one: OnGpu) -> str:
+    return {"host": "the host", "memory": "memory bandwidth", "balanced": "nothing in particular"}.get(
+        one.bound, one.bound
+    )
