@@ -65,8 +65,10 @@ DIFFUSE = 0.3
 """The part of the cost that is not paid where events are recorded but by all of the host's work with torch: what the
 profiler writes takes the caches from it. Without it too much is taken from where events are densest, loops of short
 ops, and what is left without such a loop is 17 to 27 % too long in three programs of benchmarks/accuracy.py; from 0.5
-on other predictions suffer more than these gain. Batches fetched in plain Python take as long while others record
-(70 and 63 ms of a step on an H200's host), and have no part in it."""
+on other predictions suffer more than these gain."""
+REFILL_NS = 50_000.0
+"""After so long in one piece the host has its caches back: a batch fetched in plain Python took 70 ms unrecorded and
+63 ms in recorded steps, and a sleep is as long as ever. 50 µs are some 2 MB from memory, what a core's caches hold."""
 LEAST = 0.1
 """Share of a piece's recorded time that is left at least."""
 MOST = SPREAD
@@ -187,17 +189,16 @@ def without(graph: Graph, cost_ns: F64) -> Graph:
     """The graph with the sum of `cost_ns` taken out of the host's work.
 
     Most of it where it is recorded, and what a node cannot give, the next of its lane does; the DIFFUSE part out of
-    all of the host's work alike.
+    all of the host's work, in proportion to its time, of which in one piece REFILL_NS count at most.
     """
     lanes = int(graph.lane.max(initial=0)) + 1
     whole, placed = (
         _reduce(graph.duration_ns, part * cost_ns, graph.lane, lanes, LEAST) for part in (1.0, 1.0 - DIFFUSE)
     )
-    alike = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST)
-    left, found = float(whole[graph.lane >= 0].sum()), float(placed[graph.lane >= 0].sum())
-    own = float(placed[alike].sum())
-    factor = 1.0 - (found - left) / own if own else 1.0
-    return graph.with_durations(np.where(alike, np.maximum(placed * factor, LEAST * graph.duration_ns), placed))
+    host = (graph.lane >= 0) & ~graph.waits
+    cold = np.where(host, np.minimum(placed, REFILL_NS), 0.0)
+    diffuse = float((placed - whole).sum()) / max(float(cold.sum()), 1.0)
+    return graph.with_durations(np.maximum(placed - diffuse * cold, np.where(host, LEAST * graph.duration_ns, placed)))
 
 
 @numba.njit(cache=True)
