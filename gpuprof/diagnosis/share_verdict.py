@@ -124,7 +124,7 @@ def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None
     of the process work one after the other.
     """
     step = shares.step_ns
-    text = f"The GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
+    text = f"The {'busiest ' if turns else ''}GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
     if shares.communication_ns > 0.05 * step:
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:
@@ -138,7 +138,6 @@ def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None
             return f"{text} It moves data more than it computes."
         return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
     if turns:
-        text = text.replace("The GPU", "The busiest GPU", 1)
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
     pieces = round(kernels.launches_per_step)

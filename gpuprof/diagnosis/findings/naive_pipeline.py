@@ -10,12 +10,11 @@ import numpy as np
 from gpuprof.costs import hardware
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.larger_batch import MEMORY_SHARE
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.turns import take_turns
 
-MEMORY_SHARE = 0.9
-"""Of a GPU's memory what an allocator can give out before it begins to search for room."""
 UNEVEN = 1.25
 """One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known:
 measured 20.3 GiB where the first of two peaked at 8.2."""
@@ -38,8 +37,8 @@ at once: a pipeline that cuts its batch in only two has 1.33.
 """,
     gain="""
 A process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and as many
-times the work as there are GPUs. The exchange of gradients (four bytes per trainable parameter over the GPUs' link) is
-the interval's upper end. Where the peaks of all GPUs together do not fit into one, the model has to be sharded (FSDP),
+times the work as there are GPUs. The exchange of gradients (four bytes per trainable parameter over the GPUs' link)
+widens the interval. Where the peaks of all GPUs together do not fit into one, the model has to be sharded (FSDP),
 whose gathering of weights widens the interval by 15 %.
 """,
     wrong="""
