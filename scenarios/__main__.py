@@ -2,7 +2,7 @@
 
     python -m scenarios list
     python -m scenarios run NAME [--fix [WHICH]] [--trace] [--steps N]
-    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record]]
+    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]]]
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
 `measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`.
@@ -36,7 +36,15 @@ def main() -> int:
     timing.add_argument("names", nargs="*")
     timing.add_argument("--rounds", type=int, default=5)
     timing.add_argument("--out", type=Path, metavar="DIR", help="write DIR/NAME.json in place of NAME/truth.json")
-    timing.add_argument("--record", action="store_true", help="with --out: also record each, into DIR/NAME")
+    timing.add_argument(
+        "--record",
+        metavar="VARIANTS",
+        type=int,
+        nargs="?",
+        const=1,
+        default=0,
+        help="with --out: also record each as it is, into DIR/NAME, or that many variants of it, into DIR/NAME.FIX",
+    )
     args = parser.parse_args()
     if args.command == "measure" and args.rounds < 1:
         timing.error("--rounds: one at least")

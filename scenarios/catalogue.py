@@ -67,6 +67,12 @@ class Scenario:
         path = self.folder / "recording"
         return path if path.exists() else None
 
+    @property
+    def fixed(self) -> Path | None:
+        """Likewise of it with the first fix; None where it was not recorded, too."""
+        path = self.folder / "fixed"
+        return path if path.exists() else None
+
     def measured_ms(self, fix: str = "") -> tuple[float, float] | None:
         """What a step took of the processes that were timed: an interval with four fifths of their values in it.
 

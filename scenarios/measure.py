@@ -106,18 +106,18 @@ class Recorder(Timed):
 
     @property
     def name(self) -> str:
-        return f"{self.told.name}.trace"
+        return self.log.stem
 
     @property
     def folder(self) -> Path:
-        return self.log.parent.parent / self.told.name
+        return self.log.parent.parent / self.name.removesuffix(".trace")
 
     @property
     def command(self) -> list[str]:
         python, *rest = launched(self.told)
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
         words += ["--stop"] if self.told.stops else []
-        return [*words, *rest, "-m", self.told.module]
+        return [*words, *rest, "-m", self.told.module, *(["--fix", self.fix] if self.fix else [])]
 
     def await_end_of_training(self) -> None:
         """After it gpuprof goes on, and reads what it recorded."""
@@ -161,11 +161,11 @@ class Gates:
                 visitor.sendall(b".")
 
 
-def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool = False) -> int:
+def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int = 0) -> int:
     """Times the scenarios, and writes what came of each. Returns 1 if a process of any failed.
 
-    `out`: the folder for NAME.json and the processes' output, and with `record` for NAME, a run of `gpuprof trace`;
-    None: truth.json beside the scenario's program.
+    `out`: the folder for NAME.json and the processes' output; None: truth.json beside the scenario's program.
+    `record`: of how many variants `gpuprof trace` makes a run in `out`: NAME, as it is, then NAME.FIX.
     """
     timed: dict[str, list[Timed]] = {told.name: [] for told in chosen}
     reading: list[Recorder] = []
@@ -177,13 +177,9 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool 
         gates = Gates(f"{folder}/gate")
         groups = [group for told in chosen for group in grouped(told, rounds, logs)]
         for wave in waves(groups):
-            recorders = {}
-            if record and out is not None:
-                whole = [
-                    group[0].told for group in wave if group[-1].number + 1 == rounds * len(group[0].told.variants())
-                ]
-                recorders = {told.name: Recorder(told, "", -1, logs / f"{told.name}.trace.log") for told in whole}
-            everyone = [*(process for group in wave for process in group), *recorders.values()]
+            last = [group[0].told for group in wave if group[-1].number + 1 == rounds * len(group[0].told.variants())]
+            recorders = {told.name: recorders_of(told, record, logs) for told in last}
+            everyone = [process for processes in (*wave, *recorders.values()) for process in processes]
             started += everyone
             for process in everyone:
                 process.start(gates.path)
@@ -196,14 +192,19 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: bool 
                     write(told, timed[told.name], out)
                     print(f"{time.strftime('%X')} {told.name}", flush=True)
                     print(*summary(told, timed[told.name]), sep="\n", flush=True)
-                    if told.name in recorders:
-                        recorder = recorders[told.name]
+                    for recorder in recorders[told.name]:
                         gates.open(recorder)
                         recorder.await_end_of_training()
                         reading.append(recorder)
         for recorder in reading:
             recorder.finish()
     return int(any(process.timing is None for processes in timed.values() for process in processes))
+
+
+def recorders_of(told: Scenario, count: int, logs: Path) -> list[Recorder]:
+    """One for each of the first `count` variants."""
+    names = {fix: f"{told.name}.{fix}" if fix else told.name for fix in told.variants()[:count]}
+    return [Recorder(told, fix, -1, logs / f"{name}.trace.log") for fix, name in names.items()]
 
 
 def grouped(told: Scenario, rounds: int, logs: Path) -> list[list[Timed]]:

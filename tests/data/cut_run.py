@@ -2,7 +2,7 @@
 
     python tests/data/cut_run.py RUN runs/NAME [--whole] [--all]
 
-Each rank's trace is cut to the recorded step of middle duration; --all keeps all steps, which a recording wants whose
+Each rank's trace is cut to the recorded step of middle duration, or of middle size where steps differ; --all keeps all steps, which a recording wants whose
 host runs ahead of its GPU: much of a step was launched before it. So that it is small, left out are the arrows from
 launch to kernel (correlation ids say the same), some args, and ops inside ops that launch nothing (the op around them
 covers their time); --whole leaves all that in. The rest of the folder is as it was recorded but for paths, the version
@@ -44,7 +44,7 @@ def main() -> None:
     args = parser.parse_args()
     args.target.mkdir(parents=True, exist_ok=True)
     ranks = [json.loads(path.read_text()) for path in sorted(args.run.glob("rank*.json"))]
-    kept = range(MOST) if args.all else None  # of all ranks the same
+    kept = range(MOST) if args.all else of_middle_size(args.run)  # of all ranks the same
     for rank in ranks:
         name = f"trace.rank{rank['rank']}.json.gz"
         kept, size = cut_trace(args.run / name, args.target / name, args.whole, kept)
@@ -83,10 +83,20 @@ def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
     (target / "telemetry.jsonl").write_text(text)
 
 
+def of_middle_size(run: Path) -> range | None:
+    """The recorded step of rank 0 whose tokens are the middle ones; None where all have as many, or it is not known."""
+    lines = [json.loads(line) for line in (run / "steps.jsonl").read_text().splitlines()]
+    tokens = [line["tokens"] for line in lines if line["rank"] == 0 and line["stage"] == "trace"]
+    if None in tokens or len(set(tokens)) < 2:
+        return None
+    middle = sorted(range(len(tokens)), key=lambda i: tokens[i])[len(tokens) // 2]
+    return range(middle, middle + 1)
+
+
 def cut_trace(source: Path, target: Path, whole: bool, kept: range | None) -> tuple[range, int]:
     """The recorded steps that were kept, counted from 0, and the size of their trace before it was compressed.
 
-    kept: which to keep; None for that of middle duration.
+    kept: which to keep; None: that of middle duration.
     """
     head, events, tail = read(source)
     steps = sorted(
