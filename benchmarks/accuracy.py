@@ -166,7 +166,7 @@ def run(case: Case) -> Result:
     diagnosis = gpuprof.diagnose(case.path) if case.run else diagnose(trace)
     found = []
     for fix in case.fixes:
-        same = [f for f in diagnosis.findings if f.id == fix.finding and abs(f.work / fix.work - 1) < SAME_WORK]
+        same = [f for f in diagnosis.findings if f.id == fix.finding and comparable(f, fix)]
         nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
         found.append((of_recorded(fix, case, diagnosis, nearest) if case.steps_differ else fix, nearest))
     return Result(
@@ -176,6 +176,12 @@ def run(case: Case) -> Result:
         start_error=float(np.median(starts)) / ((high - low) / graph.steps),
         fixes=found,
     )
+
+
+def comparable(found: Finding, fix: Fix) -> bool:
+    """Whether both speak of the same work of a step. Of rare steps a finding tells the mean step against the usual one:
+    what it calls more work is the gain itself."""
+    return found.id == "rare_steps" or abs(found.work / fix.work - 1) < SAME_WORK
 
 
 def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, found: Finding | None) -> Fix:

@@ -581,6 +581,7 @@ def test_rare_steps_among_those_that_a_run_timed(tmp_path):
     (proposal,) = rare_steps.find(case)
     assert proposal.work == pytest.approx((3 * 100 + 1000) / 400)
     assert "every 4 steps one takes 1,000 ms, the others 100 ms" in proposal.evidence[0].text
+    assert proposal.same_batch, "it stands with the fixes that leave the batch alone"
 
 
 def test_a_rare_step_that_saves(tmp_path):

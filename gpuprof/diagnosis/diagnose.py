@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.diagnosis.analyse import Analysis, analyse, bound_parts
+from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.gap_summary import gap_summary
@@ -24,6 +25,7 @@ from gpuprof.diagnosis.model import (
     Profiler,
     Quality,
     Replay,
+    Run,
     Source,
     Steps,
     Verdict,
@@ -35,6 +37,7 @@ from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative import representative
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
 from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, shares_of, with_step
 from gpuprof.diagnosis.stack import stack_of
@@ -146,7 +149,7 @@ def _with_gpu(
     roof = roofline(timeline)
     kernels = kernel_summary(timeline, top, roof)
     recorded = [average_step(device, steps.count) for device in found]
-    quality = _with(quality, _mismatch(steps, recorded, of_run=of_run))
+    quality = _with(quality, _mismatch(steps, recorded, _rare(common["run"]), of_run=of_run))
     replay, analysis = (Replay(None, False), None)
     part = representative(timeline)
     if quality.status != "unusable":
@@ -180,6 +183,10 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     said = summary(busiest, common["kernels"], roof and roof.bound_shares, take_turns(case.timeline))
+    rare = _rare(case.run)
+    if rare is not None:
+        took, mean = in_ms(rare.ns), in_ms(rare.mean_ns)
+        said += f" Every {rare.every} steps one takes {took}, so the average step takes {mean}."
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
     advice = fixes(case) if advise else Fixes((), None, ())
     if not whole and waits(busiest):
@@ -202,6 +209,10 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
         combined=advice.combined,
         _case=case,
     )
+
+
+def _rare(run: Run | None) -> RareStep | None:
+    return run.baseline.rare if run else None
 
 
 def _failed(finding: tuple[str, str]) -> Issue:
@@ -320,10 +331,10 @@ def _judged(issues: tuple[Issue, ...]) -> Quality:
     return Quality(status, worst_first(issues))
 
 
-def _mismatch(steps: Steps, recorded: list[Shares], of_run: bool) -> Issue | None:
-    """A measured step that cannot be the like of those that were recorded."""
+def _mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_run: bool) -> Issue | None:
+    """A measured step that cannot be the like of those that were recorded; one of these may be a rare one."""
     measured = steps.unprofiled_ns
-    if measured is None:
+    if measured is None or (rare and of_run):
         return None
     work = max(s.compute_ns + s.copy_ns for s in recorded)
     if measured < (1 - NOISE) * work:

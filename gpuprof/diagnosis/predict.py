@@ -58,7 +58,7 @@ def fixes(case: Case) -> Fixes:
                 raise
             failed.append((page.id, type(error).__name__))
     # What does the same work in less time stands before what changes the training's own numbers.
-    found.sort(key=lambda p: (p.proposal.work != 1.0 and not p.proposal.by_others, -p.speedup))
+    found.sort(key=lambda p: (p.proposal.work != 1.0 and not p.proposal.same_batch, -p.speedup))
     return Fixes(tuple(_finding(case, p) for p in found), _combined(case, found), tuple(failed))
 
 

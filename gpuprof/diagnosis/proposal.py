@@ -51,8 +51,8 @@ class Proposal:
     worst: Change | None = None
     work: float = 1.0
     """How many times the work of a step is done in it: 8 for eight times the batch."""
-    by_others: bool = False
-    """Whether other processes do that further work, while the batch of this one stays."""
+    same_batch: bool = False
+    """Whether that further work comes without a larger batch: other processes do it, or nothing interrupts it."""
     least_ns: float = 0.0
     """The step cannot be shorter, for a reason outside the graph (workers that prepare batches)."""
     spread: float = 1.0

@@ -32,8 +32,11 @@ from gpuprof.tracefile.model import ANNOTATION, I64, Trace
 from gpuprof.tracefile.ranks import rank_in_name
 
 SLOWER = 1.05
-"""A rank this much slower than the next one is a straggler: steps of one program differ by less (see
+"""A rank this much slower than the others, step by step, is a straggler: steps of one program differ by less (see
 `predict.WORTH`)."""
+MOSTLY_LAST, THROUGHOUT = 2 / 3, 3
+"""A straggler comes last to so much of the collectives that somebody waited in, or is slower in each of so many steps
+and more: of two ranks whose steps merely scatter each comes last to half, and is slower now and then."""
 MOST_KEPT = 300
 """Kinds of work kept per rank: their time covers practically all of a step."""
 
@@ -128,6 +131,8 @@ class _Own:
 
     step_ns: float
     pace_ns: float
+    paces_ns: F64
+    """The pace in each recorded step, whose median `pace_ns` is."""
     low: float
     high: float
     """The interval of a step as parts of it."""
@@ -229,9 +234,11 @@ def _own(one: _Seen, transfer_ns: F64, pace: float, read: Read, step: str | None
     graph = without(graph, recorded_events(graph).cost_ns(pace))
     found = sensitivities(graph)
     bound = bound_of(found, graph)
+    alone = simulate(without_waiting(graph), ROUNDS)
     return _Own(
         step_ns=simulate(graph, ROUNDS).step_ns,
-        pace_ns=simulate(without_waiting(graph), ROUNDS).step_ns,
+        pace_ns=alone.step_ns,
+        paces_ns=alone.each_ns,
         low=removal.low_ns / removal.step_ns,
         high=removal.high_ns / removal.step_ns,
         bound=bound,
@@ -326,7 +333,9 @@ def _together(
     if len(paced) > 1:
         next_pace = _pace(owns[paced[1]])
         # Slow on its own, and the one that is waited for: the two have to say the same.
-        if _pace(owns[paced[0]]) >= SLOWER * next_pace and 0 < late[paced[0]] == max(late):
+        slower = _slower([own for i in paced if (own := owns[i])])
+        mostly = late[paced[0]] >= MOSTLY_LAST or (len(slower) >= THROUGHOUT and slower.min() >= SLOWER)
+        if np.median(slower) >= SLOWER and 0 < late[paced[0]] == max(late) and mostly:
             slow = paced[0]
             others = [own.doings for i in paced[1:] if (own := owns[i]) is not None]
             excess = _excess(_doings_of(owns[slow]), others)
@@ -342,6 +351,16 @@ def _together(
         _summary(one, owns[i], matched, i, step, straggles if i == slow else None) for i, one in enumerate(seen)
     )
     return Gang(ranks, shown, slow, step, low, high, next_pace, excess, straggles, missing, tuple(notes))
+
+
+def _slower(owns: list[_Own]) -> F64:
+    """How many times as long the first rank takes as the slowest of the others, step by step: ranks go through a step
+    together, and steps of one rank differ by more than ranks do. Where not all hold the same steps, of the usual one.
+    """
+    first, *others = owns
+    if len({len(own.paces_ns) for own in owns}) > 1:
+        return np.array([first.pace_ns / max(own.pace_ns for own in others)])
+    return first.paces_ns / np.maximum(np.max([own.paces_ns for own in others], axis=0), 1.0)
 
 
 def _late_share(matched: Matched, i: int) -> float | None:

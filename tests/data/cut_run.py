@@ -2,11 +2,11 @@
 
     python tests/data/cut_run.py RUN runs/NAME [--whole] [--all]
 
-Each rank's trace is cut to the recorded step of middle duration, or of middle size where steps differ; --all keeps all steps, which a recording wants whose
-host runs ahead of its GPU: much of a step was launched before it. So that it is small, left out are the arrows from
-launch to kernel (correlation ids say the same), some args, and ops inside ops that launch nothing (the op around them
-covers their time); --whole leaves all that in. The rest of the folder is as it was recorded but for paths, the version
-of the kernel, and the GPU's UUID.
+Each rank's trace is cut to the recorded step of middle duration, or of middle size where steps differ; --all keeps all
+steps, which a recording wants whose host runs ahead of its GPU: much of a step was launched before it. So that it is
+small, left out are the arrows from launch to kernel (correlation ids say the same), some args, and ops inside ops that
+launch nothing (the op around them covers their time); --whole leaves all that in. The rest of the folder is as it was
+recorded but for paths, the version of the kernel, and the GPU's UUID.
 """
 
 from __future__ import annotations

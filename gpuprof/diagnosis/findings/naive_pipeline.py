@@ -78,7 +78,7 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(torch, transformers=transformers),
         change=partial(removed, nodes=between),
         work=float(gpus),
-        by_others=True,
+        same_batch=True,
         spread=(1 + _exchange_share(case, gpus)) * (SHARDED if fits is False else 1.0),
     )
 

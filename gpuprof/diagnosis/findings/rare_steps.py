@@ -50,7 +50,7 @@ def find(case: Case) -> Iterator[Proposal]:
             f"every {rare.every} steps one takes {rare.ns / 1e6:,.0f} ms, the others {rare.usual_ns / 1e6:,.0f} ms: "
             f"{rare.count} of them among the steps that were timed without a profiler"
         )
-        yield _proposal(case, (Evidence(text),), 1 + (rare.ns / rare.usual_ns - 1) / rare.every)
+        yield _proposal(case, (Evidence(text),), rare.mean_ns / rare.usual_ns)
         return
     if graph.steps < FEWEST:
         return
@@ -87,6 +87,7 @@ def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Propos
         ),
         change=_unchanged,
         work=work,
+        same_batch=True,
     )
 
 
