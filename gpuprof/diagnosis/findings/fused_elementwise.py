@@ -122,7 +122,8 @@ def find(case: Case) -> Iterator[Proposal]:
         title="fused norm, rotary, gate and loss (Liger)",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "liger_kernel.transformers.AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel",
+            "from liger_kernel.transformers import AutoLigerKernelForCausalLM\n"
+            "model = AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel",
             transformers=f"{case.stack.arguments}(use_liger_kernel=True)  # pip install liger-kernel",
             unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
         ),
