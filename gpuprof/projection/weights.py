@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.replay.graph import Mask
 from gpuprof.timeline.categories import CATEGORIES
-from gpuprof.timeline.phases import FORWARD, RECOMPUTE
+from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import OP
 
@@ -58,9 +58,9 @@ def weight_shapes(timeline: Timeline) -> set[Shape]:
     None with a side that rows of a product or of indices have as well: where the tokens are as many as the model is
     wide, a shape does not tell which of the two it is.
     """
-    trace, ops = timeline.trace, timeline.trace.ops
+    ops = timeline.trace.ops
     # In a backward pass the second factor of a weight's gradient is an activation.
-    ahead = (ops.kind == OP) & np.isin(timeline.host.op, (FORWARD, RECOMPUTE))
+    ahead = (ops.kind == OP) & (timeline.host.op == FORWARD)
     found: set[Shape] = set()
     sides: set[int] = set()
     for name, (rows_at, weight_at) in FACTORS.items():
@@ -74,7 +74,7 @@ def weight_shapes(timeline: Timeline) -> set[Shape]:
         if table and indices:
             found.add(table)
             sides |= {*indices, math.prod(indices)}
-    for shapes in _distinct(timeline, ACCUMULATED, np.ones(len(trace.ops), bool)):
+    for shapes in _distinct(timeline, ACCUMULATED, np.ones(len(ops), bool)):
         found |= {shape for shape in shapes[:1] if shape}
     found |= {(*shape[:-2], shape[-1], shape[-2]) for shape in found if len(shape) > 1}
     return {shape for shape in found if not sides & set(shape)}
