@@ -238,6 +238,8 @@ def test_steps_of_nearly_equal_work_are_reckoned_to_it():
     # What does not grow with the work is as it was, and none grows by more than the work does.
     flat = step_time(array(80, 80, 80, 80), array(91, 92, 93, 100), 100)
     assert flat and flat.ns == 80
+    noise = step_time(array(80, 99, 81, 80, 99), array(91, 92, 93, 94, 95), 100)
+    assert noise and noise.ns == 81
     steep = step_time(array(80, 80, 80, 400, 410), array(95, 95, 95, 140, 141), 100)
     assert steep and steep.ns == round(80 / 95 * 100)
 

@@ -22,6 +22,10 @@ FEWEST = 3
 """Steps that a median is trusted of where others, with other work, could be asked too."""
 OUTLIER = 5.0
 """A step this many times longer than the median had an evaluation or a checkpoint in it; work varies less."""
+EXPLAINED = 0.5
+"""Of how much steps differ (their variance) the least that a line over their work explains, if it is to say more than
+that they differ: noise lies on some line, too. It was 0.99 in a run that the GPU binds and under 0.1
+in one that the host does."""
 REACH = 1.5
 """The line of time over work holds this far beyond the work that was measured: attention grows with the square."""
 LONG = 1.5
@@ -115,8 +119,11 @@ def _equal(ns: F64, work: F64, target: float, slope: float) -> Alike:
 
 
 def _slope(ns: F64, work: F64, beside: tuple[F64, F64] | None) -> float:
-    """How much longer steps take for more work; 0 where all do the same."""
-    return line(work, ns, _known_beside(beside))[1]
+    """How much longer steps take for more work; 0 where all do the same, or the work explains too little of how they
+    differ."""
+    start, slope = line(work, ns, _known_beside(beside))
+    left, all_of_it = float(np.var(ns - start - slope * work)), float(np.var(ns))
+    return slope if left <= (1 - EXPLAINED) * all_of_it else 0.0
 
 
 def _known_beside(beside: tuple[F64, F64] | None) -> tuple[F64, F64] | None:
