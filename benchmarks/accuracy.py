@@ -46,6 +46,8 @@ class Fix:
     gains: bool = True
     """False: it was measured to gain nothing, and must not be advised."""
     name: str = ""
+    title: str | None = None
+    """Of the finding, where it proposes several things."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +150,7 @@ def scenarios() -> Iterator[Case]:
         if told.recording is None or step is None:
             continue
         timed = ((fix, told.measured_ms(fix.name)) for fix in told.fixes if fix.finding is not None)
-        fixes = tuple(Fix(f.finding or "", ms, f.work, f.gains, f.name) for f, ms in timed if ms is not None)
+        fixes = tuple(Fix(f.finding or "", ms, f.work, f.gains, f.name, f.title) for f, ms in timed if ms is not None)
         yield Case(told.name, told.recording, step, told.says, told.cause, fixes, True, told.steps_differ)
 
 
@@ -166,7 +168,7 @@ def run(case: Case) -> Result:
     diagnosis = gpuprof.diagnose(case.path) if case.run else diagnose(trace)
     found = []
     for fix in case.fixes:
-        same = [f for f in diagnosis.findings if f.id == fix.finding and comparable(f, fix)]
+        same = [f for f in diagnosis.findings if is_of(fix, f)]
         nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
         found.append((of_recorded(fix, case, diagnosis, nearest) if case.steps_differ else fix, nearest))
     return Result(
@@ -178,10 +180,11 @@ def run(case: Case) -> Result:
     )
 
 
-def comparable(found: Finding, fix: Fix) -> bool:
-    """Whether both speak of the same work of a step. Of rare steps a finding tells the mean step against the usual one:
-    what it calls more work is the gain itself."""
-    return found.id == "rare_steps" or abs(found.work / fix.work - 1) < SAME_WORK
+def is_of(fix: Fix, found: Finding) -> bool:
+    """Whether a finding proposes what was timed."""
+    named = found.id == fix.finding and fix.title in (None, found.title)
+    # Of rare steps a finding tells the mean step against the usual one: what it calls more work is the gain itself.
+    return named and (found.id == "rare_steps" or abs(found.work / fix.work - 1) < SAME_WORK)
 
 
 def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, found: Finding | None) -> Fix:

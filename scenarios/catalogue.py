@@ -23,6 +23,8 @@ class Fix:
     work: float = 1.0
     gains: bool = True
     """False for a change that looks like a fix and measured as none: gpuprof must not advise it."""
+    title: str | None = None
+    """Of the finding, where it proposes several things."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -515,6 +515,17 @@ def test_padding_costs_as_much_as_its_share_of_the_tokens(tmp_path):
     assert after_us(case, only(padding, case, "grouped")) == pytest.approx(5000 * (0.25 + 0.15 * 0.75), rel=0.03)
 
 
+def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
+    """Few recorded steps can be of batches that are padded less, or more."""
+    case = padded(tmp_path, 0.5)
+    assert case.run
+    case = replace(case, run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
+    packed = only(padding, case, "packing")
+    assert packed.work == pytest.approx(0.97 / 0.25)
+    assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")
+    assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
+
+
 def test_little_padding_or_none_known_is_no_finding(tmp_path):
     case = padded(tmp_path, 0.95)
     assert not list(padding.find(case))

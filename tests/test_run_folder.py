@@ -173,6 +173,15 @@ def test_throughput_is_of_all_ranks(tmp_path):
     assert throughput.samples_per_s == pytest.approx(40)
 
 
+def test_the_share_of_padding_is_that_of_all_steps(tmp_path):
+    run = RunBuilder().stage("settle", [100.0] * 2, tokens=[100, 300], real_tokens=60)
+    run.stage("baseline_free", [100.0] * 3, tokens=200).stage("trace", [110.0], tokens=100, real_tokens=80)
+    work = facts(run, tmp_path).run.work
+    assert work.real_tokens == 80
+    assert work.real_share == pytest.approx((60 + 60 + 80) / (100 + 300 + 100)), "where both are known"
+    assert facts(RunBuilder().stage("trace", [110.0]), tmp_path / "none").run.work.real_share is None
+
+
 def test_padding_is_told(tmp_path):
     run = RunBuilder().stage("baseline_free", [100.0] * 5, real_tokens=96).stage("trace", [110.0] * 3)
     throughput = facts(run, tmp_path).run.throughput
@@ -217,7 +226,22 @@ def test_a_host_that_ran_ahead_is_corrected_by_the_whole_stage():
 
 def test_steps_of_equal_work_only():
     found = step_time(array(80, 81, 82, 160, 170), array(100, 104, 96, 200, 220), 100)
-    assert found and (found.ns, found.steps, found.equal_work, found.fitted) == (81, 3, True, False)
+    assert found and (found.ns, found.steps, found.equal_work, found.fitted) == (80, 3, True, False)
+
+
+def test_steps_of_nearly_equal_work_are_reckoned_to_it():
+    """All three of nearly that work do 9 % less, and take 9 % less."""
+    work = array(4736, 4736, 4736, 6656, 7552, 4224)
+    found = step_time(work * 24 + 100, work, 5205)
+    assert found and found.equal_work and not found.fitted
+    assert found.ns == pytest.approx(5205 * 24 + 100, rel=1e-4)
+    # What does not grow with the work is as it was, and none grows by more than the work does.
+    flat = step_time(array(80, 80, 80, 80), array(91, 92, 93, 100), 100)
+    assert flat and flat.ns == 80
+    noise = step_time(array(80, 99, 81, 80, 99), array(91, 92, 93, 94, 95), 100)
+    assert noise and noise.ns == 81
+    steep = step_time(array(80, 80, 80, 400, 410), array(95, 95, 95, 140, 141), 100)
+    assert steep and steep.ns == round(80 / 95 * 100)
 
 
 def test_an_evaluation_is_no_step():

@@ -22,6 +22,10 @@ FEWEST = 3
 """Steps that a median is trusted of where others, with other work, could be asked too."""
 OUTLIER = 5.0
 """A step this many times longer than the median had an evaluation or a checkpoint in it; work varies less."""
+EXPLAINED = 0.5
+"""Of how much steps differ (their variance) the least that a line over their work explains, if it is to say more than
+that they differ: noise lies on some line, too. It was 0.99 in a run that the GPU binds and under 0.1
+in one that the host does."""
 REACH = 1.5
 """The line of time over work holds this far beyond the work that was measured: attention grows with the square."""
 LONG = 1.5
@@ -78,7 +82,8 @@ def step_time(
 ) -> StepTime | None:
     """A step with `target` work, told from steps that took `ns` for `work`; None if they do not tell.
 
-    The median of the steps with equal work; where these are few and others are not, the line of time over work.
+    The median of the steps with equal work, each reckoned to the very work along the line of time over work; where
+    these are few and others are not, that line itself.
     beside: (ns, work) of steps of the same program that were timed in another way. They help to tell how the time
     grows with work: of ten steps alone it may be little but noise.
     """
@@ -97,11 +102,35 @@ def steps_alike(ns: F64, work: F64 | None, target: float | None, beside: tuple[F
     work = work[known]
     equal = np.abs(work - target) <= EQUAL * target
     if np.count_nonzero(equal) >= FEWEST or equal.all():
-        return Alike(ns[equal], float(np.median(ns[equal])), equal_work=True)
+        return _equal(ns[equal], work[equal], target, _slope(ns, work, beside))
     fitted = _at(ns, work, target, beside)
     if fitted is not None:
         return fitted
-    return Alike(ns[equal], float(np.median(ns[equal])), equal_work=True) if equal.any() else None
+    return _equal(ns[equal], work[equal], target, 0.0) if equal.any() else None
+
+
+def _equal(ns: F64, work: F64, target: float, slope: float) -> Alike:
+    """Steps of nearly the wanted work, reckoned to it: all of them can do a little less, or a little more.
+
+    slope: ns that more work takes, of which no step takes more in proportion than all it does.
+    """
+    reckoned = ns + np.minimum(slope, ns / work) * (target - work)
+    return Alike(reckoned, float(np.median(reckoned)), equal_work=True)
+
+
+def _slope(ns: F64, work: F64, beside: tuple[F64, F64] | None) -> float:
+    """How much longer steps take for more work; 0 where all do the same, or the work explains too little of how they
+    differ."""
+    start, slope = line(work, ns, _known_beside(beside))
+    left, all_of_it = float(np.var(ns - start - slope * work)), float(np.var(ns))
+    return slope if left <= (1 - EXPLAINED) * all_of_it else 0.0
+
+
+def _known_beside(beside: tuple[F64, F64] | None) -> tuple[F64, F64] | None:
+    if beside is None:
+        return None
+    known = _usable(*beside)
+    return beside[0][known], beside[1][known]
 
 
 def _usable(ns: F64, work: F64 | None) -> NDArray[np.bool_]:
@@ -164,9 +193,7 @@ def line(work: F64, ns: F64, beside: tuple[F64, F64] | None = None) -> tuple[flo
 
 def _at(ns: F64, work: F64, target: float, beside: tuple[F64, F64] | None) -> Alike | None:
     """The step read off the line, if there are enough different steps and the target is not far from them."""
-    if beside is not None:
-        known = _usable(*beside)
-        beside = (beside[0][known], beside[1][known])
+    beside = _known_beside(beside)
     seen = work if beside is None else np.concatenate([work, beside[1]])
     if len(ns) < FEWEST or work.min() == work.max() or not seen.min() / REACH <= target <= seen.max() * REACH:
         return None

@@ -313,6 +313,9 @@ class Work:
     """Padding included."""
     real_tokens: float | None
     micro_steps: float | None
+    real_share: float | None = None
+    """Of the tokens of all steps that the run counted, 0 to 1, those that are no padding: few recorded steps can have
+    batches of other lengths than the training has."""
 
 
 @dataclass(frozen=True, slots=True)

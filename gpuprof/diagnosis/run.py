@@ -333,7 +333,14 @@ def _work(steps: StepColumns, rows: I64) -> Work:
         known = _known(getattr(steps, name)[rows])
         return float(np.nanmean(known)) if np.isfinite(known).any() else None
 
-    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"))
+    return Work(mean("samples"), mean("tokens"), mean("real_tokens"), mean("micro_steps"), _real_share(steps))
+
+
+def _real_share(steps: StepColumns) -> float | None:
+    """Of the tokens of all ranks' steps, those that are no padding; None where no step tells both."""
+    tokens, real = _known(steps.tokens), _known(steps.real_tokens)
+    both = np.isfinite(tokens) & np.isfinite(real)
+    return float(real[both].sum() / tokens[both].sum()) if both.any() else None
 
 
 # -- memory and telemetry

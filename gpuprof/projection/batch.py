@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
+from gpuprof.projection.weights import on_weights
 from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
@@ -83,7 +84,7 @@ def grown(
     arithmetic = tokens * np.where(timeline.category == CATEGORIES.index("attention"), longer, 1.0)
     tokens = tokens * np.where(timeline.category == CATEGORIES.index("softmax"), longer, 1.0)
     both = np.maximum(arithmetic, tokens)
-    once = _once_for_each_weight(timeline)
+    once = once_for_each_weight(timeline)
     filled = _filled(timeline, both)
     growth = filled
     compute_after = memory_after = np.zeros(len(gpu))
@@ -91,16 +92,20 @@ def grown(
         work, limits = roofline.work, roofline.ceilings
         compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
         weights = _weights_ns(timeline, roofline, memory, rows)
-        before = np.maximum(compute, memory)
         compute_after, memory_after = arithmetic * compute, tokens * (memory - weights) + weights
-        after = np.maximum(compute_after, memory_after)
+        # Where both take as long they do not go side by side wholly. Products of bf16 over 10 µs in 46 recordings of
+        # H200s took 1.55, 1.10, 1.17, 1.06 and 1.00 times the longer of the two where the other is 0.84, 0.6, 0.42, 0.3
+        # and 0.21 of it (median programs); the root of the sum of squares is 1.31, 1.17, 1.08, 1.04 and 1.02. So
+        # what more tokens take out of that balance is not taken to stay as slow as it was.
+        before, after = np.hypot(compute, memory), np.hypot(compute_after, memory_after)
         ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
         latency = roofline.split.latency_ns.astype(np.float64)
         by_roof = np.where(before > 0, after / np.maximum(before, 1e-9), both)
         more = np.minimum(filled, np.maximum(by_roof, 1.0))
         less = np.maximum(filled, np.minimum(by_roof, 1.0))
         rest = np.maximum(ns - latency, 0) * np.where(both >= 1, more, less) + latency
-        least = np.where(both >= 1, after, np.minimum(after, ns))
+        roof = np.maximum(compute_after, memory_after)
+        least = np.where(both >= 1, roof, np.minimum(roof, ns))
         growth = np.where(work.model, np.maximum(rest, least) / ns, filled)
         compute_after = np.where(once, compute, compute_after)
         memory_after = np.where(once, memory, memory_after)
@@ -137,10 +142,11 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
     return weights
 
 
-def _once_for_each_weight(timeline: Timeline) -> Mask:
-    """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients."""
+def once_for_each_weight(timeline: Timeline) -> Mask:
+    """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients, and what
+    else goes over weights or their gradients only."""
     ops = timeline.trace.ops
     named = timeline.trace.rows_named(ops.name, lambda text: text == ACCUMULATE)
     inside = climb(np.arange(len(ops)), timeline.nesting.parent, lambda rows, _: ~named[rows]) >= 0
     once = np.isin(timeline.category, [CATEGORIES.index(name) for name in ("dequantize", "optimizer")])
-    return once | np.append(inside, False)[timeline.links.scope]
+    return once | np.append(inside, False)[timeline.links.scope] | on_weights(timeline)

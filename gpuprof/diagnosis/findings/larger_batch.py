@@ -44,7 +44,8 @@ still gains 20 % in tokens per second, and that fits in 90 % of the GPU's memory
 In forward, backward and recomputation each kernel's arithmetic and traffic grow with the tokens, except reading the
 weights of products. A kernel that does not fill the chip takes no longer until it does, one limited by reading
 weights until its arithmetic takes longer. What is done once for each weight (the optimizer, dequantising,
-accumulating gradients) stays; copies of batches and preparing them grow with the tokens. The host does the same.
+accumulating gradients, casting weights and their gradients, told by the tensors' shapes) stays; copies of batches and
+preparing them grow with the tokens. The host does the same.
 """,
     wrong="""
 With more samples in an optimizer step there are fewer steps: the learning rate may have to be set again. Where

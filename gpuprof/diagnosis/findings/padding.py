@@ -12,8 +12,9 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
 from gpuprof.diagnosis.findings.recompiles import MULTIPLE
+from gpuprof.diagnosis.model import Work
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.projection.batch import ACCUMULATE
+from gpuprof.projection.batch import once_for_each_weight
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -49,8 +50,8 @@ Packing puts several samples into one row; padding-free batches drop the padding
 attention; grouping samples by length pads less.
 """,
     detected="""
-Tokens of the recorded steps with and without padding, as the attention masks told the run. At least 8 % must be
-padding. Recordings that were not made by `gpuprof trace` do not tell.
+Tokens of all steps with and without padding, as the attention masks told the run: the few that are recorded may have
+batches of other lengths. At least 8 % must be padding. Recordings that were not made by `gpuprof trace` do not tell.
 """,
     gain="""
 Packed to the present length, a step takes as long as now and goes through 1 / (share of real tokens) times the
@@ -70,15 +71,15 @@ Shapes that differ from step to step cost more than their tokens where kernels a
 def find(case: Case) -> Iterator[Proposal]:
     """Packing, batches without padding, and batches of one length."""
     work = case.run.work if case.run else None
-    if work is None or not work.tokens or not work.real_tokens or work.real_tokens >= (1 - LEAST_PADDING) * work.tokens:
+    real = _real_share(work)
+    if work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
         return
     graph = case.graph
-    real = work.real_tokens / work.tokens
     model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
     gpu_ms = case.per_step(float(graph.duration_ns[model].sum())) / 1e6
     text = (
-        f"{work.tokens - work.real_tokens:,.0f} of {work.tokens:,.0f} tokens a step are padding "
-        f"({100 * (1 - real):,.0f} %); the GPU works {gpu_ms:,.1f} ms a step on forward and backward"
+        f"{100 * (1 - real):,.0f} % of the tokens are padding, some {(1 - real) * work.tokens:,.0f} of "
+        f"{work.tokens:,.0f} a step; the GPU works {gpu_ms:,.1f} ms a step on forward and backward"
     )
     evidence = spans(case, text, model)
     arguments = case.stack.arguments
@@ -135,6 +136,13 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def _real_share(work: Work | None) -> float | None:
+    """Of the tokens those that are no padding: of all steps that were counted, else of the recorded ones."""
+    if work is None or work.real_share is not None:
+        return work and work.real_share
+    return work.real_tokens / work.tokens if work.tokens and work.real_tokens else None
+
+
 def fewer_tokens(case: Case, part: float, grows: float = 1.0) -> Change:
     """The same step with this part of its tokens.
 
@@ -159,14 +167,14 @@ def _left(case: Case, part: float) -> F64:
         tokens = micro_tokens(case)
         weights = np.nan_to_num(work.flops) / tokens / limits.memory_bytes_per_s * 1e9 if tokens else np.zeros(len(gpu))
         weights = np.where(product, np.minimum(weights, memory), 0.0)
-        before = np.maximum(compute, memory)
-        after = np.maximum(part * compute, part * (memory - weights) + weights)
+        # The two do not go side by side wholly, as with larger batches.
+        before = np.hypot(compute, memory)
+        after = np.hypot(part * compute, part * (memory - weights) + weights)
         share = np.divide(after, before, out=share, where=before > 0)
     attention = case.category("attention")
     share[attention] = min(part, SPREAD_LENGTHS * part * part)
     floor = np.minimum(np.where(product, PRODUCT_FLOOR_NS, FLOOR_NS), ns)
-    once = case.gpu_within(case.ops_named(lambda name: name == ACCUMULATE))
-    once |= case.category("dequantize", "optimizer", "communication", "memset")
+    once = once_for_each_weight(case.timeline) | case.category("communication", "memset")
     return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)
 
 
