@@ -95,7 +95,8 @@ def render(comparison: Comparison) -> str:
         phases=_phases(c),
         kernels=_kernels(c),
         kernel_words=_kernel_words(c),
-        ops=_ops(c),
+        ops=_ops(c) if words.host_matters(c) else [],
+        ranks=[words.rank(one) for one in c.ranks or ()],
         sides=_sides(c),
         notes=[(note.severity, escape(note.message)) for note in c.notes],
     )
@@ -241,12 +242,7 @@ def _phases(c: Comparison) -> list[tuple[str, ...]]:
 
 
 def _kernel_words(c: Comparison) -> str:
-    k = c.kernels
-    return (
-        f"{words.both_times(k.a_ns, k.b_ns)} of GPU time a step, as recorded and summed over streams. By the number of"
-        f" kernels {words.signed(k.count_ns)}, by the time that each takes {words.signed(k.duration_ns)};"
-        f" {count(k.new)} are new, {count(k.gone)} gone, {count(k.both)} in both."
-    )
+    return f"{words.kernel_changes(c)}. Times are summed over streams."
 
 
 def _kernels(c: Comparison) -> list[tuple[str, ...]]:
