@@ -15,7 +15,7 @@ from gpuprof.report import comparison_words as words
 from gpuprof.report import stepbar
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
-from gpuprof.report.numbers import count, duration, share
+from gpuprof.report.numbers import count, duration
 from gpuprof.report.rank_lines import SHOWN
 from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
 
@@ -104,7 +104,7 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
         grid = Table.grid(padding=0)
         grid.add_column(width=3)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(str(number), "bold"), _mechanism(one))
+        grid.add_row(Text(str(number), "bold"), _mechanism(one, comparison))
         grid.add_row(Text(""), Text(escape(words.sentence(one))))
         for prediction in one.predictions:
             style = "green" if prediction.inside else "yellow"
@@ -114,11 +114,10 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
     return [*lines, Text(f"   {rest}", "dim")] if rest else lines
 
 
-def _mechanism(one: Mechanism) -> Text:
-    part = f", {share(abs(one.difference_ns), abs(one.difference_ns / one.share))} of it" if one.share else ""
-    if one.share is not None and not 0 < one.share <= 1:
-        part = ""
-    return Text.assemble((escape(one.title), "bold"), f"   {words.signed(one.difference_ns)} a step{part}")
+def _mechanism(one: Mechanism, comparison: Comparison) -> Text:
+    part = words.part(one, "it")
+    gain = words.each(one, comparison) or f"{words.signed(one.difference_ns)} a step{f', {part}' if part else ''}"
+    return Text.assemble((escape(one.title), "bold"), f"   {gain}")
 
 
 def _waterfall(comparison: Comparison, width: int) -> list[Text]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.model import (
     Comparison,
     KernelDifference,
@@ -12,7 +13,7 @@ from gpuprof.diagnosis.comparison.model import (
     Term,
 )
 from gpuprof.report.names import shown
-from gpuprof.report.numbers import count, duration, duration_range, gib
+from gpuprof.report.numbers import count, duration, duration_range, gib, share
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
@@ -131,6 +132,19 @@ def told(comparison: Comparison) -> tuple[Mechanism, ...]:
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
     found = [m for m in comparison.mechanisms if abs(m.difference_ns) >= least]
     return tuple(found or (comparison.mechanisms[:1] if step.outcome != "same" else ()))
+
+
+def part(one: Mechanism, whole: str) -> str:
+    """`43 % of it`; empty where it is no part of the difference, or more than all."""
+    return f"{share(one.share, 1.0)} of {whole}" if one.share is not None and 0 < one.share <= 1 else ""
+
+
+def each(one: Mechanism, comparison: Comparison) -> str:
+    """`71 → 24 µs a token`: what another batch does, whose step is longer for it; empty for all other mechanisms."""
+    found = comparison.work
+    if one.id not in WORK or found is None or found.equal or not (found.a_ns_per and found.b_ns_per):
+        return ""
+    return f"{both_times(found.a_ns_per, found.b_ns_per)} a {found.measure.removesuffix('s')}"
 
 
 def sentence(one: Mechanism) -> str:
@@ -268,11 +282,11 @@ def work(comparison: Comparison) -> str:
 
 
 def memory(comparison: Comparison) -> str:
-    """`peak memory 41.2 → 38.0 GiB`; empty where a side does not know."""
+    """`peak memory 41.2 → 38.0 GiB`, once where they are the same; empty where a side does not know."""
     a, b = comparison.a.peak_bytes, comparison.b.peak_bytes
     if not a or not b:
         return ""
-    return f"peak memory {gib(a)} → {gib(b)} GiB"
+    return f"peak memory {gib(a)} GiB" if gib(a) == gib(b) else f"peak memory {gib(a)} → {gib(b)} GiB"
 
 
 def counts(comparison: Comparison) -> str:

@@ -25,6 +25,8 @@ class Facts:
     findings: tuple[Finding, ...] = ()
     examined: bool = True
     """Whether fixes were replayed: only then is it said of a finding that a side has not."""
+    stepless: bool = False
+    """Whether no steps were found, so that the whole recording is taken for one."""
     warnings: tuple[Issue, ...] = ()
     """What is wrong with the recording, though it can be used."""
     clock_mhz: float | None = None
@@ -83,6 +85,7 @@ def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
         ops=op_table(timeline),
         findings=diagnosis.findings,
         examined=diagnosis.replay.shown,
+        stepless=steps.source == "none",
         warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
         clock_mhz=_clock(diagnosis),
     )

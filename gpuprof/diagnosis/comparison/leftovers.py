@@ -9,7 +9,7 @@ from gpuprof.diagnosis.comparison.candidates import Candidate
 from gpuprof.diagnosis.comparison.claims import HOST_CAUSES, WEAK, WEAKER, busy, idle, is_communication, where
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.model import Side, Work
-from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, cells_ns, gpu_ns, kernels, number, of
+from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, cells_ns, number, of
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 
 WORK = ("larger_batch", "padding", "work")
@@ -78,7 +78,9 @@ def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
     """The kernels' own speed and choice."""
-    pieces = kernels(a, b)
+    # Collectives, most of which computation hides, have a line of their own.
+    pieces = of(a, b, lambda side: side.counts.total - side.counts.count(("communication",)))
+    took = of(a, b, lambda side: side.counts.ns() - side.counts.ns(("communication",)))
     clock = of(a, b, lambda side: side.clock_mhz or 0.0)
     if a.side.gpu and b.side.gpu and a.side.gpu != b.side.gpu:
         yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", busy(WEAK / 2))
@@ -87,7 +89,7 @@ def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
         text = f"the SM clock is at {clock} MHz"
         yield Candidate("throttling", "the GPU's clock", text, busy(WEAK / 2), -clock.more)
     counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
-    text = f"{counted}, {gpu_ns(a, b).ms} ms of GPU time a step"
+    text = f"{counted}, {took.ms} ms of GPU time a step"
     yield Candidate("kernels", "the kernels themselves", text, busy(WEAKER))
 
 

@@ -11,6 +11,13 @@ from gpuprof.diagnosis.proposal import NOISE
 
 
 def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
+    if a.stepless:
+        yield Note(
+            "no_steps",
+            "warning",
+            "No steps were found: the whole of each recording is compared as if it were one step. Name the range or op"
+            " that is a step: --step REGEX.",
+        )
     yield from _step_notes(a.side, b.side)
     yield from _work_notes(a.side, b.side, work)
     yield from _test_notes(step, tested)
