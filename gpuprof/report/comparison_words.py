@@ -12,6 +12,7 @@ from gpuprof.diagnosis.comparison.model import (
     Side,
     Term,
 )
+from gpuprof.diagnosis.comparison.significance import LEVEL
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 
@@ -262,9 +263,12 @@ def test(comparison: Comparison) -> str:
     if found.significant is None:
         few = "four of each at least (gpuprof trace times some)"
         return f"{of} are too few to tell a difference from their scatter: {few}"
-    p = "p < 0.0001" if found.p < 1e-4 else f"p = {found.p:.2g}"
-    said = "a difference" if found.significant else "no difference that could be told from their scatter"
-    return f"{p} over {of} (rank-sum test): {said}"
+    value, of_what = found.p, ""
+    if found.p_each is not None and comparison.work is not None:
+        value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"
+    p = "p < 0.0001" if value < 1e-4 else f"p = {value:.2g}"
+    said = "a difference" if value < LEVEL else "no difference that could be told from their scatter"
+    return f"{p} over {of}{of_what} (rank-sum test): {said}"
 
 
 def work(comparison: Comparison) -> str:

@@ -70,10 +70,9 @@ def _fewer(a: Facts, b: Facts, categories: tuple[str, ...] = ()) -> float:
 
 
 def _advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
-    """Whether the side with more of something has the finding against it, and the other side, which was examined, has
-    not."""
+    """Whether the side with more of something has the finding against it, and the other side has not."""
     more, fewer = (a, b) if amount.a > amount.b else (b, a)
-    return more.finding(name) is not None and fewer.examined and fewer.finding(name) is None
+    return more.finding(name) is not None and fewer.finding(name) is None
 
 
 def _both_eager(a: Facts, b: Facts) -> bool:
@@ -259,7 +258,9 @@ def _fused_elementwise(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 def _syncs(a: Facts, b: Facts) -> Iterator[Candidate]:
     waits = of(a, b, lambda side: side.counts.syncs)
-    if waits.fell(to=FEWER, least=FEW / 2):
+    # A single wait a step may be all that keeps the host from running ahead; whether it did, the findings know.
+    told = _advised(a, b, "syncs", waits) and waits.fell(least=1.0)
+    if told or waits.fell(to=FEWER, least=FEW / 2):
         # A host that no longer waits also launches ahead: what it then saves is the launches' and Python's.
         weight = max(waits.apart, 1.0)
 

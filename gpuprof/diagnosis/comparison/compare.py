@@ -57,7 +57,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
     one, other = facts(a, "A", known_a), facts(b, "B", known_b)
     work = compare_work(one.side, other.side)
-    tested = significance(a, b)
+    tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
     explained = explain(one, other, work)
     mechanisms = tuple(_mechanisms(explained, one, other, step, work, (a, b)))
@@ -144,7 +144,7 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     return Step(a.step_ns, b.step_ns, difference, ratio, speedup, outcome, a.known == b.known)
 
 
-def significance(a: Diagnosis, b: Diagnosis) -> Significance | None:
+def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Significance | None:
     """The test over unprofiled steps where both have some, else over the recorded ones; None without steps."""
     of, before, after = "unprofiled", unprofiled(a), unprofiled(b)
     if not (len(before) and len(after)):
@@ -153,6 +153,8 @@ def significance(a: Diagnosis, b: Diagnosis) -> Significance | None:
     if ranked is None:
         return None
     told = ranked.least < LEVEL
+    other_work = work is not None and not work.equal and work.a_ns_per is not None
+    each = rank_sum(before / work.a, after / work.b) if work and other_work else None
     return Significance(
         of=of,
         a_steps=len(before),
@@ -163,6 +165,7 @@ def significance(a: Diagnosis, b: Diagnosis) -> Significance | None:
         significant=ranked.p < LEVEL if told else None,
         exact=ranked.exact,
         correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
+        p_each=each.p if each else None,
     )
 
 

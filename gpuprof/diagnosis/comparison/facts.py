@@ -23,8 +23,6 @@ class Facts:
     kernels: KernelTable
     ops: OpTable
     findings: tuple[Finding, ...] = ()
-    examined: bool = True
-    """Whether fixes were replayed: only then is it said of a finding that a side has not."""
     stepless: bool = False
     """Whether no steps were found, so that the whole recording is taken for one."""
     warnings: tuple[Issue, ...] = ()
@@ -84,7 +82,6 @@ def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
         kernels=kernel_table(timeline),
         ops=op_table(timeline),
         findings=diagnosis.findings,
-        examined=diagnosis.replay.shown,
         stepless=steps.source == "none",
         warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
         clock_mhz=_clock(diagnosis),

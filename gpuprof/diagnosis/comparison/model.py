@@ -107,6 +107,8 @@ class Significance:
     exact: bool
     correlation: float | None
     """The larger of both sides' correlations of a step with the next."""
+    p_each: float | None = None
+    """p of the time for each token or sample; None where the work is the same or not known."""
 
 
 @dataclass(frozen=True, slots=True)
