@@ -2,10 +2,12 @@
 
     python -m benchmarks.twins [--only NAME]
 
-Few programs were recorded both ways. Of all others a twin is made: the fix is made in the graph of the recorded step,
-the graph is simulated, and what comes out is written as a recording: work at its new times, what the fix takes out left
-out. Such a twin bears the kernels' old names, so fixes that put other kernels in their place (compiled code, fused
-attention, TF32) cannot be told in it.
+Some programs were recorded both ways: pairs of traces of one model, and every scenario whose first fix was recorded.
+Beside the difference of these stands the one that was measured, in processes without a profiler.
+
+Of all others a twin is made: the fix is made in the graph of the recorded step, the graph is simulated, and what comes
+out is written as a recording: work at its new times, what the fix takes out left out. Such a twin bears the kernels'
+old names, so fixes that put other kernels in their place (compiled code, fused attention, TF32) cannot be told in it.
 """
 
 from __future__ import annotations
@@ -14,11 +16,13 @@ import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import TypeVar
 from unittest.mock import patch
 
 import numpy as np
 
+import gpuprof
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.compare import compare
@@ -34,12 +38,52 @@ from gpuprof.replay.graph import Graph, Mask
 from gpuprof.replay.simulate import Schedule, simulate
 from gpuprof.tracefile.model import Calls, Ops, Trace
 from gpuprof.tracefile.read import read_recording
+from scenarios.catalogue import Scenario, scenarios
 
 ROOT = Path(__file__).parents[1]
 UNTOLD = ("compile", "cuda_graphs", "larger_batch", "tf32", "eager_attention")
 """Fixes that a twin does not show: kernels of other names, or another batch."""
 
 Host = TypeVar("Host", Ops, Calls)
+
+
+PAIRS = ROOT / "tests" / "data" / "pairs"
+RECORDED_PAIRS = (
+    ("tiny", "tiny.compile", "compile"),
+    ("tiny", "tiny.graphs", "cuda_graphs"),
+    ("tiny.compile", "tiny.graphs", "cuda_graphs"),
+    ("checkpoint_tiny", "tiny", "recompute"),
+)
+"""One program traced without and with a change: before, after, and the finding that advises it."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Two recordings of one program, the second with a fix."""
+
+    name: str
+    before: Path
+    after: Path
+    finding: str
+    scenario: Scenario | None = None
+
+    @property
+    def measured_ms(self) -> float | None:
+        """By how much the step differs, as it was timed without a profiler."""
+        if self.scenario is None:
+            return None
+        fix = self.scenario.fixes[0]
+        sides = self.scenario.values_ms(), self.scenario.values_ms(fix.name)
+        return median(sides[1]) - median(sides[0]) if all(sides) else None
+
+
+def recorded() -> Iterator[Recorded]:
+    """All programs that were recorded both ways."""
+    for before, after, finding in RECORDED_PAIRS:
+        yield Recorded(f"{before} → {after}", PAIRS / f"{before}.json.gz", PAIRS / f"{after}.json.gz", finding)
+    for one in scenarios():
+        if one.recording and one.fixed and one.fixes[0].finding:
+            yield Recorded(f"{one.name} → {one.fixes[0].name}", one.recording, one.fixed, one.fixes[0].finding, one)
 
 
 @dataclass(frozen=True)
@@ -144,7 +188,7 @@ def _moved(table: Host, graph: Graph, schedule: Schedule, case: Case, kept: Mask
 
 def recordings() -> Iterator[Path]:
     """Those of the repository that findings are told of."""
-    yield from sorted((ROOT / "tests" / "data" / "pairs").glob("*.json.gz"))
+    yield from sorted(PAIRS.glob("*.json.gz"))
     for folder in (ROOT / "scenarios", ROOT / "tests" / "data" / "runs"):
         yield from sorted(folder.glob("*/recording" if folder.name == "scenarios" else "*_*/"))
 
@@ -153,19 +197,36 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--only", default="")
     args = parser.parse_args()
-    right = total = 0
+    both = list(_shown(_recorded_twins(args.only)))
+    print(f"{sum(both)} of {len(both)} fixes that were recorded come first\n", flush=True)
+    made = list(_shown(_made_twins(args.only)))
+    print(f"{sum(made)} of {len(made)} fixes that were replayed come first")
+
+
+def _recorded_twins(only: str) -> Iterator[tuple[Twin, float | None]]:
+    for one in recorded():
+        if only in one.name:
+            comparison = gpuprof.compare(one.before, one.after)
+            yield Twin(one.name, one.finding, comparison), one.measured_ms
+
+
+def _made_twins(only: str) -> Iterator[tuple[Twin, float | None]]:
     for path in recordings():
-        if args.only not in str(path):
-            continue
-        for twin in twins(path):
-            c = twin.comparison
-            told = ", ".join(f"{m.id} {m.difference_ns / 1e6:+.1f}" for m in c.mechanisms[:3])
-            mark = "" if twin.right else "  WRONG"
-            name = str(path.relative_to(ROOT))
-            print(f"{name:45} {twin.finding:18} {c.step.difference_ns / 1e6:+8.1f} ms: {told}{mark}", flush=True)
-            right += twin.right
-            total += 1
-    print(f"{right} of {total} fixes come first")
+        if only in str(path):
+            for twin in twins(path):
+                yield replace(twin, name=str(path.relative_to(ROOT))), None
+
+
+def _shown(found: Iterator[tuple[Twin, float | None]]) -> Iterator[bool]:
+    """Whether each twin is right, which is printed too."""
+    for twin, measured in found:
+        c = twin.comparison
+        told = ", ".join(f"{m.id} {m.difference_ns / 1e6:+.1f}" for m in c.mechanisms[:3])
+        timed = f" (measured {measured:+.1f})" if measured is not None else ""
+        mark = "" if twin.right else "  WRONG"
+        difference = f"{c.step.difference_ns / 1e6:+8.1f} ms{timed}"
+        print(f"{twin.name:45} {twin.finding:18} {difference}: {told}{mark}", flush=True)
+        yield twin.right
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from make_trace import TraceBuilder
 import gpuprof
 from benchmarks import twins
 from gpuprof.diagnosis.baseline import step_time
-from gpuprof.diagnosis.comparison.cells import Cell, Cells
+from gpuprof.diagnosis.comparison.cells import Cell, Cells, busy_shares
 from gpuprof.diagnosis.comparison.compare import (
     compare,
     compare_steps,
@@ -32,8 +33,10 @@ from gpuprof.diagnosis.comparison.counts import Counts, OpTable
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.kernels import KernelTable, compare_kernels, compare_ops, difference
+from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.comparison.model import Comparison, Side, Work
+from gpuprof.diagnosis.comparison.own import own_work
 from gpuprof.diagnosis.comparison.parts import allot
 from gpuprof.diagnosis.comparison.samples import unprofiled
 from gpuprof.diagnosis.comparison.significance import arrangements, correlation, doubled_ranks, rank_sum
@@ -41,27 +44,26 @@ from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Diagnosis, Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.devices import COMPUTE
 from gpuprof.timeline.exclusive import exclusive_ns
 from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import build_timeline
+from scenarios.catalogue import scenarios
 
 MS = 1_000_000
 PAIRS = ROOT / "tests" / "data" / "pairs"
 RUNS = ROOT / "tests" / "data" / "runs"
 SCENARIOS = ROOT / "scenarios"
 
-TWINS = [
-    ("tiny", "tiny.compile", "compile"),
-    ("tiny", "tiny.graphs", "cuda_graphs"),
-    ("tiny.compile", "tiny.graphs", "cuda_graphs"),
-    ("checkpoint_tiny", "tiny", "recompute"),
-]
+TWINS = [(str(one.before), str(one.after), one.finding) for one in twins.recorded()]
 """One program recorded without and with a change: before, after, and the finding that advises it."""
+NAMES = [one.name for one in twins.recorded()]
 
 
 @functools.cache
 def diagnosed(name: str) -> Diagnosis:
     path = PAIRS / f"{name}.json.gz"
-    return gpuprof.diagnose(path if path.exists() else ROOT / name)
+    return gpuprof.diagnose(path if path.exists() else ROOT / name)  # a path from the root, or a whole one
 
 
 @functools.cache
@@ -124,6 +126,24 @@ def test_every_moment_belongs_to_somebody_once(rows):
         for i in mine:
             owned[i] += 1 / len(mine)
     assert np.allclose(found, owned)
+
+
+# -- the work that the steps launched
+
+
+def test_what_was_queued_before_is_not_of_the_window(tmp_path):
+    """The host runs a step ahead: the GPU does the work of the first, unlinked, while the second's is launched."""
+    builder = TraceBuilder().step(0, 0, 10 * MS)
+    for i in range(4):
+        builder.gpu("queued", 2 * i * MS, 2 * (i + 1) * MS)
+    for i in range(3):
+        builder.launch("own", (i * MS, i * MS + 1000), ((8 + 2 * i) * MS, (10 + 2 * i) * MS))
+    timeline = build_timeline(gpuprof.load(builder.write(tmp_path / "ahead.json")))
+    assert timeline is not None and len(timeline.members) == 7
+    names = [timeline.trace.strings[n] for n in timeline.trace.gpu.name[own_work(timeline)].tolist()]
+    assert names == ["own"] * 3
+    busy = busy_shares(timeline, 0)[COMPUTE]
+    assert sum(busy.values()) == 6 * MS
 
 
 # -- the test of significance
@@ -342,6 +362,77 @@ def test_fixes_that_only_their_findings_tell():
     assert unadvised.id == "kernels"
 
 
+def first(a: Facts, b: Facts, work: Work | None = None) -> str:
+    return explain(a, b, work).parts[0][0].id
+
+
+def test_operands_of_another_type_are_no_tf32():
+    before = make_facts(BASE, counts({}, float32_products=90.0), ("tf32",))
+    times = dict(before.counts.kernel_ns) | {("forward", "gemm"): 500_000.0}
+    cells = BASE | {("busy", "gemm", "forward"): 5 * MS}
+    allowed = make_facts(cells, replace(before.counts, kernel_ns=times))
+    cast = replace(allowed, counts=replace(allowed.counts, float32_products=10.0))
+    assert first(before, allowed) == "tf32"
+    assert first(before, cast) == "kernels"
+
+
+def test_a_model_of_fewer_kernels_recomputes_fewer():
+    cells = less(("busy", "gemm", "recompute"), 20 * MS)
+    many = counts({("forward", "gemm"): 900.0, ("recompute", "gemm"): 900.0})
+    fewer = counts({("forward", "gemm"): 90.0, ("recompute", "gemm"): 90.0})
+    none = counts({("forward", "gemm"): 900.0})
+    ids = {one.id for one, _ in explain(make_facts(cells, many), make_facts(BASE, fewer), None).parts}
+    assert "recompute" not in ids
+    assert first(make_facts(cells, many), make_facts(BASE, none)) == "recompute"
+
+
+def test_weights_unpacked_in_fewer_pieces_are_still_unpacked():
+    kind = ("forward", "dequantize")
+    cells = less(("busy", "dequantize", "forward"), MS)
+    before, after = counts({kind: 90.0}), counts({kind: 9.0})
+    as_long = replace(after, kernel_ns={**after.kernel_ns, kind: before.kernel_ns[kind]})
+    assert first(make_facts(cells, before), make_facts(BASE, after)) == "dequantize"
+    assert first(make_facts(cells, before), make_facts(BASE, as_long)) != "dequantize"
+
+
+def test_a_lower_clock_makes_nothing_faster():
+    slow, fast = less(("busy", "gemm", "forward"), 20 * MS), BASE
+    low, high = (replace(make_facts(fast, counts({})), clock_mhz=mhz) for mhz in (1500.0, 1900.0))
+    longer = replace(make_facts(slow, counts({})), clock_mhz=1500.0)
+    assert first(high, longer) == "throttling"
+    assert first(replace(longer, clock_mhz=1900.0), low) == "kernels"
+    other = replace(make_facts(slow, counts({("forward", "gemm"): 900.0})), clock_mhz=1500.0)
+    assert first(high, other) == "kernels", "other kernels draw other power"
+
+
+def padded(tokens: float, real: float | None, step_ns: int = 100 * MS) -> Facts:
+    share = step_ns // sum(BASE.values())
+    return make_facts({cell: ns * share for cell, ns in BASE.items()}, counts({}), tokens=tokens, real_tokens=real)
+
+
+def test_less_padding_is_told_from_a_larger_batch():
+    a, packed, grouped, larger = padded(1000, 400), padded(1050, 1030), padded(450, 400), padded(8000, 3200)
+    for b, name in ((packed, "padding"), (grouped, "padding"), (larger, "larger_batch")):
+        work = compare_work(a.side, b.side)
+        assert work is not None
+        shorter = replace(b, cells={cell: ns // 2 for cell, ns in b.cells.items()})
+        shorter = replace(shorter, side=replace(shorter.side, step_ns=sum(shorter.cells.values())))
+        told = {one.id: one.text for one, _ in explain(a, shorter, work).parts if one.id in WORK}
+        assert list(told) == [name]
+        if b is packed:
+            assert told[name].startswith("60 % of A's tokens are padding, 2 % of B's: 400 → 1,030 tokens a step count")
+
+
+def test_tokens_without_a_mask_all_count():
+    work = compare_work(padded(1000, 400).side, padded(1050, None).side)
+    assert work is not None and (work.a, work.b) == (400, 1050)
+    known = replace(padded(1000, 400).side, known="unprofiled", token_ns=9.0)
+    other = replace(padded(1050, None).side, known="unprofiled", token_ns=3.0)
+    work = compare_work(known, other)
+    assert work is not None and (work.a_ns_per, work.b_ns_per) == (9.0, 3.0), "over all steps, where they differ"
+    assert compare_steps(known, other, work, None).speedup == 3.0
+
+
 def test_another_batch_comes_first():
     work = Work("tokens", 128.0, 1024.0, 8.0, False, 1.0, 1.0)
     more = {cell: 2 * ns if cell[0] == "busy" else ns for cell, ns in BASE.items()}
@@ -354,7 +445,7 @@ def test_another_batch_comes_first():
 # -- recorded twins
 
 
-@pytest.mark.parametrize(("a", "b", "mechanism"), TWINS)
+@pytest.mark.parametrize(("a", "b", "mechanism"), TWINS, ids=NAMES)
 def test_the_fix_of_a_twin_comes_first(a, b, mechanism):
     c = compared(a, b)
     check_sums(c)
@@ -366,7 +457,23 @@ def test_the_fix_of_a_twin_comes_first(a, b, mechanism):
     assert told[0].measured_ns == c.step.b_ns
 
 
-@pytest.mark.parametrize(("a", "b", "mechanism"), TWINS)
+def test_every_scenario_with_a_recorded_fix_is_a_twin():
+    fixed = {one.name for one in scenarios() if one.fixed}
+    assert len(fixed) >= 5
+    assert {one.scenario.name for one in twins.recorded() if one.scenario} == fixed
+
+
+@pytest.mark.parametrize("one", [one for one in twins.recorded() if one.scenario], ids=lambda one: one.name)
+def test_the_difference_of_a_twin_is_the_one_that_was_measured(one):
+    """In processes of their own, without a profiler; where the work differs, by the time that each token takes."""
+    assert one.scenario is not None
+    c = compared(str(one.before), str(one.after))
+    fix = one.scenario.fixes[0]
+    before, after = (median(one.scenario.values_ms(name)) for name in ("", fix.name))
+    assert c.step.speedup == pytest.approx(before / after * fix.work, rel=0.12)
+
+
+@pytest.mark.parametrize(("a", "b", "mechanism"), TWINS, ids=NAMES)
 def test_a_fix_taken_back_is_named_too(a, b, mechanism):
     forth, back = compared(a, b), compared(b, a)
     check_sums(back)
@@ -375,7 +482,10 @@ def test_a_fix_taken_back_is_named_too(a, b, mechanism):
     assert [p.by for p in back.mechanisms[0].predictions] == ["b"]
 
 
-@pytest.mark.parametrize("name", ["tiny", "moe_big", "scenarios/input_starved/recording"])
+TWO_RANKS = ["scenarios/ddp_scaling/recording", "scenarios/fsdp_exposed/recording"]
+
+
+@pytest.mark.parametrize("name", ["tiny", "moe_big", "scenarios/input_starved/recording", *TWO_RANKS])
 def test_a_recording_does_not_differ_from_itself(name):
     c = compared(name, name)
     check_sums(c)
@@ -384,6 +494,16 @@ def test_a_recording_does_not_differ_from_itself(name):
     assert all(row.difference_ns == 0 for row in (*c.terms, *c.phases))
     assert c.kernels.new == c.kernels.gone == c.kernels.count_ns == c.kernels.duration_ns == 0
     assert "do not differ" in c.summary
+    assert all(r.a_pace_ns == r.b_pace_ns and r.a_waiting_ns == r.b_waiting_ns for r in c.ranks or ())
+
+
+def test_runs_of_several_ranks():
+    c = compared(*TWO_RANKS)
+    check_sums(c)
+    assert c.ranks is not None and [one.rank for one in c.ranks] == [0, 1]
+    assert any(note.id == "one_rank" and "rank 0 of both, of 2 ranks" in note.message for note in c.notes)
+    assert c.mechanisms[0].id != "throttling", "of other kernels the clock says little"
+    assert compared("tiny", "tiny").ranks is None
 
 
 @pytest.mark.parametrize(

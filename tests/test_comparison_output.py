@@ -206,6 +206,19 @@ def test_what_is_counted_needs_no_test():
     assert judge(parse("peak_memory:5%"), runs)[0] is Outcome.HOLDS
 
 
+def test_the_time_of_a_token_is_tested_by_itself():
+    """Three times the tokens in about the same step: the steps do not differ, what a token takes does."""
+    c = compared("tests/data/runs/tiny_lora", "scenarios/small_batch/recording")
+    work = Work("tokens", 300, 100, 1 / 3, False, 20.0, 60.0)
+    c = replace(with_test(c, p=0.4, significant=False), work=work)
+    assert c.significance is not None
+    c = replace(c, significance=replace(c.significance, p_each=0.001))
+    outcome, said = judge(parse("token_time:5%"), c)
+    assert outcome is Outcome.FAILS and "200.0 % above A's, the limit is 5% (p = 0.001)" in said
+    assert judge(parse("step_time:5%"), c)[0] is Outcome.HOLDS
+    assert words.test(c).startswith("p = 0.001 over 9 and 9 unprofiled steps, by the time for each token (rank-sum")
+
+
 @pytest.mark.parametrize("wrong", ["step_time", "step_time:5", "step_time:5ms", "step_time:-5%", "foo:5%", ""])
 def test_limits_are_shares(wrong):
     with pytest.raises(ValueError, match=r"there are step_time|such as step_time:5%"):

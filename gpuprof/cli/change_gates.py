@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.comparison.model import Comparison
+from gpuprof.diagnosis.comparison.significance import LEVEL
 
 Pair = tuple[float, float]
 
@@ -102,7 +103,9 @@ def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
             f"--fail-on {gate.metric}: {said}, but there are too few steps to tell that from their scatter: record more"
             " with gpuprof trace, which times some before it records"
         )
-    slower = tested.b_median_ns > tested.a_median_ns or gate.metric != "step_time"
-    if not (tested.significant and slower):
-        return Outcome.HOLDS, ""
-    return Outcome.FAILS, f"gate failed: {said} (p = {tested.p:.2g})"
+    if gate.metric == "step_time" or tested.p_each is None:
+        slower = tested.b_median_ns > tested.a_median_ns or gate.metric != "step_time"
+        significant, p = tested.significant and slower, tested.p
+    else:
+        significant, p = tested.p_each < LEVEL, tested.p_each
+    return (Outcome.FAILS, f"gate failed: {said} (p = {p:.2g})") if significant else (Outcome.HOLDS, "")

@@ -8,22 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.diagnose import GATE_FAILED, TOP_IN_JSON, UNUSABLE, diagnose_file
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.output import say
+from gpuprof.cli.printing import COMPARISON, gates
 
 if TYPE_CHECKING:
     from gpuprof.cli.change_gates import ChangeGate
     from gpuprof.diagnosis.comparison.model import Comparison
-
-
-def _gates(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[ChangeGate, ...]:
-    if not texts:
-        return ()
-    from gpuprof.cli.change_gates import parse
-
-    try:
-        return tuple(parse(text) for text in texts)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 @click.command(short_help="Say where the difference of two runs comes from.")
@@ -37,7 +27,7 @@ def _gates(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tup
 @click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps, of both; found out if not given.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps of both.")
 @click.option(
-    "--fail-on", multiple=True, callback=_gates, metavar="METRIC:LIMIT",
+    "--fail-on", multiple=True, callback=gates("gpuprof.cli.change_gates"), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC of B is above that of A by more than LIMIT: step_time:5% (and only if the steps differ by "
     "more than their scatter), token_time:5%, sample_time:5%, busy_time:5%, idle_time:10%, kernels:5%, syncs:10% or "
     "peak_memory:5%. May be repeated.",
@@ -62,23 +52,11 @@ def command(
     if html is not None:
         from gpuprof.cli.report import check_place
 
-        check_place(html, (a, b))
+        check_place(html, (a, b), "--html")
     one = diagnose_file(a, step=step, skip=skip)
     other = one if a == b else diagnose_file(b, step=step, skip=skip)
     comparison = compare(one, other, top=top or TOP_IN_JSON)
-    if json:
-        from gpuprof.diagnosis.comparison.json import dumps
-
-        write(dumps(comparison) + "\n")
-    else:
-        from gpuprof.report.comparison_terminal import ROWS, render
-
-        show(lambda width: render(comparison, width, top or ROWS))
-    if html is not None:
-        from gpuprof.report.page.file import write_comparison
-
-        write_comparison(comparison, html)
-        say(f"comparison: {html}")
+    COMPARISON.put(comparison, json, top, html)
     return max((_check(gate, comparison) for gate in fail_on), default=0)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.output import say, show, write
+from gpuprof.cli.output import say
+from gpuprof.cli.printing import DIAGNOSIS, gates
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -18,17 +19,6 @@ if TYPE_CHECKING:
 GATE_FAILED = 1
 UNUSABLE = 2
 TOP_IN_JSON = 10
-
-
-def _gates(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Gate, ...]:
-    if not texts:
-        return ()
-    from gpuprof.cli.gates import parse
-
-    try:
-        return tuple(parse(text) for text in texts)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
@@ -46,7 +36,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
 @click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="A step measured without profiler.")
 @click.option(
-    "--fail-on", multiple=True, callback=_gates, metavar="METRIC:LIMIT",
+    "--fail-on", multiple=True, callback=gates("gpuprof.cli.gates"), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC is above LIMIT: idle:40%, cpu_bound:30%, step_time:200ms, unattributed:5%, or a "
     "cause of idle time, such as launch:20%. May be repeated.",
 )  # fmt: skip
@@ -70,21 +60,9 @@ def command(
     if html is not None:
         from gpuprof.cli.report import check_place
 
-        check_place(html, paths)
+        check_place(html, paths, "--html")
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
-    if json:
-        from gpuprof.diagnosis.json import dumps
-
-        write(dumps(diagnosis) + "\n")
-    else:
-        from gpuprof.report.terminal import ROWS, render
-
-        show(lambda width: render(diagnosis, width, top or ROWS))
-    if html is not None:
-        from gpuprof.report.page.file import write_report
-
-        write_report(diagnosis, html)
-        say(f"report: {html}")
+    DIAGNOSIS.put(diagnosis, json, top, html)
     return exit_code(diagnosis, fail_on, as_json=json)
 
 

@@ -15,7 +15,8 @@ from gpuprof.report import comparison_words as words
 from gpuprof.report import stepbar
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
-from gpuprof.report.numbers import count, duration, share
+from gpuprof.report.numbers import count, duration
+from gpuprof.report.rank_lines import SHOWN
 from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
 
 ROWS = 5
@@ -43,8 +44,9 @@ def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
         section("why", _mechanisms(comparison)),
         section("waterfall", _waterfall(comparison, inner)),
         section("phases", _phases(comparison, inner)) + section("counts", _counts(comparison, inner)),
+        section("ranks", _ranks(comparison, inner)),
         section("kernels", _kernels(comparison, inner, rows)),
-        section("host ops", _ops(comparison, inner, rows)),
+        section("host ops", _ops(comparison, inner, rows) if words.host_matters(comparison) else []),
         section("test", paragraph(words.test(comparison)))
         + section("notes" if len(others) > 1 else "note", _notes(others)),
     ]
@@ -102,7 +104,7 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
         grid = Table.grid(padding=0)
         grid.add_column(width=3)
         grid.add_column(overflow="fold")
-        grid.add_row(Text(str(number), "bold"), _mechanism(one))
+        grid.add_row(Text(str(number), "bold"), _mechanism(one, comparison))
         grid.add_row(Text(""), Text(escape(words.sentence(one))))
         for prediction in one.predictions:
             style = "green" if prediction.inside else "yellow"
@@ -112,11 +114,10 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
     return [*lines, Text(f"   {rest}", "dim")] if rest else lines
 
 
-def _mechanism(one: Mechanism) -> Text:
-    part = f", {share(abs(one.difference_ns), abs(one.difference_ns / one.share))} of it" if one.share else ""
-    if one.share is not None and not 0 < one.share <= 1:
-        part = ""
-    return Text.assemble((escape(one.title), "bold"), f"   {words.signed(one.difference_ns)} a step{part}")
+def _mechanism(one: Mechanism, comparison: Comparison) -> Text:
+    part = words.part(one, "it")
+    gain = words.each(one, comparison) or f"{words.signed(one.difference_ns)} a step{f', {part}' if part else ''}"
+    return Text.assemble((escape(one.title), "bold"), f"   {gain}")
 
 
 def _waterfall(comparison: Comparison, width: int) -> list[Text]:
@@ -135,6 +136,7 @@ def _waterfall(comparison: Comparison, width: int) -> list[Text]:
         line = Text(no_wrap=True, overflow="ellipsis")
         value = duration(fall.to_ns) if fall.kind == "total" else words.signed(fall.difference_ns)
         line.append(f"{fall.label:<{labels}}", "bold" if fall.kind == "total" else "").append(f"  {value:>8}  ", "bold")
+        first = min(first, room - 1)  # what is too short to see still has a cell
         line.append(" " * first).append(fill * max(last - first, 1), style)
         line.append(" " * max(room - max(last, first + 1), 0)).append(
             f"  {words.phases_of(fall.term) if named and fall.term else ''}", "dim"
@@ -165,6 +167,17 @@ def _phases(comparison: Comparison, width: int) -> list[Text]:
     return table(rows, columns, width)
 
 
+def _ranks(comparison: Comparison, width: int) -> list[Text]:
+    """How long each rank needs by itself and waits for the others, in both; of many only the first."""
+    ranks = comparison.ranks or ()
+    rows = [
+        (name, f"{pace} by itself" if pace else "", f"waits {waits}" if waits else "")
+        for name, pace, waits in map(words.rank, ranks[:SHOWN])
+    ]
+    more = [Text(f"and {len(ranks) - SHOWN} more ranks", "dim")] if len(ranks) > SHOWN else []
+    return [*table(rows, (Column("bold"), Column(right=True), Column(right=True)), width), *more]
+
+
 def _counts(comparison: Comparison, width: int) -> list[Text]:
     return flow([Text(item) for item in words.counts(comparison).split("   ")], width)
 
@@ -172,12 +185,7 @@ def _counts(comparison: Comparison, width: int) -> list[Text]:
 def _kernels(comparison: Comparison, width: int, rows: int) -> list[Text]:
     """What the GPU's work became, and the kernels that changed most."""
     found = comparison.kernels
-    head = Text(f"{words.both_times(found.a_ns, found.b_ns)} a step as recorded")
-    if found.difference_ns:
-        head.append(
-            f": by number {words.signed(found.count_ns)}, by time each {words.signed(found.duration_ns)};"
-            f" {count(found.new)} new, {count(found.gone)} gone, {count(found.both)} in both"
-        )
+    head = Text(words.kernel_changes(comparison))
     lines = [
         (
             words.signed(row.difference_ns),

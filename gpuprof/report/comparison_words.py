@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.model import Comparison, KernelDifference, Mechanism, Prediction, Side, Term
+from gpuprof.diagnosis.comparison.leftovers import WORK
+from gpuprof.diagnosis.comparison.model import (
+    Comparison,
+    KernelDifference,
+    Mechanism,
+    Prediction,
+    RankDifference,
+    Side,
+    Term,
+)
+from gpuprof.diagnosis.comparison.significance import LEVEL
 from gpuprof.report.names import shown
-from gpuprof.report.numbers import count, duration, duration_range, gib
+from gpuprof.report.numbers import count, duration, duration_range, gib, share
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
@@ -23,10 +33,17 @@ CAUSES = {
     "profiler": "the profiler",
     "unknown": "unknown",
 }
+HOST_WAITS = ("launch", "python", "sync", "allocator", "input", "transfer")
+"""Causes of idle time that are the host's."""
 CLEAR = 1.3
 """From here on a factor says more than a percentage."""
 SEEN = 0.1
 """Share of a mechanism's part below which a phase is not named."""
+OTHER_SCALE = 0.02
+"""Work that differs from what was foretold by less is the same."""
+HOST_MATTERS = 0.05
+"""Share of a step that the GPU has to wait for its host, from which on the host's ops are of interest: below, they run
+ahead of the GPU, and their times say how far rather than what a step takes."""
 WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
 """Of the difference and of the longer step: a part below both gets no line."""
 
@@ -118,6 +135,19 @@ def told(comparison: Comparison) -> tuple[Mechanism, ...]:
     return tuple(found or (comparison.mechanisms[:1] if step.outcome != "same" else ()))
 
 
+def part(one: Mechanism, whole: str) -> str:
+    """`43 % of it`; empty where it is no part of the difference, or more than all."""
+    return f"{share(one.share, 1.0)} of {whole}" if one.share is not None and 0 < one.share <= 1 else ""
+
+
+def each(one: Mechanism, comparison: Comparison) -> str:
+    """`71 → 24 µs a token`: what another batch does, whose step is longer for it; empty for all other mechanisms."""
+    found = comparison.work
+    if one.id not in WORK or found is None or found.equal or not (found.a_ns_per and found.b_ns_per):
+        return ""
+    return f"{both_times(found.a_ns_per, found.b_ns_per)} a {found.measure.removesuffix('s')}"
+
+
 def sentence(one: Mechanism) -> str:
     """What moved, and in which phases."""
     return f"{one.text[:1].upper()}{one.text[1:]}{_mostly(one)}"
@@ -165,6 +195,37 @@ def shown_terms(comparison: Comparison) -> tuple[tuple[Term, ...], int]:
     return big, sum(t.difference_ns for t in comparison.terms if t not in big)
 
 
+def host_matters(comparison: Comparison) -> bool:
+    """Whether the GPU waits for the host in either."""
+    step = comparison.step
+    waits = [t for t in comparison.terms if t.kind == "idle" and t.name in HOST_WAITS]
+    sides = (sum(t.a_ns for t in waits), step.a_ns), (sum(t.b_ns for t in waits), step.b_ns)
+    return any(ns >= HOST_MATTERS * whole for ns, whole in sides)
+
+
+def rank(one: RankDifference) -> tuple[str, str, str]:
+    """`rank 0`, by itself `50 → 48 ms`, for others `3.1 → 0.2 ms`; empty where a recording does not tell."""
+
+    def both(a_ns: int | None, b_ns: int | None) -> str:
+        return "" if a_ns is None or b_ns is None else both_times(a_ns, b_ns)
+
+    return f"rank {one.rank}", both(one.a_pace_ns, one.b_pace_ns), both(one.a_waiting_ns, one.b_waiting_ns)
+
+
+def kernel_changes(comparison: Comparison) -> str:
+    """`238 → 180 ms a step as recorded: by number −30 ms, by time each −28 ms; 37 new, 49 gone, 99 in both`."""
+    found = comparison.kernels
+    text = f"{both_times(found.a_ns, found.b_ns)} a step as recorded"
+    if not found.difference_ns:
+        return text
+    # Fewer pieces of more work each: that the one takes back what the other gives says nothing.
+    if min(abs(found.count_ns), abs(found.duration_ns)) > abs(found.difference_ns):
+        parts = "fewer and longer ones" if found.count_ns < 0 else "more and shorter ones"
+    else:
+        parts = f"by number {signed(found.count_ns)}, by time each {signed(found.duration_ns)}"
+    return f"{text}: {parts}; {count(found.new)} new, {count(found.gone)} gone, {count(found.both)} in both"
+
+
 def launched(row: KernelDifference) -> str:
     """`aten::copy_ ← Linear`: the op that a kernel is launched from, and its module where that is known."""
     op = shown(row.op, 120) if row.op else ""
@@ -176,8 +237,11 @@ def prediction(one: Prediction) -> str:
     """`A predicted 13–27 ms with it (torch.compile); B measured 26 ms: as predicted`."""
     other = "B" if one.by == "a" else "A"
     how = {"unprofiled": "measured", "estimated": "takes, the profiler removed,", "recorded": "takes, as recorded,"}
+    # Rarely does a change of the batch come out at just the size that was foretold.
+    work = f" ({one.scale:.2f}× the work it was told for)" if abs(one.scale - 1) > OTHER_SCALE else ""
+    range_ms = duration_range(one.step_ns.low, one.step_ns.high)
     text = (
-        f"{one.by.upper()}'s diagnosis predicted {duration_range(one.step_ns.low, one.step_ns.high)} for {one.title};"
+        f"{one.by.upper()}'s diagnosis predicted {range_ms} for {one.title}{work};"
         f" {other} {how[one.known]} {duration(one.measured_ns)}"
     )
     return f"{text}: as predicted" if one.inside else f"{text}: {_off(one)}"
@@ -199,9 +263,12 @@ def test(comparison: Comparison) -> str:
     if found.significant is None:
         few = "four of each at least (gpuprof trace times some)"
         return f"{of} are too few to tell a difference from their scatter: {few}"
-    p = "p < 0.0001" if found.p < 1e-4 else f"p = {found.p:.2g}"
-    said = "a difference" if found.significant else "no difference that could be told from their scatter"
-    return f"{p} over {of} (rank-sum test): {said}"
+    value, of_what = found.p, ""
+    if found.p_each is not None and comparison.work is not None:
+        value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"
+    p = "p < 0.0001" if value < 1e-4 else f"p = {value:.2g}"
+    said = "a difference" if value < LEVEL else "no difference that could be told from their scatter"
+    return f"{p} over {of}{of_what} (rank-sum test): {said}"
 
 
 def work(comparison: Comparison) -> str:
@@ -219,11 +286,11 @@ def work(comparison: Comparison) -> str:
 
 
 def memory(comparison: Comparison) -> str:
-    """`peak memory 41.2 → 38.0 GiB`; empty where a side does not know."""
+    """`peak memory 41.2 → 38.0 GiB`, once where they are the same; empty where a side does not know."""
     a, b = comparison.a.peak_bytes, comparison.b.peak_bytes
     if not a or not b:
         return ""
-    return f"peak memory {gib(a)} → {gib(b)} GiB"
+    return f"peak memory {gib(a)} GiB" if gib(a) == gib(b) else f"peak memory {gib(a)} → {gib(b)} GiB"
 
 
 def counts(comparison: Comparison) -> str:

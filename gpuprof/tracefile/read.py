@@ -133,7 +133,7 @@ def _look(path: Path) -> tuple[int, bytes]:
         hint = ": standard input is not read, give a file" if str(path) == "-" else ""
         raise UnreadableTrace(f"{path}: no such file{hint}") from None
     except IsADirectoryError:
-        raise UnreadableTrace(f"{path} is a folder: name one trace file in it{_traces_in(path)}") from None
+        raise UnreadableTrace(f"{path} is a folder{_traces_in(path)}") from None
     except OSError as error:
         raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
 
@@ -142,8 +142,10 @@ def _traces_in(folder: Path) -> str:
     try:
         found = sorted(p.name for p in folder.iterdir() if p.name.endswith((".json", ".json.gz", *EXPORTS)))
     except OSError:
-        return ""
-    return f", such as {found[0]}" if found else " (it holds no .json or .json.gz, and no .sqlite)"
+        found = []
+    if not found:
+        return " and holds no run and no trace (no .json or .json.gz, and no .sqlite): name a recording"
+    return f": name one trace file in it, such as {found[0]}"
 
 
 _OTHER = [

@@ -1,7 +1,8 @@
 """A step of a device in cells: busy time by category and phase, idle time by cause and phase, in whole ns.
 
 The cells sum to the step exactly. How much the device works and waits is what the diagnosis says of the step that is
-compared (without the profiler, where that is known); how these times divide over phases is as recorded.
+compared (without the profiler, where that is known); how these times divide over phases is as recorded: of work, as the
+work divides that the steps launched, whenever it ran.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.comparison.model import Known
+from gpuprof.diagnosis.comparison.own import own_work
 from gpuprof.diagnosis.comparison.parts import allot
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Diagnosis
@@ -81,12 +83,13 @@ def _split(total: int, shares: dict[Cell, float], otherwise: Cell) -> list[tuple
 
 
 def busy_shares(timeline: Timeline, device: int) -> dict[int, dict[Cell, float]]:
-    """Kind of work → cell → ns of the window that belong to it alone: compute goes before communication before copies,
-    and work of one kind that runs at the same time shares it."""
-    gpu = timeline.trace.gpu
-    low, high = timeline.window
-    rows = np.flatnonzero((gpu.device == device) & (gpu.end_ns > low) & (gpu.start_ns < high))
-    own = exclusive_ns(gpu.start_ns[rows], gpu.end_ns[rows], timeline.kind[rows], low, high)
+    """Kind of work → cell → ns that belong to it alone, of what the window's steps launched: compute goes before
+    communication before copies, and work of one kind that runs at the same time shares it."""
+    gpu, rows = timeline.trace.gpu, own_work(timeline)
+    rows = rows[gpu.device[rows] == device]
+    start, end = gpu.start_ns[rows], gpu.end_ns[rows]
+    low, high = (int(start.min()), int(end.max())) if len(rows) else (0, 0)
+    own = exclusive_ns(start, end, timeline.kind[rows], low, high)
     group = timeline.category[rows].astype(np.int64) * len(PHASES) + timeline.phase[rows]
     found: dict[int, dict[Cell, float]] = {}
     for _, kind in _WORK:

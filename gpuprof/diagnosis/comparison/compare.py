@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 
@@ -11,26 +12,28 @@ from gpuprof.diagnosis.baseline import F64
 from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
-from gpuprof.diagnosis.comparison.mechanisms import WORK, Explained, explain
+from gpuprof.diagnosis.comparison.leftovers import WORK
+from gpuprof.diagnosis.comparison.mechanisms import Explained, explain
 from gpuprof.diagnosis.comparison.model import (
     Comparison,
     Known,
     Mechanism,
-    Note,
     Outcome,
     PhaseDifference,
     PhasePart,
     PhaseShare,
-    Prediction,
     Side,
     Significance,
     Step,
     Term,
     Work,
 )
+from gpuprof.diagnosis.comparison.notes import notes, same_program
+from gpuprof.diagnosis.comparison.predictions import combined, predictions
+from gpuprof.diagnosis.comparison.ranks import rank_differences
 from gpuprof.diagnosis.comparison.samples import recorded, unprofiled
-from gpuprof.diagnosis.comparison.significance import CORRELATED, LEVEL, correlation, rank_sum
-from gpuprof.diagnosis.model import Diagnosis, Finding, Range, Steps
+from gpuprof.diagnosis.comparison.significance import LEVEL, correlation, rank_sum
+from gpuprof.diagnosis.model import Diagnosis, Steps
 from gpuprof.diagnosis.proposal import NOISE
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.phases import PHASES
@@ -42,8 +45,8 @@ OTHER_FLOPS = 0.25
 """FLOPs are told from shapes, and libraries count products differently: less says nothing of the batch."""
 OTHER_PRODUCTS = 0.1
 """Programs whose numbers of matrix products differ by more do not do the same to their batches."""
-LIKE_PREDICTED = 0.2
-"""A prediction for so much more or less work than was done is not one of what was done."""
+
+Pair = tuple[float | None, float | None]
 
 
 def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
@@ -54,7 +57,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     known_a, known_b = _known(usable(a, "A"), usable(b, "B"))
     one, other = facts(a, "A", known_a), facts(b, "B", known_b)
     work = compare_work(one.side, other.side)
-    tested = significance(a, b)
+    tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
     explained = explain(one, other, work)
     mechanisms = tuple(_mechanisms(explained, one, other, step, work, (a, b)))
@@ -71,7 +74,8 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         phases=phase_differences(one.cells, other.cells),
         kernels=compare_kernels(one.kernels, other.kernels, top),
         ops=compare_ops(one.ops, other.ops, top),
-        notes=(*_notes(one, other, step, work, tested), *_same_program(step, mechanisms)),
+        ranks=rank_differences(a, b),
+        notes=(*notes(one, other, step, work, tested), *same_program(step, mechanisms)),
         diagnoses=(a, b),
     )
 
@@ -91,12 +95,17 @@ def _known(a: Steps, b: Steps) -> tuple[Known, Known]:
 def compare_work(a: Side, b: Side) -> Work | None:
     """How much more B does in a step, by the measure that both know; None where neither tells, or nothing hints at
     another batch."""
-    tokens = (a.real_tokens, b.real_tokens) if a.real_tokens and b.real_tokens else (a.tokens, b.tokens)
-    for measure, (before, after) in (("tokens", tokens), ("samples", (a.samples, b.samples))):
+    measures: tuple[tuple[Literal["tokens", "samples"], Pair, Pair], ...] = (
+        ("tokens", counted_tokens(a, b), (a.token_ns, b.token_ns)),
+        ("samples", (a.samples, b.samples), (a.sample_ns, b.sample_ns)),
+    )
+    for measure, (before, after), (before_ns, after_ns) in measures:
         if before and after:
             ratio, equal = after / before, abs(after / before - 1) <= EQUAL_WORK
-            told = "tokens" if measure == "tokens" else "samples"
-            return Work(told, before, after, ratio, equal, a.step_ns / before, b.step_ns / after)
+            each = a.step_ns / before, b.step_ns / after
+            if not equal and before_ns and after_ns and a.known == b.known == "unprofiled":
+                each = before_ns, after_ns
+            return Work(measure, before, after, ratio, equal, *each)
     before, after = a.product_flops, b.product_flops
     # Other products (grouped ones, those of other modules) have other FLOPs without another batch.
     if before and after and abs(b.products - a.products) <= OTHER_PRODUCTS * a.products:
@@ -105,11 +114,24 @@ def compare_work(a: Side, b: Side) -> Work | None:
     return None
 
 
+def counted_tokens(a: Side, b: Side) -> Pair:
+    """Tokens of a step that count: without padding where either side knows.
+
+    Batches that carry no mask are not padded as a rule: packed rows have none. So where only one side tells, all tokens
+    of the other count, which `notes` says.
+    """
+    if a.real_tokens or b.real_tokens:
+        return a.real_tokens or a.tokens, b.real_tokens or b.tokens
+    return a.tokens, b.tokens
+
+
 def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | None) -> Step:
     """The steps and which is faster: by the time for the same work, where that is known to differ."""
     ratio = b.step_ns / a.step_ns
     other_work = work is not None and not work.equal and work.measure != "product FLOPs"
-    speedup = (work.ratio if work and other_work else 1.0) / ratio
+    speedup = 1.0 / ratio
+    if work is not None and other_work and work.a_ns_per and work.b_ns_per:
+        speedup = work.a_ns_per / work.b_ns_per
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
     # Untested, a difference has to exceed what processes of one program differ by.
@@ -122,7 +144,7 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     return Step(a.step_ns, b.step_ns, difference, ratio, speedup, outcome, a.known == b.known)
 
 
-def significance(a: Diagnosis, b: Diagnosis) -> Significance | None:
+def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Significance | None:
     """The test over unprofiled steps where both have some, else over the recorded ones; None without steps."""
     of, before, after = "unprofiled", unprofiled(a), unprofiled(b)
     if not (len(before) and len(after)):
@@ -131,6 +153,8 @@ def significance(a: Diagnosis, b: Diagnosis) -> Significance | None:
     if ranked is None:
         return None
     told = ranked.least < LEVEL
+    other_work = work is not None and not work.equal and work.a_ns_per is not None
+    each = rank_sum(before / work.a, after / work.b) if work and other_work else None
     return Significance(
         of=of,
         a_steps=len(before),
@@ -141,6 +165,7 @@ def significance(a: Diagnosis, b: Diagnosis) -> Significance | None:
         significant=ranked.p < LEVEL if told else None,
         exact=ranked.exact,
         correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
+        p_each=each.p if each else None,
     )
 
 
@@ -188,9 +213,9 @@ def _mechanisms(
     for one, phases in explained.parts:
         ns = sum(phases.values())
         in_a, in_b = a.finding(one.id) is not None, b.finding(one.id) is not None
-        predictions = list(_predictions(one.id, a, b, work))
-        if not told and predictions:
-            predictions += _combined(both, names, a, b)
+        foretold = list(predictions(one.id, a, b, work))
+        if not told and foretold:
+            foretold += combined(both, names, a, b)
             told = True
         yield Mechanism(
             id=one.id,
@@ -200,49 +225,8 @@ def _mechanisms(
             share=ns / step.difference_ns if step.difference_ns else None,
             phases=tuple(PhaseShare(phase, phases[phase]) for phase in PHASES if phases.get(phase)),
             found="both" if in_a and in_b else "a" if in_a else "b" if in_b else "none",
-            predictions=tuple(predictions),
+            predictions=tuple(foretold),
         )
-
-
-def _predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Prediction]:
-    """What each side's diagnosis said of a fix that the other has."""
-    ratio = work.ratio if work else 1.0
-    for by, told, other, done in (("a", a, b, ratio), ("b", b, a, 1 / ratio)):
-        fitting = [
-            finding
-            for finding in told.findings
-            if finding.id == name and abs(finding.work / done - 1) <= LIKE_PREDICTED and other.finding(name) is None
-        ]
-        if name == "larger_batch":
-            # A larger batch is worth more still, so it is advised of both.
-            fitting = [f for f in told.findings if f.id == name and abs(f.work / done - 1) <= LIKE_PREDICTED]
-        if fitting:
-            nearest = min(fitting, key=lambda f: abs(f.work / done - 1))
-            yield _prediction(nearest.id, nearest.title, "a" if by == "a" else "b", nearest.step_ns, other.side)
-
-
-def _combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: Facts) -> Iterator[Prediction]:
-    """What several fixes together were said to give, where all of them were made."""
-    for by, diagnosis, other in (("a", both[0], b), ("b", both[1], a)):
-        told = diagnosis.combined
-        if told is not None and told.work == 1.0 and set(told.ids) <= set(names):
-            yield _prediction(
-                "+".join(told.ids), " + ".join(told.titles), "a" if by == "a" else "b", told.step_ns, other.side
-            )
-
-
-def _prediction(finding: Finding | str, title: str, by: str, step_ns: Range, measured: Side) -> Prediction:
-    ns = measured.step_ns
-    return Prediction(
-        finding=finding if isinstance(finding, str) else finding.id,
-        title=title,
-        by="a" if by == "a" else "b",
-        step_ns=step_ns,
-        measured_ns=ns,
-        known=measured.known,
-        inside=step_ns.low <= ns <= step_ns.high,
-        error=(step_ns.expected - ns) / ns,
-    )
 
 
 # -- in words
@@ -282,113 +266,3 @@ def _ms(ns: float) -> str:
     """Milliseconds with three digits that count."""
     value = abs(ns) / 1e6
     return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"
-
-
-def _same_program(step: Step, mechanisms: tuple[Mechanism, ...]) -> Iterator[Note]:
-    """Where nothing that the program does has changed, a person should not look for it there."""
-    if mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}:
-        yield Note(
-            "same_program",
-            "info",
-            "Both launch the same kernels: nothing that the programs do was found to differ. What differs is the pace"
-            " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
-            " that the GPU bounds by little.",
-        )
-
-
-def _notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
-    yield from _step_notes(a.side, b.side)
-    yield from _work_notes(a.side, b.side, work)
-    yield from _test_notes(step, tested)
-    yield from _place_notes(a.side, b.side)
-
-
-def _step_notes(a: Side, b: Side) -> Iterator[Note]:
-    if a.known != b.known:
-        timed, told = ("A", "B") if a.known == "unprofiled" else ("B", "A")
-        yield Note(
-            "unlike_steps",
-            "warning",
-            f"The step of {timed} was timed without a profiler, that of {told} is the recorded one with the profiler's"
-            f" cost removed by replay, which is less certain. Record {told} with gpuprof trace, or time a step and give"
-            " it: --step-ms.",
-        )
-    elif a.known == "recorded":
-        yield Note(
-            "recorded_steps",
-            "warning",
-            "Both steps are as recorded, under the profiler, since what it cost is not known of both; a profiler slows"
-            " steps of many small kernels down most.",
-        )
-    elif a.known == "estimated":
-        yield Note(
-            "estimated_steps",
-            "info",
-            "Neither step was timed without a profiler: both are the recorded ones with the profiler's cost removed by"
-            " replay.",
-        )
-
-
-def _work_notes(a: Side, b: Side, work: Work | None) -> Iterator[Note]:
-    if work is None:
-        yield Note(
-            "work_unknown",
-            "info",
-            "What a step works on (tokens, samples) is not recorded of both; the comparison takes it to be the same.",
-        )
-    elif work.measure == "product FLOPs":
-        if not work.equal:
-            yield Note(
-                "other_flops",
-                "warning",
-                f"B's matrix products do {work.ratio:.2g}× the FLOPs of A's: the steps seem to work on batches of"
-                " another size, and their times are then not each other's like.",
-            )
-    elif not work.equal:
-        yield Note(
-            "other_work",
-            "warning",
-            f"The steps do other work: {work.a:,.0f} {work.measure} in A, {work.b:,.0f} in B. Compare the time for"
-            f" each: {(work.a_ns_per or 0) / 1e3:,.4g} µs in A, {(work.b_ns_per or 0) / 1e3:,.4g} µs in B.",
-        )
-
-
-def _test_notes(step: Step, tested: Significance | None) -> Iterator[Note]:
-    if tested is None or tested.significant is None or not step.difference_ns:
-        return
-    if tested.correlation is not None and tested.correlation > CORRELATED:
-        yield Note(
-            "correlated_steps",
-            "info",
-            f"Neighbouring steps resemble each other (correlation {tested.correlation:.2f}), so p is smaller than it"
-            " ought to be.",
-        )
-    if tested.significant and abs(step.ratio - 1) < NOISE:
-        yield Note(
-            "within_noise",
-            "info",
-            f"The steps differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the scatter of steps, but"
-            f" processes of one and the same program differ by some {100 * NOISE:.0f} % too: run both again before you"
-            " believe it.",
-        )
-
-
-def _place_notes(a: Side, b: Side) -> Iterator[Note]:
-    if a.gpu and b.gpu and a.gpu != b.gpu:
-        yield Note("other_gpu", "warning", f"The GPUs differ: A ran on {a.gpu}, B on {b.gpu}.")
-    if (a.world_size or 1) != (b.world_size or 1):
-        yield Note("other_ranks", "warning", f"A ran on {a.world_size or 1} ranks, B on {b.world_size or 1}.")
-    elif (a.rank or 0) != (b.rank or 0):
-        yield Note("other_rank", "info", f"Shown are rank {a.rank or 0} of A and rank {b.rank or 0} of B.")
-    if a.kind != b.kind and "nsys" in (a.kind, b.kind):
-        yield Note(
-            "other_tool",
-            "info",
-            "One was recorded by Nsight Systems, the other by torch.profiler: without ops, kernels go by their names"
-            " alone, and categories and phases may be told differently.",
-        )
-    for name, side in (("A", a), ("B", b)):
-        if side.quality == "degraded":
-            yield Note(
-                "degraded", "info", f"The recording of {name} has flaws: gpuprof diagnose {side.path} says which."
-            )

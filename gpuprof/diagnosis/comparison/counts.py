@@ -8,16 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.comparison.own import own_work
 from gpuprof.diagnosis.findings.compile import COMPILED
 from gpuprof.diagnosis.findings.cuda_graphs import GRAPH_LAUNCH
 from gpuprof.diagnosis.findings.recompiles import COMPILING, LOADING
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union
+from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import KERNEL, NO_TEXT, OP, Trace
+from gpuprof.tracefile.model import I64, KERNEL, NO_TEXT, OP, Trace
 
 KNOWN = 0.9
 """Share of the time of matrix products whose FLOPs must be known for their sum to be told."""
@@ -44,6 +47,8 @@ class Counts:
     allocator_calls: float
     pageable_bytes: float
     product_flops: float | None
+    float32_products: float = 0.0
+    """Matrix products of fp32 operands, in TF32 or not; 0 where shapes were not recorded."""
     checkpoint_functions: float = 0.0
     """Autograd functions of checkpointing in the backward pass; 0 where it works by hooks, too."""
 
@@ -69,8 +74,8 @@ def _sum(table: Mapping[tuple[str, str], float], categories: tuple[str, ...], ph
 
 
 def count(timeline: Timeline, roof: Roofline | None) -> Counts:
-    """Counts a step of what the window holds."""
-    trace, links, rows = timeline.trace, timeline.links, timeline.members
+    """Counts a step of what the window's steps launch and do."""
+    trace, links, rows = timeline.trace, timeline.links, own_work(timeline)
     steps = len(timeline.steps.start_ns)
     gpu, calls = trace.gpu, trace.calls
     low, high = timeline.window
@@ -88,13 +93,14 @@ def count(timeline: Timeline, roof: Roofline | None) -> Counts:
         kernel_ns=_keyed(times / steps),
         launches=(len(np.unique(launching[launching >= 0])) + int((launching < 0).sum())) / steps,
         graph_kernels=float(graphs[launching].sum()) / steps,
-        compiled=(_named(trace, low, high, COMPILED) + _generated(timeline)) / steps,
+        compiled=(_named(trace, low, high, COMPILED) + _generated(timeline, rows)) / steps,
         compiling_ns=_compiling(trace, low, high) / steps,
         syncs=float((sync & now).sum()) / steps,
         blocking_copies=float((copy & now).sum()) / steps,
         allocator_calls=float((allocator & now).sum()) / steps,
         pageable_bytes=float(gpu.bytes[rows][pageable].clip(0).sum()) / steps,
-        product_flops=_product_flops(timeline, roof),
+        product_flops=_product_flops(timeline, rows, roof),
+        float32_products=_float32_products(timeline, rows, roof) / steps,
         checkpoint_functions=_checkpoint_functions(timeline) / steps,
     )
 
@@ -116,9 +122,9 @@ def _named(trace: Trace, low: int, high: int, pattern: re.Pattern[str]) -> int:
     return int((trace.rows_named(ops.name, pattern.search) & (ops.start_ns >= low) & (ops.start_ns < high)).sum())
 
 
-def _generated(timeline: Timeline) -> int:
+def _generated(timeline: Timeline, rows: I64) -> int:
     """Kernels that Inductor wrote."""
-    return int((timeline.category[timeline.members] == CATEGORIES.index("triton_fused")).sum())
+    return int((timeline.category[rows] == CATEGORIES.index("triton_fused")).sum())
 
 
 def _compiling(trace: Trace, low: int, high: int) -> int:
@@ -131,11 +137,18 @@ def _compiling(trace: Trace, low: int, high: int) -> int:
     return clip(union(start, end), low, high).total
 
 
-def _product_flops(timeline: Timeline, roof: Roofline | None) -> float | None:
+def _float32_products(timeline: Timeline, rows: I64, roof: Roofline | None) -> int:
+    """Kernels of matrix products whose operands are fp32."""
+    if roof is None:
+        return 0
+    product = timeline.category[rows] == CATEGORIES.index("gemm")
+    return int((product & np.isin(roof.work.dtype[rows], (CODE["fp32"], CODE["tf32"]))).sum())
+
+
+def _product_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> float | None:
     """FLOPs of matrix products a step, those of attention and recomputation left out; None where too few are known."""
     if roof is None:
         return None
-    rows = timeline.members
     trace, op = timeline.trace, timeline.links.op[rows]
     # Attention's own products are counted differently from one implementation to the next.
     own = np.append(trace.rows_named(trace.ops.name, _BATCHED.search), False)[op]
@@ -151,6 +164,17 @@ def _product_flops(timeline: Timeline, roof: Roofline | None) -> float | None:
     return float(flops[known].sum()) / len(timeline.steps.start_ns)
 
 
+def _without_waits(timeline: Timeline, own: I64) -> None:
+    """Takes from the ops' own times what they wait for the GPU: that is as long as the GPU takes, whatever the op."""
+    trace, calls = timeline.trace, timeline.trace.calls
+    copy, sync, _ = calls_by_cause(timeline)
+    rows = np.flatnonzero(copy | sync)
+    scope = timeline.nesting.innermost(calls.thread[rows], calls.start_ns[rows])
+    op = climb(scope, timeline.nesting.parent, lambda found, _: trace.ops.kind[found] != OP)
+    known = op >= 0
+    np.subtract.at(own, op[known], (calls.end_ns - calls.start_ns)[rows[known]].clip(0))
+
+
 @dataclass(frozen=True, slots=True)
 class OpTable:
     """Host ops by (name, phase): count and own time a step."""
@@ -160,7 +184,7 @@ class OpTable:
 
 
 def op_table(timeline: Timeline) -> OpTable:
-    """Ops of the window; the time of an op is its own, without what lies in it."""
+    """Ops of the window; the time of an op is its own, without what lies in it and without waiting for the GPU."""
     trace, steps = timeline.trace, len(timeline.steps.start_ns)
     ops, parent = trace.ops, timeline.nesting.parent
     low, high = timeline.window
@@ -168,6 +192,7 @@ def op_table(timeline: Timeline) -> OpTable:
     own = took.copy()
     inner = np.flatnonzero((parent >= 0) & (ops.kind == OP))
     np.subtract.at(own, parent[inner], took[inner])
+    _without_waits(timeline, own)
     rows = np.flatnonzero((ops.kind == OP) & (ops.start_ns >= low) & (ops.start_ns < high) & (ops.name != NO_TEXT))
     group = ops.name[rows].astype(np.int64) * len(PHASES) + timeline.host.op[rows]
     distinct, inverse = np.unique(group, return_inverse=True)

@@ -8,7 +8,7 @@ from gpuprof.diagnosis.comparison.cells import Cells, cells, device_step
 from gpuprof.diagnosis.comparison.counts import Counts, OpTable, count, op_table
 from gpuprof.diagnosis.comparison.kernels import KernelTable, kernel_table
 from gpuprof.diagnosis.comparison.model import Known, Side
-from gpuprof.diagnosis.model import Diagnosis, Finding, Steps
+from gpuprof.diagnosis.model import Diagnosis, Finding, Issue, Steps
 from gpuprof.errors import GpuprofError
 
 
@@ -23,6 +23,10 @@ class Facts:
     kernels: KernelTable
     ops: OpTable
     findings: tuple[Finding, ...] = ()
+    stepless: bool = False
+    """Whether no steps were found, so that the whole recording is taken for one."""
+    warnings: tuple[Issue, ...] = ()
+    """What is wrong with the recording, though it can be used."""
     clock_mhz: float | None = None
     """Median SM clock while the unprofiled steps ran."""
 
@@ -78,6 +82,8 @@ def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
         kernels=kernel_table(timeline),
         ops=op_table(timeline),
         findings=diagnosis.findings,
+        stepless=steps.source == "none",
+        warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
         clock_mhz=_clock(diagnosis),
     )
 
@@ -107,7 +113,14 @@ def _side(diagnosis: Diagnosis, steps: Steps, counts: Counts, device: int, step:
         launches=counts.launches,
         syncs=counts.syncs,
         peak_bytes=run.memory.peak_bytes if run else None,
+        token_ns=_each_ns(run.throughput.tokens_per_s if run else None, where.world_size),
+        sample_ns=_each_ns(run.throughput.samples_per_s if run else None, where.world_size),
     )
+
+
+def _each_ns(per_s: float | None, ranks: int | None) -> float | None:
+    """What one takes on one rank, of what all ranks do in a second."""
+    return 1e9 * (ranks or 1) / per_s if per_s else None
 
 
 def _clock(diagnosis: Diagnosis) -> float | None:

@@ -9,10 +9,11 @@ import numpy as np
 
 from gpuprof.diagnosis.comparison.counts import OpTable
 from gpuprof.diagnosis.comparison.model import KernelDifference, KernelDifferences, OpDifference
+from gpuprof.diagnosis.comparison.own import own_work
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.model import ABSENT, I64
 
 Key = tuple[str, str, str | None, str | None]
 """(kernel, category, op, class of the module)."""
@@ -23,7 +24,7 @@ SAME = 0.02
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """GPU work of the window by key: pieces and summed durations, in all its steps."""
+    """GPU work by key: pieces and summed durations, of all steps of the window."""
 
     steps: int
     count: Mapping[Key, int]
@@ -49,12 +50,12 @@ class KernelTable:
 
 
 def kernel_table(timeline: Timeline) -> KernelTable:
-    """The window's GPU work."""
-    trace, links, rows = timeline.trace, timeline.links, timeline.members
+    """The GPU work of the window's steps."""
+    trace, links, rows = timeline.trace, timeline.links, own_work(timeline)
     gpu, strings = trace.gpu, trace.strings
     op = links.op[rows]
     op_name = np.where(op >= 0, trace.ops.name[op] if len(trace.ops) else -1, -1).astype(np.int64)
-    module = _modules(timeline)
+    module = _modules(timeline, rows)
     columns = np.stack([gpu.name[rows], timeline.category[rows], op_name, module], axis=1).astype(np.int64)
     distinct, inverse = np.unique(columns, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
@@ -73,9 +74,9 @@ def kernel_table(timeline: Timeline) -> KernelTable:
     return KernelTable(len(timeline.steps.start_ns), count, ns)
 
 
-def _modules(timeline: Timeline) -> np.ndarray:
-    """String id of the nn.Module around the launch of each of the window's GPU events, or -1."""
-    links, rows = timeline.links, timeline.members
+def _modules(timeline: Timeline, rows: I64) -> np.ndarray:
+    """String id of the nn.Module around the launch of each of these GPU events, or -1."""
+    links = timeline.links
     known = links.begun_ns[rows] != ABSENT
     found = np.full(len(rows), -1, np.int64)
     if known.any():

@@ -54,6 +54,10 @@ class Side:
     syncs: float
     """Calls a step that wait for the GPU."""
     peak_bytes: int | None
+    token_ns: float | None = None
+    """Mean time of a token over all steps that were timed without a profiler, padding left out where that is known."""
+    sample_ns: float | None = None
+    """Likewise of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class Work:
     ratio: float
     equal: bool
     a_ns_per: float | None
-    """Step time per token or sample; None for FLOPs."""
+    """Time per token or sample; None for FLOPs. Where the work differs, over all steps that were timed without a
+    profiler, if both have such: single steps then differ in work, too. Else the step's."""
     b_ns_per: float | None
 
 
@@ -102,6 +107,8 @@ class Significance:
     exact: bool
     correlation: float | None
     """The larger of both sides' correlations of a step with the next."""
+    p_each: float | None = None
+    """p of the time for each token or sample; None where the work is the same or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +214,8 @@ class Prediction:
     """Whether the measured step is within the predicted 80 % interval."""
     error: float
     """(expected − measured) ÷ measured."""
+    scale: float = 1.0
+    """Work that was done over the work that the diagnosis predicted for; `step_ns` is for the work that was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +246,19 @@ class Mechanism:
 
 
 @dataclass(frozen=True, slots=True)
+class RankDifference:
+    """One rank of both runs, the profiler's cost removed; None where a recording does not tell."""
+
+    rank: int
+    a_pace_ns: int | None
+    """The step that it would take if no other rank were ever late."""
+    b_pace_ns: int | None
+    a_waiting_ns: int | None
+    """Of a step, for other ranks."""
+    b_waiting_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Note:
     """Something that the reader of a comparison must know."""
 
@@ -263,6 +285,8 @@ class Comparison:
     phases: tuple[PhaseDifference, ...]
     kernels: KernelDifferences
     ops: tuple[OpDifference, ...]
+    ranks: tuple[RankDifference, ...] | None = None
+    """Of runs of several ranks; all else is of one rank of each."""
     notes: tuple[Note, ...] = ()
     diagnoses: tuple[Diagnosis, Diagnosis] | None = field(default=None, repr=False, compare=False)
     """Of A and of B; not part of the JSON."""

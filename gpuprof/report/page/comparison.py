@@ -95,7 +95,8 @@ def render(comparison: Comparison) -> str:
         phases=_phases(c),
         kernels=_kernels(c),
         kernel_words=_kernel_words(c),
-        ops=_ops(c),
+        ops=_ops(c) if words.host_matters(c) else [],
+        ranks=[words.rank(one) for one in c.ranks or ()],
         sides=_sides(c),
         notes=[(note.severity, escape(note.message)) for note in c.notes],
     )
@@ -196,15 +197,15 @@ def cards(c: Comparison) -> list[Card]:
 
 
 def _card(number: int, one: Mechanism, c: Comparison) -> Card:
-    part = one.share if one.share is not None and 0 < one.share <= 1 else None
+    each = words.each(one, c)
     return Card(
         number=number,
         id=one.id,
         title=escape(one.title),
         text=escape(words.sentence(one)),
-        difference=f"{words.signed(one.difference_ns)} a step",
-        good=one.difference_ns < 0,
-        share=f"{share(part, 1.0)} of the difference" if part else "",
+        difference=each or f"{words.signed(one.difference_ns)} a step",
+        good=c.step.outcome == "faster" if each else one.difference_ns < 0,
+        share="" if each else words.part(one, "the difference"),
         guesses=tuple(_guess(prediction, c) for prediction in one.predictions),
     )
 
@@ -241,25 +242,20 @@ def _phases(c: Comparison) -> list[tuple[str, ...]]:
 
 
 def _kernel_words(c: Comparison) -> str:
-    k = c.kernels
-    return (
-        f"{words.both_times(k.a_ns, k.b_ns)} of GPU time a step, as recorded and summed over streams. By the number of"
-        f" kernels {words.signed(k.count_ns)}, by the time that each takes {words.signed(k.duration_ns)};"
-        f" {count(k.new)} are new, {count(k.gone)} gone, {count(k.both)} in both."
-    )
+    return f"{words.kernel_changes(c)}. Times are summed over streams."
 
 
 def _kernels(c: Comparison) -> list[tuple[str, ...]]:
     return [
         (
             shown_kernel(row.name, 60),
-            row.category,
-            words.launched(row),
+            words.signed(row.difference_ns),
             count(round(row.a_count, 1)),
             count(round(row.b_count, 1)),
             words.signed(row.count_ns),
             words.signed(row.duration_ns),
-            words.signed(row.difference_ns),
+            row.category,
+            words.launched(row),
         )
         for row in c.kernels.rows
     ]

@@ -1,0 +1,60 @@
+"""What `diagnose` and `compare` share: a result as text, as JSON and as a page, and limits given as `METRIC:LIMIT`.
+
+Modules are named rather than imported: what a command does not print it should not wait for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+
+from gpuprof.cli.output import say, show, write
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """One kind of result, and what prints it."""
+
+    name: str
+    json: str
+    """Module with `dumps`."""
+    terminal: str
+    """Module with `render(result, width, rows)` and the usual number of ROWS."""
+    page: str
+    """Function of the pages' module, of a result and a file."""
+
+    def put(self, result: Any, as_json: bool, top: int | None, html: Path | None) -> None:
+        """Prints a result with `top` rows, and writes it as a page where a file is given."""
+        if as_json:
+            write(import_module(self.json).dumps(result) + "\n")
+        else:
+            terminal = import_module(self.terminal)
+            show(lambda width: terminal.render(result, width, top or terminal.ROWS))
+        if html is not None:
+            getattr(import_module("gpuprof.report.page.file"), self.page)(result, html)
+            say(f"{self.name}: {html}")
+
+
+DIAGNOSIS = Printed("report", "gpuprof.diagnosis.json", "gpuprof.report.terminal", "write_report")
+COMPARISON = Printed(
+    "comparison", "gpuprof.diagnosis.comparison.json", "gpuprof.report.comparison_terminal", "write_comparison"
+)
+
+
+def gates(module: str) -> Callable[[click.Context, click.Parameter, tuple[str, ...]], tuple[Any, ...]]:
+    """The callback of an option whose texts the `parse` of a module reads, raising ValueError for what is none."""
+
+    def read(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[Any, ...]:
+        if not texts:
+            return ()
+        try:
+            return tuple(import_module(module).parse(text) for text in texts)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return read

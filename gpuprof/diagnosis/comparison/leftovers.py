@@ -1,0 +1,114 @@
+"""What accounts for the cells that no change claims: other work in a step, another GPU, the pace of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+
+from gpuprof.diagnosis.comparison.candidates import Candidate
+from gpuprof.diagnosis.comparison.claims import HOST_CAUSES, WEAK, WEAKER, busy, idle, is_communication, where
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.model import Side, Work
+from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, cells_ns, number, of
+from gpuprof.diagnosis.findings.padding import LEAST_PADDING
+
+WORK = ("larger_batch", "padding", "work")
+"""Candidates that mean another batch."""
+MOST_OF = 0.5
+"""Tokens that count are all tokens times the share that is no padding: the share is what changed, if it has more than
+this of the change."""
+
+
+def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[Candidate]:
+    """What claims where nothing better is known; `changed`: whether a change of the program was seen."""
+    padding = list(_padding(a.side, b.side, work))
+    yield from padding or _work(a.side, b.side, work)
+    yield from _communication(a, b)
+    yield from _device(a, b)
+    yield from _pace(a, b, changed)
+
+
+def _work(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
+    if work is None or work.equal:
+        return
+    if work.measure == "product FLOPs":
+        name = "work"
+        text = f"B's step does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix products"
+    else:
+        name = "larger_batch"
+        text = f"B's step does {work.ratio:.2g}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
+        if a.tokens and b.tokens and work.measure == "tokens" and (a.tokens, b.tokens) != (work.a, work.b):
+            text += f" ({Quantity(a.tokens, b.tokens)} with padding)"
+    yield Candidate(name, "other work in a step", text, lambda cell: WEAK)
+
+
+def _padding(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
+    """Where another share of the tokens is padding, and that is most of what changed about the batch."""
+    if work is None or work.measure != "tokens" or not (a.tokens and b.tokens):
+        return
+    filled = Quantity(min(work.a / a.tokens, 1.0), min(work.b / b.tokens, 1.0))
+    if filled.apart < LEAST_PADDING or abs(log(filled.b / filled.a)) < MOST_OF * abs(log(work.ratio)):
+        return
+    shares = [_padded(name, 1 - part) for name, part in (("A", filled.a), ("B", filled.b))]
+    yield Candidate(
+        "padding",
+        "padding",
+        f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens a step count, of {Quantity(a.tokens, b.tokens)}"
+        " that are computed",
+        lambda cell: WEAK,
+    )
+
+
+def _padded(name: str, share: float) -> str:
+    if name == "A":
+        return f"{100 * share:.0f} % of A's tokens are padding" if share >= 0.005 else "none of A's tokens is padding"
+    return f"{100 * share:.0f} % of B's" if share >= 0.005 else "none of B's"
+
+
+def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
+    took = of(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_communication(cell)))
+    if took.more:
+        yield Candidate(
+            "exposed_communication",
+            "communication that nothing hides",
+            f"collectives that no computation overlaps take {took.ms} ms a step",
+            where(is_communication),
+        )
+
+
+def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """The kernels' own speed and choice."""
+    # Collectives, most of which computation hides, have a line of their own.
+    pieces = of(a, b, lambda side: side.counts.total - side.counts.count(("communication",)))
+    took = of(a, b, lambda side: side.counts.ns() - side.counts.ns(("communication",)))
+    clock = of(a, b, lambda side: side.clock_mhz or 0.0)
+    if a.side.gpu and b.side.gpu and a.side.gpu != b.side.gpu:
+        yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", busy(WEAK / 2))
+    elif clock.a and clock.b and clock.apart > PACE * clock.a and pieces.steady:
+        # Of other kernels the clock says little: it falls with the power that they draw, and they are faster for it.
+        text = f"the SM clock is at {clock} MHz"
+        yield Candidate("throttling", "the GPU's clock", text, busy(WEAK / 2), -clock.more)
+    counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
+    text = f"{counted}, {took.ms} ms of GPU time a step"
+    yield Candidate("kernels", "the kernels themselves", text, busy(WEAKER))
+
+
+def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
+    """The host: more or fewer launches, or another pace."""
+    causes = (*HOST_CAUSES, "allocator")
+    launches, waits = of(a, b, lambda side: side.counts.launches), cells_ns(a, b, "idle", *causes)
+    claim = idle(*causes, weight=WEAKER)
+    if changed:
+        text = (
+            "what else the GPU waits for its host, in work that both do; hosts differ by some per cent from one process"
+            f" to the next ({waits.ms} ms a step in all)"
+        )
+        yield Candidate("host", "the host elsewhere", text, claim)
+    elif not launches.steady and launches.more == waits.more:
+        many = "fewer" if launches.more < 0 else "more"
+        text = f"B launches {number(launches.apart)} kernels {many} a step: {launches}"
+        yield Candidate("launches", f"{many} launches", text, claim)
+    else:
+        about = "about the same" if launches.steady else "its"
+        text = f"the GPU waits {waits.ms} ms a step for its host, with {about} launches ({launches})"
+        yield Candidate("host", "the host's pace", text, claim)

@@ -1,0 +1,161 @@
+"""What the reader of a comparison must know beside its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.model import Mechanism, Note, Side, Significance, Step, Work
+from gpuprof.diagnosis.comparison.significance import CORRELATED
+from gpuprof.diagnosis.proposal import NOISE
+
+
+def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
+    if a.stepless:
+        yield Note(
+            "no_steps",
+            "warning",
+            "No steps were found: the whole of each recording is compared as if it were one step. Name the range or op"
+            " that is a step: --step REGEX.",
+        )
+    yield from _step_notes(a.side, b.side)
+    yield from _work_notes(a.side, b.side, work)
+    yield from _test_notes(step, tested)
+    yield from _place_notes(a.side, b.side)
+    yield from _flaws("A", a)
+    yield from _flaws("B", b)
+
+
+def _step_notes(a: Side, b: Side) -> Iterator[Note]:
+    if a.known != b.known:
+        timed, told = ("A", "B") if a.known == "unprofiled" else ("B", "A")
+        yield Note(
+            "unlike_steps",
+            "warning",
+            f"The step of {timed} was timed without a profiler, that of {told} is the recorded one with the profiler's"
+            f" cost removed by replay, which is less certain. Record {told} with gpuprof trace, or time a step and give"
+            " it: --step-ms.",
+        )
+    elif a.known == "recorded":
+        yield Note(
+            "recorded_steps",
+            "warning",
+            "Both steps are as recorded, under the profiler, since what it cost is not known of both; a profiler slows"
+            " steps of many small kernels down most.",
+        )
+    elif a.known == "estimated":
+        yield Note(
+            "estimated_steps",
+            "info",
+            "Neither step was timed without a profiler: both are the recorded ones with the profiler's cost removed by"
+            " replay.",
+        )
+
+
+def _work_notes(a: Side, b: Side, work: Work | None) -> Iterator[Note]:
+    if work is None:
+        yield Note(
+            "work_unknown",
+            "info",
+            "What a step works on (tokens, samples) is not recorded of both; the comparison takes it to be the same.",
+        )
+    elif work.measure == "product FLOPs":
+        if not work.equal:
+            yield Note(
+                "other_flops",
+                "warning",
+                f"B's matrix products do {work.ratio:.2g}× the FLOPs of A's: the steps seem to work on batches of"
+                " another size, and their times are then not each other's like.",
+            )
+    elif not work.equal:
+        yield Note(
+            "other_work",
+            "warning",
+            f"The steps do other work: {work.a:,.0f} {work.measure} in A, {work.b:,.0f} in B. Compare the time for"
+            f" each: {(work.a_ns_per or 0) / 1e3:,.4g} µs in A, {(work.b_ns_per or 0) / 1e3:,.4g} µs in B"
+            f"{_timed_over(a, b, work)}.",
+        )
+    if work is not None and work.measure == "tokens":
+        yield from _padding_notes(a, b)
+
+
+def _timed_over(a: Side, b: Side, work: Work) -> str:
+    means = (a.token_ns, b.token_ns) if work.measure == "tokens" else (a.sample_ns, b.sample_ns)
+    return ", over all steps timed without a profiler" if means == (work.a_ns_per, work.b_ns_per) else ""
+
+
+def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
+    """Where one side does not tell how much of it is padding."""
+    if bool(a.real_tokens) == bool(b.real_tokens):
+        return
+    tells, silent, known = ("A", "B", a) if a.real_tokens else ("B", "A", b)
+    if known.real_tokens == known.tokens:
+        return
+    yield Note(
+        "padding_unknown",
+        "warning",
+        f"{silent} does not tell which of its tokens are padding ({tells} does): all of them are taken to count, as"
+        " they do in packed rows, which have no mask.",
+    )
+
+
+def _test_notes(step: Step, tested: Significance | None) -> Iterator[Note]:
+    if tested is None or tested.significant is None or not step.difference_ns:
+        return
+    if tested.correlation is not None and tested.correlation > CORRELATED:
+        yield Note(
+            "correlated_steps",
+            "info",
+            f"Neighbouring steps resemble each other (correlation {tested.correlation:.2f}), so p is smaller than it"
+            " ought to be.",
+        )
+    if tested.significant and abs(step.ratio - 1) < NOISE:
+        yield Note(
+            "within_noise",
+            "info",
+            f"The steps differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the scatter of steps, but"
+            f" processes of one and the same program differ by some {100 * NOISE:.0f} % too: run both again before you"
+            " believe it.",
+        )
+
+
+def _place_notes(a: Side, b: Side) -> Iterator[Note]:
+    if a.gpu and b.gpu and a.gpu != b.gpu:
+        yield Note("other_gpu", "warning", f"The GPUs differ: A ran on {a.gpu}, B on {b.gpu}.")
+    if (a.world_size or 1) != (b.world_size or 1):
+        yield Note("other_ranks", "warning", f"A ran on {a.world_size or 1} ranks, B on {b.world_size or 1}.")
+    elif (a.rank or 0) != (b.rank or 0):
+        yield Note(
+            "other_rank",
+            "info",
+            f"Shown are rank {a.rank or 0} of A and rank {b.rank or 0} of B, of {a.world_size or 1} ranks each.",
+        )
+    elif (a.world_size or 1) > 1:
+        yield Note("one_rank", "info", f"Shown is rank {a.rank or 0} of both, of {a.world_size} ranks each.")
+    if a.kind != b.kind and "nsys" in (a.kind, b.kind):
+        yield Note(
+            "other_tool",
+            "info",
+            "One was recorded by Nsight Systems, the other by torch.profiler: without ops, kernels go by their names"
+            " alone, and categories and phases may be told differently.",
+        )
+
+
+def _flaws(name: str, one: Facts) -> Iterator[Note]:
+    """What a recording's own diagnosis warns of, in its words."""
+    for issue in one.warnings:
+        # Of a step that was timed apart, it does not matter when its recorded work ran.
+        if not (issue.id == "host_ahead" and one.side.known == "unprofiled"):
+            yield Note("degraded", "info", f"Of {name}: {issue.message}")
+
+
+def same_program(step: Step, mechanisms: tuple[Mechanism, ...]) -> Iterator[Note]:
+    """Where nothing that the program does has changed, a person should not look for it there."""
+    if mechanisms and step.difference_ns and {m.id for m in mechanisms} <= {"host", "kernels"}:
+        yield Note(
+            "same_program",
+            "info",
+            "Both launch the same kernels: nothing that the programs do was found to differ. What differs is the pace"
+            " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
+            " that the GPU bounds by little.",
+        )

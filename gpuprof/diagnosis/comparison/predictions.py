@@ -1,0 +1,61 @@
+"""What one side's diagnosis said of a fix, beside what the other side has of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.model import Prediction, Side, Work
+from gpuprof.diagnosis.model import Diagnosis, Range
+
+LIKE_PREDICTED = 0.2
+"""A prediction for so much more or less work than was done is not one of what was done."""
+
+
+def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Prediction]:
+    """What each side's diagnosis said of a fix that the other has."""
+    ratio = work.ratio if work else 1.0
+    other_work = work is not None and not work.equal
+    sides: tuple[tuple[Literal["a", "b"], Facts, Facts, float], ...] = (("a", a, b, ratio), ("b", b, a, 1 / ratio))
+    for by, told, other, done in sides:
+        fitting = [
+            finding
+            for finding in told.findings
+            if finding.id == name and abs(finding.work / done - 1) <= LIKE_PREDICTED and other.finding(name) is None
+        ]
+        if name == "larger_batch":
+            # A larger batch is worth more still, so it is advised of both.
+            fitting = [f for f in told.findings if f.id == name and abs(f.work / done - 1) <= LIKE_PREDICTED]
+        if fitting:
+            nearest = min(fitting, key=lambda f: abs(f.work / done - 1))
+            scale = done / nearest.work if other_work else 1.0
+            yield _prediction(nearest.id, nearest.title, by, nearest.step_ns, other.side, scale)
+
+
+def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: Facts) -> Iterator[Prediction]:
+    """What several fixes together were said to give, where all of them were made."""
+    sides: tuple[tuple[Literal["a", "b"], Diagnosis, Facts], ...] = (("a", both[0], b), ("b", both[1], a))
+    for by, diagnosis, other in sides:
+        told = diagnosis.combined
+        if told is not None and told.work == 1.0 and set(told.ids) <= set(names):
+            yield _prediction("+".join(told.ids), " + ".join(told.titles), by, told.step_ns, other.side)
+
+
+def _prediction(
+    finding: str, title: str, by: Literal["a", "b"], told: Range, measured: Side, scale: float = 1.0
+) -> Prediction:
+    """`scale`: work that was done over the work that the prediction is for."""
+    ns = measured.step_ns
+    step_ns = Range(told.low * scale, told.expected * scale, told.high * scale)
+    return Prediction(
+        finding=finding,
+        title=title,
+        by=by,
+        step_ns=step_ns,
+        scale=scale,
+        measured_ns=ns,
+        known=measured.known,
+        inside=step_ns.low <= ns <= step_ns.high,
+        error=(step_ns.expected - ns) / ns,
+    )
