@@ -144,7 +144,7 @@ def _traces_in(folder: Path) -> str:
     except OSError:
         found = []
     if not found:
-        return " and holds no run and no trace (no .json or .json.gz, and no .sqlite): name a recording"
+        return " that holds no .json or .json.gz, and no .sqlite: name a recording"
     return f": name one trace file in it, such as {found[0]}"
 
 
