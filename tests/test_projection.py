@@ -25,7 +25,6 @@ from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import Elsewhere, combined
 from gpuprof.projection.host import another_host, measured_factor
 from gpuprof.projection.json import schema, to_json
-from gpuprof.projection.memory import Told, fit, share_that_fits, usage
 from gpuprof.projection.model import Price
 from gpuprof.projection.names import gpu_named
 from gpuprof.projection.project import project
@@ -233,39 +232,7 @@ def test_twice_the_layers_take_twice_as_long_but_for_what_is_done_once():
     assert double / base == pytest.approx(1 + share, rel=0.03)
 
 
-# -- memory, cost, ranks: sums done by hand
-
-
-def test_what_fits():
-    told = Told(allocated_bytes=10_000_000_000, peak_bytes=18_000_000_000, tokens=4_000, embedding_bytes=2e9)
-    use = usage(told)
-    assert (use.static_bytes, use.bytes_per_token) == (10e9, 2e6)
-    assert usage(told, deeper=3.0).static_bytes == 2e9 + 3 * 8e9
-    assert usage(told, deeper=3.0).bytes_per_token == 6e6, "without checkpointing activations go with the layers"
-    kept = dataclasses.replace(told, checkpointing=True, kept_bytes=1e4)
-    assert usage(kept, deeper=3.0, more_layers=20).bytes_per_token == 2e6 + 20e4
-    moe = dataclasses.replace(told, expert_share=0.5)
-    assert usage(moe, wider=4.0).static_bytes == 2e9 + 4e9 + 4 * 4e9
-    found = fit(gpu("RTX 4090"), use, 8_000, 4, 25_770_000_000)
-    assert found.usable_bytes == int((25_770_000_000 - 1_500_000_000) / 1.04)
-    assert found.activation_bytes == 16_000_000_000
-    assert not found.fits
-    assert found.largest_batch == int(4 * (found.usable_bytes - 10e9) / 16e9) == 3
-    assert share_that_fits(found, 4) == 0.5
-    assert share_that_fits(dataclasses.replace(found, static_bytes=25_000_000_000), 4) is None
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.floats(1e8, 1e11), st.floats(1e3, 1e7), st.integers(1, 64), st.floats(1, 1e6))
-def test_the_largest_batch_fits_and_one_more_does_not(static, per_token, batch, tokens):
-    one = gpu("A100 SXM4 80GB")
-    found = fit(one, usage(Told(int(static), int(static + per_token * tokens), tokens)), tokens, batch)
-    largest, room = found.largest_batch, found.usable_bytes - found.static_bytes
-    if largest is None or found.activation_bytes < 1e5:
-        return
-    assert largest * found.activation_bytes / batch <= max(room, 0) * (1 + 1e-6)
-    assert (largest + 1) * found.activation_bytes / batch > room * (1 - 1e-6)
-    assert found.fits == (largest >= batch) or abs(room - found.activation_bytes) < 2
+# -- cost, ranks: sums done by hand
 
 
 def test_energy_and_money():

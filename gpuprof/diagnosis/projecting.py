@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from gpuprof.costs.ceilings import ceilings_of
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
+from gpuprof.diagnosis.memory_told import gradient_size, told_of, trained_parameters
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.passes import backward_of, nodes_in, without_recompute
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
-from gpuprof.projection.memory import Told
 from gpuprof.projection.model import Interval
 from gpuprof.projection.subject import Subject
 from gpuprof.replay.graph import Mask
-
-OFFLOADING = "unsloth"
-"""A stack that keeps the layers' inputs in the host's memory while checkpointing."""
-_BYTES = 2
-"""Of an element of embeddings and hidden states in half precision."""
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
@@ -52,8 +45,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     nodes = _expert_nodes(case)
     micro = (work.micro_steps if work else None) or 1.0
     tokens = (work.tokens if work else None) or micro_tokens(case)
-    optimizer = (run.optimizer if run else None) or {}
-    trained = optimizer.get("parameters")
+    trained = trained_parameters(model, (run.optimizer if run else None) or {})
     return Subject(
         path=path,
         gpu=gpu,
@@ -72,8 +64,8 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         experts=experts.get("count") if nodes is not None else None,
         experts_active=experts.get("active"),
         expert_adapters=_expert_adapters(model) if nodes is not None else 0.0,
-        memory=_memory(diagnosis, micro, nodes is not None),
-        trained_bytes=None if not trained else float(trained) * _gradient_bytes(model),
+        memory=told_of(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
+        trained_bytes=trained * gradient_size(model) or None,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),
     )
 
@@ -104,42 +96,6 @@ def _expert_adapters(model: dict) -> float:
     adapted = (model.get("lora") or {}).get("adapted") or {}
     total = sum(adapted.values())
     return sum(count for name, count in adapted.items() if name.isdigit()) / total if total else 0.0
-
-
-def _gradient_bytes(model: dict) -> int:
-    """Of one trained parameter: adapters are fp32 where the model says that it has fp32 parameters for them."""
-    trainable, fp32 = model.get("trainable") or 0, (model.get("dtypes") or {}).get("float32", 0)
-    return 4 if fp32 >= trainable > 0 else _BYTES
-
-
-def _memory(diagnosis: Diagnosis, micro: float, loops: bool) -> Told | None:
-    """What the run tells of its memory."""
-    run, folder = diagnosis.run, diagnosis._folder
-    if run is None or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
-        return None
-    model = run.model or {}
-    tokens = (run.work.tokens or 0) / micro
-    if folder is not None:
-        known = folder.steps.tokens[(folder.steps.tokens > 0) & ~folder.steps.profiled]
-        each = folder.steps.micro_steps[(folder.steps.tokens > 0) & ~folder.steps.profiled].clip(1)
-        tokens = float((known / each).max()) if len(known) else tokens
-    if not tokens:
-        return None
-    hidden, vocabulary = model.get("hidden_size") or 0, model.get("vocabulary") or 0
-    matrix = hidden * vocabulary
-    whole = (model.get("dtypes") or {}).get("bfloat16", 0)
-    # Where the head is the embedding's own matrix there is one, else there are two.
-    matrices = min(int(np.round(whole / matrix)), 2) if matrix else 0
-    offloaded = OFFLOADING in (diagnosis.environment.versions or {})
-    return Told(
-        allocated_bytes=run.memory.allocated_bytes,
-        peak_bytes=run.memory.peak_bytes,
-        tokens=tokens,
-        embedding_bytes=float(matrices * matrix * _BYTES),
-        expert_share=_expert_weights(model) if loops else 0.0,
-        checkpointing=bool(model.get("checkpointing")),
-        kept_bytes=0.0 if offloaded else float(hidden * _BYTES),
-    )
 
 
 def _expert_weights(model: dict) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuprof.projection.elsewhere import Elsewhere
-from gpuprof.projection.memory import CONTEXT_BYTES
+from gpuprof.projection.memory import CONTEXT_BYTES, FRAGMENTS
 from gpuprof.projection.model import MemoryFit
 from gpuprof.projection.sustained import Reach
 
@@ -24,8 +24,7 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
         "are taken to change as others of their category, and widen the interval."
         if s.roofline.unmodelled_share > HALF_KNOWN else "",
         "" if s.memory else "What memory was used is not recorded (gpuprof trace does it): what fits is not known.",
-        f"Memory: the allocator's state and peak of the recorded run, activations in proportion to tokens, "
-        f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries, 4 % for fragments." if s.memory else "",
+        _memory(elsewhere),
         "Energy is the GPU's board alone, by what binds it; prices are the lowest listed at their date.",
         "Ranks: gradients in DDP's buckets beside the backward pass, every GPU with a batch of its own; the host does "
         "the same for each." if q.ranks and s.trained_bytes else "",
@@ -53,6 +52,23 @@ def of_gpu(elsewhere: Elsewhere, there: Reach, memory: MemoryFit | None, share: 
     if gpu.confidence == "C":
         found.append(f"{gpu.name}: sources disagree about its figures.")
     return tuple(found)
+
+
+def _memory(elsewhere: Elsewhere) -> str:
+    use = elsewhere.usage()
+    if use is None:
+        return ""
+    how = {
+        "measured": "activations on the line that the peaks of the run's own passes lie on",
+        "grows": "all that the peak is above it in proportion to the tokens of a pass",
+        "shape": "activations by the model's shape, for the loss goes through pieces of the logits; what the peak has "
+        "beside them stays",
+        "optimizer": "the peak is the optimizer's step, activations are told by the model's shape",
+    }[use.activations.basis]
+    return (
+        f"Memory: what the allocator of the recorded run held between steps stays; {how}. "
+        f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries, {100 * (FRAGMENTS - 1):.0f} % for fragments."
+    )
 
 
 def _host(elsewhere: Elsewhere) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
+from gpuprof.projection.squares import on_squares
 from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
@@ -75,13 +76,14 @@ def grown(
 
     factor: how many times the tokens. rows: that a product of the event's layer is over as recorded, whose weights are
     read once: the tokens of a forward pass, for an expert those that it gets. None: not known. longer: how many times
-    as long the samples are, which arithmetic between the tokens of a sample goes with, too. The first two may be one
-    number or one per event.
+    as long the samples are, which arithmetic between the tokens of a sample goes with, too, and all work on scores that
+    are written out. The first two may be one number or one per event.
     """
     gpu = timeline.trace.gpu
     tokens = np.asarray(factor, np.float64) * np.ones(len(gpu))
-    arithmetic = tokens * np.where(timeline.category == CATEGORIES.index("attention"), longer, 1.0)
-    tokens = tokens * np.where(timeline.category == CATEGORIES.index("softmax"), longer, 1.0)
+    squares = on_squares(timeline)
+    arithmetic = tokens * np.where(squares | (timeline.category == CATEGORIES.index("attention")), longer, 1.0)
+    tokens = tokens * np.where(squares, longer, 1.0)
     both = np.maximum(arithmetic, tokens)
     once = _once_for_each_weight(timeline)
     filled = _filled(timeline, both)
@@ -90,7 +92,7 @@ def grown(
     if roofline is not None:
         work, limits = roofline.work, roofline.ceilings
         compute, memory = (np.nan_to_num(part) for part in roof_ns(work, limits))
-        weights = _weights_ns(timeline, roofline, memory, rows)
+        weights = np.where(squares, 0.0, _weights_ns(timeline, roofline, memory, rows))
         before = np.maximum(compute, memory)
         compute_after, memory_after = arithmetic * compute, tokens * (memory - weights) + weights
         after = np.maximum(compute_after, memory_after)

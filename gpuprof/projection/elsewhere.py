@@ -91,7 +91,18 @@ class Elsewhere:
         if told is None:
             return None
         more = self.question.layers - s.layers.count if self.question.layers and s.layers else 0
-        return usage(told, self.deeper, self.wider, more)
+        return usage(told, self.deeper, self.wider, more, self.longer)
+
+    @property
+    def peak_tokens(self) -> float | None:
+        """Tokens of the largest forward pass with the whole batch that is asked for, padding included.
+
+        Passes differ as the recorded ones do; but samples whose tokens are given are all taken to have so many.
+        """
+        s = self.subject
+        if self.question.sample_tokens is None and s.memory is not None:
+            return s.memory.recorded.tokens * self.batch_factor
+        return None if s.pass_tokens is None else s.pass_tokens * self.factor(1.0)
 
     def grown(self, share: float) -> Grown:
         """What that share of the batch makes of every GPU event here."""

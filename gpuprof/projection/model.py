@@ -92,10 +92,13 @@ class MemoryFit:
     static_bytes: int
     """Weights, adapters and optimizer state: there whatever the batch."""
     activation_bytes: int
-    """At the peak of a step of the batch asked for: activations and gradients."""
+    """At the peak of a step of the batch asked for, above what stays: activations and gradients."""
     fits: bool
     largest_batch: int | None
     """In samples; None where a sample is not known."""
+    largest_batch_low: int | None
+    """The same if activations grow as much as they may; likewise `largest_batch_high`, if as little."""
+    largest_batch_high: int | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,9 +117,10 @@ def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
 
 def batch_share(elsewhere: Elsewhere, memory: MemoryFit | None) -> float:
     """As large a half, quarter … of the batch as fits; all of it where that is not known, or nothing fits."""
-    if memory is None or elsewhere.question.whole_batch:
+    use, tokens = elsewhere.usage(), elsewhere.peak_tokens
+    if memory is None or use is None or tokens is None or elsewhere.question.whole_batch:
         return 1.0
-    return share_that_fits(memory, _batch(elsewhere, 1.0)) or 1.0
+    return share_that_fits(memory, use, tokens, _batch(elsewhere, 1.0)) or 1.0
 
 
 def interval(elsewhere: Elsewhere, there: Reach, share: float) -> Interval:
@@ -163,11 +164,11 @@ def _rate_ends(elsewhere: Elsewhere, there: Reach, share: float) -> list[float]:
 
 
 def _memory(elsewhere: Elsewhere, gpu: Gpu) -> MemoryFit | None:
-    use, tokens = elsewhere.usage(), elsewhere.subject.pass_tokens
+    use, tokens = elsewhere.usage(), elsewhere.peak_tokens
     if use is None or tokens is None:
         return None
     own = elsewhere.subject.memory_bytes if gpu == elsewhere.subject.gpu else None
-    return fit(gpu, use, tokens * elsewhere.factor(1.0), _batch(elsewhere, 1.0), own)
+    return fit(gpu, use, tokens, _batch(elsewhere, 1.0), own)
 
 
 def _batch(elsewhere: Elsewhere, share: float) -> float | None:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.text import Text
 
-from gpuprof.projection.model import Explanation, OnGpu, Projection
+from gpuprof.projection.memory import MOST_BATCH
+from gpuprof.projection.model import Explanation, MemoryFit, OnGpu, Projection
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, gib, share
@@ -128,8 +129,8 @@ def _costs(projection: Projection, width: int) -> list[Text]:
             [
                 escape(one.gpu),
                 need,
-                "?" if m is None else "yes" if m.fits else "no",
-                "–" if m is None or m.largest_batch is None else f"{m.largest_batch:,}",
+                _fits(one),
+                _largest(m),
                 "–" if c.power_w is None else f"{c.power_w:,.0f} W",
                 _small(c.kwh_per_million_tokens),
                 "–" if price is None else f"{price.usd_per_hour:.2f}",
@@ -142,6 +143,31 @@ def _costs(projection: Projection, width: int) -> list[Text]:
     lines = _titled([[row[i] for i in kept] for row in rows], [columns[i] for i in kept], width)
     priced = sorted({f"{p.date}, {p.source}" for one in projection.gpus if (p := one.cost.price) and p.date})
     return lines + [Text(f"prices of {escape(text)}", style="dim") for text in priced]
+
+
+def _fits(one: OnGpu) -> str:
+    """In a word; what the range of the largest batch leaves open is said to be so."""
+    m = one.memory
+    if m is None:
+        return "?"
+    wanted = None if one.batch is None else one.batch / one.batch_share
+    low, high = m.largest_batch_low, m.largest_batch_high
+    if m.fits:
+        return "likely" if wanted and low is not None and low < wanted else "yes"
+    return "perhaps" if wanted and high is not None and high >= wanted else "no"
+
+
+def _largest(m: MemoryFit | None) -> str:
+    """The largest batch, and the ends of what it may be."""
+    if m is None or m.largest_batch is None:
+        return "–"
+    low, high = (_batch_size(value) for value in (m.largest_batch_low, m.largest_batch_high))
+    likely = _batch_size(m.largest_batch)
+    return likely if low == high else f"{likely} ({low}–{high})"
+
+
+def _batch_size(value: int | None) -> str:
+    return "–" if value is None else "any" if value >= MOST_BATCH else f"{value:,}"
 
 
 def _small(value: float | None) -> str:

@@ -124,18 +124,18 @@ def micro_tokens(case: Case) -> int | None:
     work = case.run.work if case.run else None
     if work and work.tokens:
         return round(work.tokens / (work.micro_steps or 1))
-    shape = _indices(case)
+    shape = indices(case)
     return math.prod(shape) or None if shape else None
 
 
 def _rows(case: Case) -> int | None:
     """Samples of one forward pass, from its indices; None where it is not known: one row may be one sample, or several
     that are packed."""
-    shape = _indices(case)
+    shape = indices(case)
     return shape[0] if shape and len(shape) == 2 and shape[0] > 1 else None
 
 
-def _indices(case: Case) -> tuple[int, ...] | None:
+def indices(case: Case) -> tuple[int, ...] | None:
     """Shape of the indices that one forward pass embeds, the largest; None where it is not known."""
     ops = case.trace.ops
     low, high = case.timeline.window

@@ -1,0 +1,51 @@
+"""How a recorded loss goes through the logits: all rows of a pass at once, in pieces, or never a whole row."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from gpuprof.costs.gemm import is_product
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.passes import shapes_in
+from gpuprof.projection.activations import Loss
+from gpuprof.tracefile.model import NO_TEXT
+
+ROUND = 64
+"""Pieces of a size that somebody chose have a multiple of so many rows; pieces that a pass was cut into seldom have."""
+
+
+def loss_of(case: Case, vocabulary: int, tokens: float, passes: float) -> Loss | None:
+    """How the step's products with the vocabulary as their width were cut; None where no shapes were recorded.
+
+    tokens: of the longest pass in the window, of which it has so many `passes`.
+    """
+    ops = case.trace.ops
+    if not vocabulary or tokens <= 0 or not (ops.dims != NO_TEXT).any():
+        return None
+    rows = _product_rows(case, vocabulary)
+    if not rows:
+        return Loss(vocabulary, 0.0)
+    most = max(rows)
+    # Pieces of a fixed size leave a smaller one at the end of a pass.
+    fixed = len(rows) > passes and most % ROUND == 0 and min(rows) < most
+    return Loss(vocabulary, min(most / tokens, 1.0), most if fixed else None)
+
+
+def _product_rows(case: Case, vocabulary: int) -> list[int]:
+    """Rows of each product [rows, width] · [width, vocabulary] of the window that the GPU did."""
+    timeline, ops = case.timeline, case.trace.ops
+    op = np.unique(timeline.links.op[timeline.members])
+    op = op[op >= 0]
+    op = op[ops.dims[op] != NO_TEXT]
+    op = op[case.ops_named(is_product)[op]]
+    found = []
+    for row in op.tolist():
+        tensors = [shape for shape in shapes_in(case, int(ops.dims[row])) if shape and len(shape) > 1]
+        for left, right in itertools.pairwise(tensors):
+            # Layers keep weights as [vocabulary, width]; a linear layer takes them so, a product transposed.
+            if left[-1] == right[0] and right[-1] == vocabulary != left[-1]:
+                found.append(int(np.prod(left[:-1])))
+                break
+    return found

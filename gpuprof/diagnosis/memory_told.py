@@ -1,0 +1,101 @@
+"""What a run tells of its memory: the recorded peak, and what of it goes with the tokens of a pass."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings.larger_batch import indices
+from gpuprof.diagnosis.logits import loss_of
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.pass_peaks import PassPeaks, pass_peaks
+from gpuprof.projection.activations import SCORE_BYTES, Recorded
+from gpuprof.projection.memory import Told
+from gpuprof.projection.squares import score_elements
+from gpuprof.timeline.phases import FORWARD
+
+HALF_BYTES = 2
+"""Of an element of embeddings and hidden states in half precision."""
+BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "nf4": 0.52, "fp4": 0.52}
+"""Of a weight by how it is stored; of those in four bits with their blocks' scales."""
+HELD = 0.8
+"""Of the gradients' bytes: with less room beside weights and state they are not among what is allocated."""
+OFFLOADED = 0.5
+"""Of the layers' inputs: a stack that copies more to the host in the forward pass keeps them there. Two stacks copied
+all but the last layer's."""
+
+
+def told_of(diagnosis: Diagnosis, case: Case, micro: float, expert_share: float) -> Told | None:
+    """None where the run does not tell its memory, or not what it went through.
+
+    micro: forward passes of a step. expert_share: of the layers' weights those of experts.
+    """
+    run, folder = diagnosis.run, diagnosis._folder
+    if run is None or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
+        return None
+    rank = diagnosis.environment.rank or 0
+    peaks = pass_peaks(folder.steps, rank) if folder is not None else PassPeaks(None, None)
+    tokens = peaks.tokens or (run.work.tokens or 0) / micro
+    if not tokens:
+        return None
+    model, optimizer = run.model or {}, run.optimizer or {}
+    hidden, layers = model.get("hidden_size") or 0, model.get("layers") or 0
+    shape = indices(case)
+    traced = float(np.prod(shape)) if shape else tokens
+    passes = case.steps * case.devices * max(micro, 1.0)
+    gradients = trained_parameters(model, optimizer) * gradient_size(model)
+    single = bool(optimizer.get("fused")) or optimizer.get("foreach") is False
+    # Steps that end as the optimizer's does still hold their gradients then; a Trainer has dropped them.
+    own = run.step_source == "optimizer" and micro == 1
+    held = own and _beside(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
+    scores = score_elements(case.timeline) / passes
+    at_once = scores.max(initial=0.0) * passes if model.get("checkpointing") else scores.sum()
+    recorded = Recorded(
+        above_bytes=float(max(run.memory.peak_bytes - run.memory.allocated_bytes, 0)),
+        tokens=tokens,
+        line_fixed_bytes=peaks.fixed_bytes,
+        checkpointing=bool(model.get("checkpointing")),
+        layers=layers,
+        hidden=hidden,
+        kept_bytes=0.0 if _offloads(case, layers * hidden * HALF_BYTES, passes) else float(hidden * HALF_BYTES),
+        loss=loss_of(case, model.get("vocabulary") or 0, traced, passes),
+        gradient_bytes=gradients if held else 0.0,
+        temporary_bytes=0.0 if single else gradients,
+        score_bytes=float(at_once) * SCORE_BYTES * tokens / traced,
+    )
+    return Told(run.memory.allocated_bytes, recorded, _embedding_bytes(model), expert_share)
+
+
+def trained_parameters(model: dict, optimizer: dict) -> float:
+    """Those that the optimizer was given; fewer where some of them are frozen."""
+    known = [float(count) for count in (optimizer.get("parameters"), model.get("trainable")) if count]
+    return min(known, default=0.0)
+
+
+def gradient_size(model: dict) -> int:
+    """Bytes of one trained parameter's: adapters are fp32 where the model says that it has fp32 parameters for them."""
+    trainable, fp32 = model.get("trainable") or 0, (model.get("dtypes") or {}).get("float32", 0)
+    return 4 if fp32 >= trainable > 0 else HALF_BYTES
+
+
+def _beside(allocated: int, model: dict, optimizer: dict) -> float:
+    """What is allocated between steps beside weights and the optimizer's state; below 0 where those are in shards."""
+    weights = sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
+    return allocated - weights - (optimizer.get("state_bytes") or 0)
+
+
+def _embedding_bytes(model: dict) -> float:
+    """Of embeddings and head. Where the head is the embedding's own matrix there is one, else there are two."""
+    matrix = (model.get("hidden_size") or 0) * (model.get("vocabulary") or 0)
+    whole = (model.get("dtypes") or {}).get("bfloat16", 0)
+    return float(min(int(np.round(whole / matrix)), 2) * matrix * HALF_BYTES) if matrix else 0.0
+
+
+def _offloads(case: Case, token_bytes: float, passes: float) -> bool:
+    """Whether the forward pass copies the inputs of layers to the host; `token_bytes`: of a token's in all layers."""
+    timeline, gpu, shape = case.timeline, case.trace.gpu, indices(case)
+    if not shape or not token_bytes:
+        return False
+    to_host = case.trace.rows_named(gpu.name, lambda text: "DtoH" in text) & (timeline.phase == FORWARD)
+    rows = timeline.members[to_host[timeline.members]]
+    return float(gpu.bytes[rows].clip(0).sum()) > OFFLOADED * token_bytes * float(np.prod(shape)) * passes

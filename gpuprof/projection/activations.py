@@ -1,0 +1,199 @@
+"""The allocator's peak above what stays between steps, as it goes with the tokens of a forward pass.
+
+A recorded peak is one point. What goes through it is a line, `fixed + per_token · tokens`, never below a floor:
+
+- in runs whose passes differ in length, the line that their own peaks lie on;
+- else through the origin: measured so where all logits are held at once, which then are most of what grows;
+- where the loss goes through pieces of the logits and layers are recomputed, the slope is told by the model's shape and
+  the rest is fixed (dequantised weights, buffers, pieces of a fixed size);
+- a peak in the optimizer's step says nothing of activations: it is a floor, and the model's shape tells the slope.
+
+Of each the ends of what it may be are told, too. docs/projection.md holds the peaks that these were held against.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+LOGIT_BYTES = (10.0, 12.0, 14.0)
+"""Of each logit at the peak of a loss, at least, usually, at most: in single precision logits, their logarithms and
+their gradients. Three models with checkpointing, whose peak is the loss, held 12.0, 12.1 and 12.2."""
+LAYER_BYTES = (31.0, 50.0, 80.0)
+"""Per token, layer and unit of the hidden size what a layer keeps for its backward pass. By the textbook 34
+(Korthikanti et al. 2022, without scores of attention); 31 to 75 in ten fine-tunes of dense models."""
+ONE_LAYER = (34.0, 50.0, 80.0)
+"""The same of the one layer that is being recomputed, with the gradients that pass through it: 37 and 60 per token in
+two fine-tunes, of samples one after another."""
+SCORE_BYTES = 6.0
+"""Of each score of attention that writes them out: softmax in single precision and its copy in half."""
+OPTIMIZER_PEAK = 1.1
+"""A peak above what stays that is within this of the optimizer's temporary copy of the parameters is that copy."""
+LITTLE = 0.1
+"""Of the gradients' size: a peak above them by less is where the last of them is made, not where activations are."""
+LINE_MAY = 1.1
+"""A slope read off a run's own peaks holds within this: predicted peaks of longer passes came within 1.05."""
+ALL_GROWS_MAY = 0.9, 1.03
+"""Of a peak that is taken to grow as a whole, at least so much does, for workspaces of libraries do not; blocks that
+are rounded up may grow by more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """How the head and the loss go through the logits."""
+
+    vocabulary: int
+    share: float
+    """Of a pass's rows that are logits at the same time: 1 all of them, 0 never a whole row."""
+    fixed_rows: int | None = None
+    """Rows of a piece where its size is fixed, whatever the pass; None where pieces are a share of the pass."""
+
+    @property
+    def whole(self) -> bool:
+        return self.share > 0.5 and self.fixed_rows is None
+
+    def per_token(self, each: float) -> float:
+        """Bytes per token of a pass with `each` bytes a logit."""
+        return 0.0 if self.fixed_rows is not None else each * self.vocabulary * self.share
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One recorded peak and what is known about it."""
+
+    above_bytes: float
+    """The peak less what is allocated between steps."""
+    tokens: float
+    """Of the forward pass that made it, padding included."""
+    line_fixed_bytes: float | None = None
+    """What the run's own peaks have in common whatever their pass's tokens; None where they do not tell."""
+    checkpointing: bool = False
+    layers: int = 0
+    hidden: int = 0
+    kept_bytes: float = 0.0
+    """Per token what each layer keeps on the GPU for its recomputation: its input, or nothing if that is offloaded."""
+    loss: Loss | None = None
+    """None where the vocabulary is not known."""
+    gradient_bytes: float = 0.0
+    """Of what is allocated between steps those gradients that are not there yet while a pass goes forward."""
+    temporary_bytes: float = 0.0
+    """What the optimizer's step makes and drops again: none where it is fused."""
+    score_bytes: float = 0.0
+    """Of `above_bytes` what attention's scores take that are written out: tokens times the length of a sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Bytes above what stays, by tokens of a pass."""
+
+    fixed_bytes: float
+    per_token: float
+    floor_bytes: float = 0.0
+    layer_per_token: float = 0.0
+    """Of a later moment, the recomputation of one layer, where that may become the peak."""
+
+    def at(self, tokens: float) -> float:
+        return max(self.floor_bytes, self.fixed_bytes + self.per_token * tokens, self.layer_per_token * tokens, 0.0)
+
+    def most_tokens(self, room_bytes: float) -> float:
+        """The longest pass that takes no more; infinite where nothing grows."""
+        if self.floor_bytes > room_bytes:
+            return 0.0
+        left = room_bytes - self.fixed_bytes
+        if left <= 0:
+            return 0.0
+        by_layer = room_bytes / self.layer_per_token if self.layer_per_token > 0 else math.inf
+        return min(left / self.per_token if self.per_token > 0 else math.inf, by_layer)
+
+
+@dataclass(frozen=True, slots=True)
+class Activations:
+    """What it usually is, and the ends of what it may be."""
+
+    least: Line
+    likely: Line
+    most: Line
+    basis: Literal["measured", "grows", "shape", "optimizer"] = "grows"
+    """What the likely line is from: peaks of the run's passes, all of one peak, the model's shape beside a fixed rest,
+    the model's shape under a peak of the optimizer."""
+
+    def at(self, tokens: float) -> tuple[float, float, float]:
+        """(at least, likely, at most) with so many tokens: of shorter passes than the recorded one the flattest line is
+        the highest."""
+        found = sorted(line.at(tokens) for line in (self.least, self.likely, self.most))
+        return found[0], self.likely.at(tokens), found[-1]
+
+
+def activations(told: Recorded, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Activations:
+    """The lines of the model with `deeper` times the layers, which are `more_layers` more, and samples `longer` times
+    as long."""
+    found = _recorded(told)
+    lines = zip((found.least, found.likely, found.most), ONE_LAYER, strict=True)
+    least, likely, most = (_changed(line, told, deeper, more_layers, longer, one) for line, one in lines)
+    return Activations(least, likely, most, found.basis)
+
+
+def _recorded(told: Recorded) -> Activations:
+    above, tokens, early = told.above_bytes, max(told.tokens, 1.0), told.gradient_bytes
+    slopes = _by_shape(told)
+    # At a peak in the loss there are no gradients yet: one small model's batch of 8 came within 0.2 % so, and 3 % below
+    # if they are taken to be there.
+    whole = Line(-early, (above + early) / tokens)
+    if _of_optimizer(told):
+        # Whatever activations took, it was no more than this peak.
+        lines = [Line(-early, min(slope, whole.per_token), above) for slope in slopes or (0.0, *[whole.per_token] * 2)]
+        return Activations(*lines, basis="optimizer")
+    if told.line_fixed_bytes is not None:
+        slope = max(above - told.line_fixed_bytes, 0.0) / tokens
+        steepest = min(slope * LINE_MAY, above / tokens)
+        ends = (_through(told, slope) for slope in (slope / LINE_MAY, slope, steepest))
+        return Activations(*ends, basis="measured")
+    if told.checkpointing and slopes and told.loss is not None and not told.loss.whole:
+        # Pieces may be made smaller where memory is short.
+        least = slopes[0] - told.loss.per_token(LOGIT_BYTES[0])
+        basis = "shape" if slopes[1] < above / tokens else "grows"
+        return Activations(_through(told, least), _through(told, slopes[1]), whole, basis)
+    least, most = ALL_GROWS_MAY
+    steeper = Line(whole.fixed_bytes, whole.per_token * most)
+    return Activations(_through(told, least * above / tokens), whole, steeper)
+
+
+def _through(told: Recorded, slope: float) -> Line:
+    """The line of that slope, or of one through the origin where that is less, through the recorded peak."""
+    slope = min(slope, told.above_bytes / max(told.tokens, 1.0))
+    return Line(told.above_bytes - slope * told.tokens, slope)
+
+
+def _of_optimizer(told: Recorded) -> bool:
+    above, copy = told.above_bytes, told.temporary_bytes
+    return copy / OPTIMIZER_PEAK <= above <= OPTIMIZER_PEAK * copy or above < LITTLE * told.gradient_bytes
+
+
+def _by_shape(told: Recorded) -> tuple[float, float, float] | None:
+    """Bytes per token of one pass by the model's shape alone: at least, usually, at most. None: not known."""
+    if not (told.hidden and told.layers and told.loss):
+        return None
+    found = []
+    for logit, layer, one in zip(LOGIT_BYTES, LAYER_BYTES, ONE_LAYER, strict=True):
+        kept = told.kept_bytes * told.layers + one * told.hidden
+        found.append(told.loss.per_token(logit) + (kept if told.checkpointing else layer * told.hidden * told.layers))
+    return found[0], found[1], found[2]
+
+
+def _changed(line: Line, told: Recorded, deeper: float, more_layers: int, longer: float, one_layer: float) -> Line:
+    """The line of a deeper model, and of longer samples; `one_layer`: of ONE_LAYER."""
+    slope, by_layer = line.per_token, 0.0
+    scores = min(told.score_bytes / max(told.tokens, 1.0), slope)
+    if told.checkpointing:
+        # The peak is one layer's or the head's; each layer more adds what it keeps for its recomputation.
+        kept = max(more_layers, 0) * told.kept_bytes
+        slope += kept
+        if longer > 1 and scores:
+            by_layer = told.layers * told.kept_bytes + kept + one_layer * told.hidden + scores * longer
+    else:
+        slope += scores * (longer - 1)
+        once = min(told.loss.per_token(LOGIT_BYTES[1]), slope) if told.loss else 0.0
+        slope = once + (slope - once) * deeper
+    grows = deeper if line.floor_bytes or line.fixed_bytes < 0 else 1.0
+    return Line(line.fixed_bytes * grows, slope, line.floor_bytes * grows, by_layer)

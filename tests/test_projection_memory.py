@@ -1,0 +1,195 @@
+"""What fits: sums done by hand, and peaks that were measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks import memory as benchmark
+from gpuprof.costs.hardware import Gpu, find
+from gpuprof.diagnosis.pass_peaks import pass_peaks
+from gpuprof.projection.activations import Line, Loss, Recorded, activations
+from gpuprof.projection.memory import Told, fit, share_that_fits, usage
+from gpuprof.runfile import STAGES
+from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.run import StepColumns
+
+GB = 1e9
+PLAIN = Recorded(above_bytes=8 * GB, tokens=4_000)
+TOLD = Told(10_000_000_000, PLAIN, embedding_bytes=2 * GB)
+
+
+def gpu(name: str) -> Gpu:
+    found = find(name)
+    assert found is not None
+    return found
+
+
+def near(line: Line, fixed: float, per_token: float) -> bool:
+    return (line.fixed_bytes, line.per_token) == (pytest.approx(fixed, abs=1), pytest.approx(per_token))
+
+
+# -- sums done by hand
+
+
+def test_static_goes_with_layers_and_experts():
+    assert usage(TOLD).static_bytes == 10 * GB
+    assert usage(TOLD, deeper=3.0).static_bytes == 2 * GB + 3 * 8 * GB
+    moe = dataclasses.replace(TOLD, expert_share=0.5)
+    assert usage(moe, wider=4.0).static_bytes == 2 * GB + 4 * GB + 4 * 4 * GB
+
+
+def test_without_more_known_all_of_the_peak_grows():
+    found = activations(PLAIN)
+    assert found.basis == "grows"
+    assert near(found.likely, 0, 2e6)
+    assert near(found.least, 0.8 * GB, 1.8e6)
+    assert near(activations(PLAIN, deeper=3.0).likely, 0, 6e6), "without checkpointing activations go with the layers"
+    kept = dataclasses.replace(PLAIN, checkpointing=True, kept_bytes=1e4)
+    assert near(activations(kept, deeper=3.0, more_layers=20).likely, 0, 2e6 + 20e4)
+
+
+def test_logits_are_there_once_however_many_layers():
+    told = dataclasses.replace(PLAIN, loss=Loss(50_000, 1.0))
+    assert near(activations(told, deeper=3.0).likely, 0, 12 * 50_000 + 3 * (2e6 - 12 * 50_000))
+
+
+def test_a_peak_in_the_loss_has_no_gradients_beside_it():
+    told = dataclasses.replace(PLAIN, gradient_bytes=2 * GB)
+    assert near(activations(told).likely, -2 * GB, 2.5e6)
+    assert activations(told).likely.at(4_000) == pytest.approx(8 * GB)
+
+
+def test_a_peak_of_the_optimizer_is_a_floor():
+    told = Recorded(7.3 * GB, 256, layers=4, hidden=4096, loss=Loss(128_256, 1.0), gradient_bytes=7.3 * GB,
+                    temporary_bytes=7.3 * GB)  # fmt: skip
+    found = activations(told)
+    assert found.basis == "optimizer"
+    assert found.likely.at(2048) == found.most.at(2048) == 7.3 * GB
+    assert found.likely.at(20_000) == pytest.approx((12 * 128_256 + 50 * 4 * 4096) * 20_000 - 7.3 * GB)
+    fused = dataclasses.replace(told, temporary_bytes=0.0, above_bytes=4e6)
+    assert activations(fused).basis == "optimizer", "no room for activations above gradients that are all there"
+
+
+def test_a_loss_in_pieces_leaves_a_rest_that_stays():
+    told = Recorded(4 * GB, 4_000, checkpointing=True, layers=4, hidden=2880, loss=Loss(200_000, 0.25))
+    found = activations(told)
+    slope = 12 * 200_000 * 0.25 + 50 * 2880
+    assert found.basis == "shape"
+    assert near(found.likely, 4 * GB - slope * 4_000, slope)
+    assert near(found.least, 4 * GB - 34 * 2880 * 4_000, 34 * 2880), "pieces may be made smaller"
+    assert near(found.most, 0, 1e6)
+    sized = dataclasses.replace(told, loss=Loss(200_000, 0.1, fixed_rows=512))
+    assert near(activations(sized).likely, 4 * GB - 50 * 2880 * 4_000, 50 * 2880)
+    whole = dataclasses.replace(told, loss=Loss(200_000, 1.0))
+    assert activations(whole).basis == "grows"
+
+
+def test_scores_that_are_written_out_go_with_the_length_too():
+    told = dataclasses.replace(PLAIN, score_bytes=4 * GB)
+    assert near(activations(told, longer=3.0).likely, 0, 1e6 + 3 * 1e6)
+    # Recomputed layer by layer they are there while the logits are not.
+    again = activations(dataclasses.replace(told, checkpointing=True, layers=4, hidden=4096), longer=3.0).likely
+    assert near(again, 0, 2e6)
+    assert again.at(4_000) == pytest.approx((50 * 4096 + 3 * 1e6) * 4_000)
+    assert again.most_tokens(again.at(4_000)) == pytest.approx(4_000)
+
+
+def test_what_fits():
+    use, one, total = usage(TOLD), gpu("RTX 4090"), 25_770_000_000
+    found = fit(one, use, 8_000, 4, total)
+    assert found.usable_bytes == int((total - 1_500_000_000) / 1.04)
+    assert found.activation_bytes == 16_000_000_000
+    assert not found.fits
+    room = found.usable_bytes - 10 * GB
+    assert found.largest_batch == int(4 * room / 16e9) == 3
+    assert found.largest_batch_low == int(4 * room / 16.48e9)
+    assert share_that_fits(found, use, 8_000, 4) == 0.5
+    none = dataclasses.replace(use, static_bytes=25 * GB)
+    assert share_that_fits(found, none, 8_000, 4) is None
+    assert fit(one, none, 8_000, 4, total).largest_batch == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.floats(1e8, 1e11), st.floats(1e3, 1e7), st.integers(1, 64), st.floats(1, 1e6), st.floats(0, 0.9))
+def test_the_largest_batch_fits_and_one_more_does_not(static, per_token, batch, tokens, fixed):
+    above = per_token * tokens
+    told = Told(int(static), Recorded(above, tokens, line_fixed_bytes=fixed * above))
+    use = usage(told)
+    found = fit(gpu("A100 SXM4 80GB"), use, tokens, batch)
+    room = found.usable_bytes - use.static_bytes
+    largest = found.largest_batch
+    assert largest is not None
+    assert found.largest_batch_low is not None
+    assert found.largest_batch_high is not None
+    assert found.largest_batch_low <= largest <= found.largest_batch_high
+    line, sample = use.activations.likely, tokens / batch
+    if 0 < largest < 1_000_000:
+        assert line.at(largest * sample) <= room * (1 + 1e-6)
+        assert line.at((largest + 1) * sample) > room * (1 - 1e-6)
+
+
+# -- the run's own peaks
+
+
+def steps(rows: list[tuple[str, int, int]], allocated: int = 1_000) -> StepColumns:
+    """(stage, tokens, peak so far) by step."""
+    count = len(rows)
+    absent = np.full(count, ABSENT, np.int64)
+    return StepColumns(
+        rank=np.zeros(count, np.int32), step=np.arange(1, count + 1),
+        stage=np.array([STAGES.index(stage) for stage, _, _ in rows], np.uint8), unix_ns=absent, ns=absent,
+        device_ns=absent, data_ns=absent, micro_steps=np.ones(count, np.int64), samples=absent,
+        tokens=np.array([tokens for _, tokens, _ in rows], np.int64), real_tokens=absent,
+        allocated_bytes=np.full(count, allocated), reserved_bytes=absent,
+        peak_bytes=np.array([peak for _, _, peak in rows], np.int64), profiled=np.zeros(count, bool),
+    )  # fmt: skip
+
+
+def test_peaks_of_passes_of_other_lengths_tell_the_line():
+    timed = [("baseline_free", n, 1_000 + 500 + 2 * n) for n in (100, 200, 400)]
+    lower = [("baseline_free", 300, timed[-1][2])]
+    found = pass_peaks(steps([("settle", 900, 1_600), *timed, *lower]), 0)
+    assert found.tokens == 400
+    assert found.fixed_bytes == pytest.approx(500)
+
+
+def test_peaks_that_nothing_raised_only_bound():
+    found = pass_peaks(steps([("settle", 900, 9_000), ("baseline_free", 300, 9_000), ("baseline_sync", 700, 9_000)]), 0)
+    assert (found.tokens, found.fixed_bytes) == (700, None), "what settling steps tell may be of the next batch"
+    assert pass_peaks(steps([]), 0).tokens is None
+
+
+def test_points_that_lie_on_no_line_are_none():
+    rows = [("settle", 1, 1_100), ("baseline_free", 100, 2_000), ("baseline_free", 90, 3_000),
+            ("baseline_free", 300, 3_100)]  # fmt: skip
+    assert pass_peaks(steps(rows), 0).fixed_bytes is None
+
+
+# -- what was measured
+
+
+@pytest.fixture(scope="module")
+def results():
+    found = list(benchmark.results())
+    if not found:
+        pytest.skip("the scenarios' recordings are not there")
+    return found
+
+
+def test_predicted_peaks_are_those_that_were_measured(results):
+    """The floor: docs/memory.md may get better, not worse."""
+    errors = {f"{r.case.recording}: {r.case.what}": r.error for r in results}
+    assert statistics.median(map(abs, errors.values())) < 0.005
+    assert max(map(abs, errors.values())) < 0.035, errors
+    assert all(r.inside for r in results), [r for r in results if not r.inside]
+
+
+def test_the_page_is_that_of_the_code(results):
+    page = (benchmark.ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
+    assert page == "\n".join(benchmark.page(results)) + "\n"
