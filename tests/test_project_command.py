@@ -77,3 +77,22 @@ def test_what_cannot_be_done_is_one_line(arguments, says):
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--batch", "4"], "batch: how many samples a forward pass has is not known"),
+        (["--sample-tokens", "512"], "tokens of a sample: how many tokens its samples have is not known"),
+        (["--layers", "44"], "layers: which of its work is a layer's is not known"),
+        (["--experts", "64"], "experts: no loop over experts was found"),
+        (["--price", "3", "--to", "T4"], "--price 3: give dollars per hour as GPU=USD"),
+        (["--epoch", "0"], "samples of an epoch: 0 is less than 1"),
+    ],
+)
+def test_what_the_recording_cannot_answer_is_not_passed_over(asked, says):
+    """A trace alone, of one row a pass, without ranges of modules."""
+    done = project("tests/data/pairs/tiny.json.gz", "--to", "L4", *asked)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1

@@ -93,6 +93,11 @@ def test_a_loss_in_pieces_leaves_a_rest_that_stays():
 def test_scores_that_are_written_out_go_with_the_length_too():
     told = dataclasses.replace(PLAIN, score_bytes=4 * GB)
     assert near(activations(told, longer=3.0).likely, 0, 1e6 + 3 * 1e6)
+    # Recomputed layer by layer they are there while the logits are not.
+    again = activations(dataclasses.replace(told, checkpointing=True, layers=4, hidden=4096), longer=3.0).likely
+    assert near(again, 0, 2e6)
+    assert again.at(4_000) == pytest.approx((50 * 4096 + 3 * 1e6) * 4_000)
+    assert again.most_tokens(again.at(4_000)) == pytest.approx(4_000)
 
 
 def test_what_fits():

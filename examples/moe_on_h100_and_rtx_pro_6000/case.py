@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprof
-from gpuprof.projection.model import OnGpu, Projection
+from gpuprof.projection.model import MemoryFit, OnGpu, Projection
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE.parents[1] / "scenarios"
@@ -141,7 +141,8 @@ def _mixture(case: Case, hosts: list[float], ds1_host: float) -> Iterator[str]:
         "waits between experts. That is the tie. Half the batch costs the host the same, so where only one of the two "
         "holds 32 samples it gets nearly twice as much out of every step, less what its slower memory takes back. How "
         "much that is hangs on the host: with one twice as fast the Max-Q would be behind, its 32 samples bound by "
-        "memory."
+        "memory. The recorded attention writes its scores out, which go with the square of a sample's length; that is "
+        "what holds the Max-Q back at ds2, and a fused or compiled attention, as may have been measured, would not."
     )
 
 
@@ -199,15 +200,21 @@ def _memory(case: Case) -> Iterator[str]:
         assert memory[1] is not None
         yield (
             f"| {what} {data} | {memory[0].static_bytes / 1e9:.0f} GB | {memory[0].activation_bytes / 1e9:.0f} GB | "
-            f"{memory[0].largest_batch} | {memory[1].largest_batch} | {said} |"
+            f"{_holds(memory[0])} | {_holds(memory[1])} | {said} |"
         )
     yield "\n" + filled(
-        "The mixture's weights and its adapters on every expert leave the H100 a few GB and the Max-Q three times as "
-        "much: the reason of the published 16 against 32. The batches themselves come out smaller than published, "
-        "because activations are taken to grow with tokens as in the recording, at whose peak the loss holds whole "
-        "chunks of logits; this stack makes such chunks smaller where memory is short, which the recording, on an "
-        "idle 141 GB, could not show. The steps above therefore use the published batches."
+        "Likely batches, and the ends of what they may be. The mixture's weights and its adapters on every expert "
+        "leave the H100 a few GB and the Max-Q three times as much: the reason of the published 16 against 32, which "
+        "lie in their ranges. The recorded loss goes through the logits in four pieces, uncompiled, with three copies "
+        "of a piece in single precision; pieces that are compiled, or made smaller where memory is short, leave room "
+        "for "
+        "more samples, which is the upper end. If all of the recorded peak went with the tokens it would be the lower "
+        "one. The steps above use the published batches."
     )
+
+
+def _holds(memory: MemoryFit) -> str:
+    return f"{memory.largest_batch} ({memory.largest_batch_low}–{memory.largest_batch_high})"
 
 
 def _targets(case: Case, ds1_host: float) -> Iterator[str]:

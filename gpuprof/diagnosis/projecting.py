@@ -7,7 +7,7 @@ from gpuprof.costs.hardware import Gpu, find
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings.expert_loop import find_loops
-from gpuprof.diagnosis.findings.larger_batch import micro_tokens
+from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
 from gpuprof.diagnosis.memory_told import gradient_size, told_of, trained_parameters
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.passes import backward_of, nodes_in, without_recompute
@@ -56,7 +56,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         slower=removal.slower,
         step_ns=Interval(removal.low_ns, removal.step_ns, removal.high_ns),
         roofline=roof,
-        samples=_samples(diagnosis),
+        samples=_samples(diagnosis, case),
         tokens=tokens,
         micro_steps=micro,
         layers=find_layers(removal.graph, model.get("layers")),
@@ -65,17 +65,20 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         experts_active=experts.get("active"),
         expert_adapters=_expert_adapters(model) if nodes is not None else 0.0,
         memory=told_of(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
+        world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),
     )
 
 
-def _samples(diagnosis: Diagnosis) -> float | None:
+def _samples(diagnosis: Diagnosis, case: Case) -> float | None:
     """Samples of a step. A batch that was joined into one row counts as the loader's batch."""
     run = diagnosis.run
     samples = run.work.samples if run else None
     if not run or not samples:
-        return None
+        # Several rows of indices are as many samples; one row may be several that are packed.
+        shape = indices(case)
+        return float(shape[0]) if run is None and shape and len(shape) == 2 and shape[0] > 1 else None
     micro = run.work.micro_steps or 1.0
     size = (run.loader or {}).get("batch_size")
     return size * micro if samples / micro == 1 and isinstance(size, int) and size > 1 else samples

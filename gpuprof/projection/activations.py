@@ -13,7 +13,8 @@ Of each the ends of what it may be are told, too. docs/projection.md holds the p
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import Literal
 
 LOGIT_BYTES = (10.0, 12.0, 14.0)
@@ -89,16 +90,21 @@ class Line:
     fixed_bytes: float
     per_token: float
     floor_bytes: float = 0.0
+    layer_per_token: float = 0.0
+    """Of a later moment, the recomputation of one layer, where that may become the peak."""
 
     def at(self, tokens: float) -> float:
-        return max(self.floor_bytes, self.fixed_bytes + self.per_token * tokens, 0.0)
+        return max(self.floor_bytes, self.fixed_bytes + self.per_token * tokens, self.layer_per_token * tokens, 0.0)
 
     def most_tokens(self, room_bytes: float) -> float:
         """The longest pass that takes no more; infinite where nothing grows."""
         if self.floor_bytes > room_bytes:
             return 0.0
-        left = max(room_bytes - self.fixed_bytes, 0.0)
-        return left / self.per_token if self.per_token > 0 else float("inf") if left else 0.0
+        left = room_bytes - self.fixed_bytes
+        if left <= 0:
+            return 0.0
+        by_layer = room_bytes / self.layer_per_token if self.layer_per_token > 0 else math.inf
+        return min(left / self.per_token if self.per_token > 0 else math.inf, by_layer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +129,9 @@ def activations(told: Recorded, deeper: float = 1.0, more_layers: int = 0, longe
     """The lines of the model with `deeper` times the layers, which are `more_layers` more, and samples `longer` times
     as long."""
     found = _recorded(told)
-    return replace(
-        found,
-        **{name: _changed(getattr(found, name), told, deeper, more_layers, longer) for name in _ENDS},
-    )
-
-
-_ENDS = ("least", "likely", "most")
+    lines = zip((found.least, found.likely, found.most), ONE_LAYER, strict=True)
+    least, likely, most = (_changed(line, told, deeper, more_layers, longer, one) for line, one in lines)
+    return Activations(least, likely, most, found.basis)
 
 
 def _recorded(told: Recorded) -> Activations:
@@ -179,16 +181,19 @@ def _by_shape(told: Recorded) -> tuple[float, float, float] | None:
     return found[0], found[1], found[2]
 
 
-def _changed(line: Line, told: Recorded, deeper: float, more_layers: int, longer: float) -> Line:
-    """The line of a deeper model, and of longer samples."""
-    slope = line.per_token
+def _changed(line: Line, told: Recorded, deeper: float, more_layers: int, longer: float, one_layer: float) -> Line:
+    """The line of a deeper model, and of longer samples; `one_layer`: of ONE_LAYER."""
+    slope, by_layer = line.per_token, 0.0
     scores = min(told.score_bytes / max(told.tokens, 1.0), slope)
-    slope += scores * (longer - 1)
     if told.checkpointing:
         # The peak is one layer's or the head's; each layer more adds what it keeps for its recomputation.
-        slope += max(more_layers, 0) * told.kept_bytes
+        kept = max(more_layers, 0) * told.kept_bytes
+        slope += kept
+        if longer > 1 and scores:
+            by_layer = told.layers * told.kept_bytes + kept + one_layer * told.hidden + scores * longer
     else:
+        slope += scores * (longer - 1)
         once = min(told.loss.per_token(LOGIT_BYTES[1]), slope) if told.loss else 0.0
         slope = once + (slope - once) * deeper
     grows = deeper if line.floor_bytes or line.fixed_bytes < 0 else 1.0
-    return Line(line.fixed_bytes * grows, slope, line.floor_bytes * grows)
+    return Line(line.fixed_bytes * grows, slope, line.floor_bytes * grows, by_layer)

@@ -28,6 +28,8 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
         "Energy is the GPU's board alone, by what binds it; prices are the lowest listed at their date.",
         "Ranks: gradients in DDP's buckets beside the backward pass, every GPU with a batch of its own; the host does "
         "the same for each." if q.ranks and s.trained_bytes else "",
+        f"The recording is of {s.world_size} GPUs: its own exchange is in the step and stays as long; that of the "
+        "ranks asked for comes on top." if s.world_size > 1 else "",
         *s.notes,
     )))  # fmt: skip
 
@@ -46,12 +48,18 @@ def of_gpu(elsewhere: Elsewhere, there: Reach, memory: MemoryFit | None, share: 
         found.append(f"{gpu.name} has no bf16 tensor cores: its bf16 is taken to run at the fp32 rate.")
     if memory is not None and not memory.fits:
         if share < 1:
-            found.append(f"{gpu.name}: the batch does not fit; told is {share:g} of it.")
+            found.append(f"{gpu.name}: the batch does not fit; told is the step of {part(share)} of it.")
         else:
             found.append(f"{gpu.name}: not even one sample fits; told is the step if it did.")
     if gpu.confidence == "C":
         found.append(f"{gpu.name}: sources disagree about its figures.")
     return tuple(found)
+
+
+def part(share: float) -> str:
+    """A half, a quarter, an eighth … of something."""
+    named = {0.5: "half", 0.25: "a quarter", 0.125: "an eighth"}
+    return named.get(share, f"1/{round(1 / share)}")
 
 
 def _memory(elsewhere: Elsewhere) -> str:

@@ -99,7 +99,10 @@ def _host(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Reason:
         for a, b in zip(first.host_steps, second.host_steps, strict=True)
     ]
     told = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)
-    same = f"both are taken to have the same host ({elsewhere.host_factor:.3g} × the recorded one's time)"
+    how = "as fast as the recorded one"
+    if elsewhere.host_factor != 1:
+        how = f"{elsewhere.host_factor:.3g} × the recorded one's time"
+    same = f"both are taken to have the same host ({how})"
     text = f"{same}; with another the whole would be {told}"
     return Reason("host_speed", 1.0, text)
 

@@ -31,6 +31,11 @@ def gpu_named(text: str) -> Gpu:
         names = [gpu.name for gpu in exact or matching]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         raise GpuprofError(f"{text!r} may be {', '.join(names[:MOST_NAMED])}{more}: say which")
+    # Written together, such as h100sxm.
+    joined = ["".join(_words(gpu.name)) for gpu in known]
+    held = [gpu for gpu, name in zip(known, joined, strict=True) if words and "".join(words) in name]
+    if len(held) == 1:
+        return held[0]
     folded = {gpu.name.lower(): gpu.name for gpu in known}
     near = [folded[name] for name in difflib.get_close_matches(text.lower(), folded, n=3, cutoff=0.4)]
     hint = f"; nearest are {', '.join(near)}" if near else ""

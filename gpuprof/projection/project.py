@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
+from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import LIKELIEST, Elsewhere, combined
@@ -52,6 +53,7 @@ TIED, NOTHING = 0.05, 0.1
 
 def project(subject: Subject, question: Question) -> Projection:
     """The recorded step on every GPU that is asked for; the one that gets most done comes first."""
+    answerable(subject, question)
     elsewhere = Elsewhere(subject, question)
     found = [on_gpu(elsewhere, gpu) for gpu in question.gpus]
     found.sort(key=lambda one: -one.speedup.expected)
@@ -63,6 +65,22 @@ def project(subject: Subject, question: Question) -> Projection:
         explanation=_explanation(elsewhere, found),
         assumptions=assumptions.of_all(elsewhere),
     )
+
+
+def answerable(subject: Subject, question: Question) -> None:
+    """Raises GpuprofError, one line, where the recording lacks what a part of the question is about: told as if it had
+    not been asked it would look like an answer."""
+    lacks = (
+        ("batch", question.batch, subject.pass_samples, "how many samples a forward pass has is not known"),
+        ("tokens of a sample", question.sample_tokens, subject.pass_samples and subject.pass_tokens,
+         "how many tokens its samples have is not known"),
+        ("layers", question.layers, subject.layers, "which of its work is a layer's is not known"),
+        ("experts", question.experts, subject.experts, "no loop over experts was found"),
+    )  # fmt: skip
+    for name, asked, known, why in lacks:
+        if asked is not None and not known:
+            hint = "" if name == "experts" else "; gpuprof trace records it"
+            raise GpuprofError(f"{subject.path}: {name}: {why}{hint}")
 
 
 def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:

@@ -40,4 +40,4 @@ def _link(gpu: Gpu) -> tuple[float, str]:
     if gpu.link_bytes_per_s and gpu.link != "none":
         return gpu.link_bytes_per_s / 2 * LINK_SHARE, gpu.link
     host = gpu.host_link_bytes_per_s or 16e9
-    return host * PCIE_SHARE, f"PCIe {gpu.pcie}".strip()
+    return host * PCIE_SHARE, f"PCIe {gpu.pcie.replace('x', ' x') if gpu.pcie else ''}".strip()

@@ -43,6 +43,8 @@ class Subject:
     expert_adapters: float = 0.0
     """Of the trained parameters those on experts, as a share."""
     memory: Told | None = None
+    world_size: int = 1
+    """GPUs that the recorded training went on."""
     trained_bytes: float | None = None
     """Of the gradients that ranks exchange."""
     notes: tuple[str, ...] = ()

@@ -22,7 +22,8 @@ def summarize(gpus: list[OnGpu]) -> str:
     priced = [one for one in gpus if one.cost.usd_per_million_tokens is not None]
     if len(priced) > 1:
         cheapest = min(priced, key=lambda one: one.cost.usd_per_million_tokens or 0.0)
-        text += f" Cheapest per token: {cheapest.gpu}."
+        known = "" if len(priced) == len(gpus) else ", of those with a known price"
+        text += f" Cheapest per token{known}: {cheapest.gpu}."
     none = [one.gpu for one in gpus if one.batch_share < 1]
     if none:
         text += f" The batch does not fit on {', '.join(none)}."

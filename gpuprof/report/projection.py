@@ -46,10 +46,13 @@ def _head(projection: Projection) -> list[Text]:
     line = Text.assemble(
         (f"{duration(r.step_ns.expected)} a step", "bold"), f" recorded on {escape(r.device_name or r.gpu)}"
     )
-    line.append(f", of which the GPU works {duration(r.busy_ns)}")
+    if r.busy_ns <= r.step_ns.expected:
+        line.append(f", of which the GPU works {duration(r.busy_ns)}")
+    else:  # streams beside one another
+        line.append(f"; the GPU's work in it, side by side, adds up to {duration(r.busy_ns)}")
     parts = []
     if r.work.samples:
-        parts.append(f"{r.work.samples:,.3g} samples")
+        parts.append(f"{r.work.samples:,.3g} sample{'' if r.work.samples == 1 else 's'}")
     if r.work.tokens:
         parts.append(f"{r.work.tokens:,.0f} tokens")
     if r.layers:
@@ -85,7 +88,7 @@ def _steps(projection: Projection, width: int) -> list[Text]:
             escape(one.gpu),
             duration(one.step_ns.expected),
             duration_range(one.step_ns.low, one.step_ns.high),
-            f"{one.speedup.expected:.2f}× ({one.speedup.low:.2g}–{one.speedup.high:.2g})",
+            f"{_times(one.speedup.expected)}× ({_times(one.speedup.low)}–{_times(one.speedup.high)})",
             one.bound,
         ]
         row += [_batch(one)] if batched else []
@@ -108,6 +111,11 @@ def _batch(one: OnGpu) -> str:
         return f"{one.batch_share:g} of it"
     whole = one.batch / one.batch_share
     return f"{one.batch:,.3g}" if one.batch_share == 1 else f"{one.batch:,.3g} of {whole:,.3g}"
+
+
+def _times(factor: float) -> str:
+    """A factor to two decimals, or to two digits where that is less than a tenth."""
+    return f"{factor:.2g}" if 0 < factor < 0.1 else f"{factor:.2f}"
 
 
 def _count(value: float | None) -> str:
@@ -206,8 +214,8 @@ def _explained(explanation: Explanation, width: int) -> list[Text]:
     factor = explanation.factor
     lines = [
         Text.assemble(
-            (f"{escape(explanation.first)} against {escape(explanation.second)}: {factor.expected:.2f}×", "bold"),
-            f" ({factor.low:.2g}–{factor.high:.2g}×)",
+            (f"{escape(explanation.first)} against {escape(explanation.second)}: {_times(factor.expected)}×", "bold"),
+            f" ({_times(factor.low)}–{_times(factor.high)}×)",
         ),
         *_paragraph(explanation.summary, width, ""),
     ]
