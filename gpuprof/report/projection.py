@@ -16,6 +16,8 @@ from gpuprof.report.numbers import duration, duration_range, gib, share
 
 WIDEST = 160
 GUTTER = 2
+NAME_WIDTH = 16
+"""Of a GPU's name what must be seen: such as `H100 SXM5 80GB`."""
 _STYLES = {"host": "yellow", "input": "cyan", "transfer": "blue", "communication": "magenta"}
 _NAMES = {
     "host_floor": "host floor", "capacity": "memory holds", "host_speed": "host speed", "compute": "compute",
@@ -97,7 +99,21 @@ def _steps(projection: Projection, width: int) -> list[Text]:
         rows.append(row)
     columns = [Column("bold", elastic=True), Column("bold", right=True), Column("dim", right=True), Column(right=True),
                Column(), *([Column()] if batched else []), *[Column(right=True)] * (samples + tokens)]  # fmt: skip
-    return _titled(rows, columns, width)
+    return _titled(*_narrowed(rows, columns, width, ("tokens/h", "80 %", "samples/h")), width)
+
+
+def _narrowed(
+    rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int, spared: Sequence[str]
+) -> tuple[list[list[str]], list[Column]]:
+    """The table without as many of the columns named in `spared`, the first of them first, as it takes to keep the
+    GPUs' names apart."""
+    kept = list(range(len(columns)))
+    for title in spared:
+        wide = [max(len(row[i]) for row in rows) for i in kept]
+        if min(wide[0], NAME_WIDTH) + sum(wide[1:]) + GUTTER * (len(kept) - 1) <= width:
+            break
+        kept = [i for i in kept if rows[0][i] != title]
+    return [[row[i] for i in kept] for row in rows], [columns[i] for i in kept]
 
 
 def _titled(rows: Sequence[Sequence[str]], columns: Sequence[Column], width: int) -> list[Text]:
@@ -148,7 +164,8 @@ def _costs(projection: Projection, width: int) -> list[Text]:
         )
     kept = [i for i in range(len(rows[0])) if i == 0 or any(row[i] not in ("–", "?") for row in rows[1:])]
     columns = [Column("bold", elastic=True), Column(), Column(), *[Column(right=True)] * 6]
-    lines = _titled([[row[i] for i in kept] for row in rows], [columns[i] for i in kept], width)
+    rows, columns = [[row[i] for i in kept] for row in rows], [columns[i] for i in kept]
+    lines = _titled(*_narrowed(rows, columns, width, ("kWh/M tok", "power", "$/h")), width)
     priced = sorted({f"{p.date}, {p.source}" for one in projection.gpus if (p := one.cost.price) and p.date})
     return lines + [Text(f"prices of {escape(text)}", style="dim") for text in priced]
 
