@@ -514,3 +514,12 @@ def test_eight_recorded_ranks():
     assert all(abs(r.clock_offset_ns) <= 2 * US for r in diagnosis.ranks)
     late = max(diagnosis.ranks, key=lambda r: r.late_share)
     assert late.rank == diagnosis.environment.rank == 7
+
+
+def test_ranks_whose_steps_merely_scatter_have_no_straggler():
+    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
+    gang = gpuprof.diagnose(ROOT / "scenarios" / "ddp_scaling" / "recording")
+    paces = sorted(rank.pace_ns or 0 for rank in gang.ranks)
+    assert paces[1] > 1.1 * paces[0]
+    assert gang.verdict.cause != "straggler"
+    assert "straggler" not in {finding.id for finding in gang.findings}
