@@ -48,6 +48,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.command == "measure" and args.rounds < 1:
         timing.error("--rounds: one at least")
+    if args.command == "measure" and args.record < 0:
+        timing.error("--record: how many variants, none or more")
     if args.command == "measure" and args.record and args.out is None:
         timing.error("--record needs --out DIR, where the recordings go")
     if args.command == "list":

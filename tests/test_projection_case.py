@@ -35,15 +35,26 @@ def test_misses_are_written_down():
     assert sum("**missed**" in row for row in rows) == 3
 
 
-def test_the_mixture_ties_and_its_larger_batch_is_ahead_with_the_recorded_host(example):
+@pytest.fixture(scope="module")
+def case(example):
     recordings = [example.SCENARIOS / name / "recording" for name in (example.MOE, example.DENSE)]
     if not all(path.is_dir() for path in recordings):
         pytest.skip("the scenarios' recordings are not there")
     import gpuprof
 
-    case = example.Case(*map(gpuprof.diagnose, recordings))
+    return example.Case(*map(gpuprof.diagnose, recordings))
+
+
+def ahead(example, case) -> float:
+    return example.ahead(case.on("moe", "ds2", 1.0, 16), case.on("moe", "ds2", 1.0))
+
+
+def test_the_mixture_ties_and_its_larger_batch_is_ahead_with_the_recorded_host(example, case):
     assert example.faster(case.on("moe", "ds1", 1.0)) == pytest.approx(1.0, rel=example.TARGETS["tie"])
-    ahead = example.ahead(case.on("moe", "ds2", 1.0, 16), case.on("moe", "ds2", 1.0))
-    # Missed: the recorded attention writes out its scores, what was published may not have.
-    assert 1.1 < ahead < 1.4 * (1 + example.TARGETS["ds2"])
+    assert 1.1 < ahead(example, case) < 1.4 * (1 + example.TARGETS["ds2"])
     assert 2.0 < example.faster(case.on("dense", "ds2", 1.0)) < 2.56
+
+
+@pytest.mark.xfail(reason="the recorded attention writes out its scores, what was published may not have", strict=True)
+def test_the_larger_batch_is_as_far_ahead_as_was_published(example, case):
+    assert ahead(example, case) == pytest.approx(1.4, rel=example.TARGETS["ds2"])
