@@ -2,7 +2,7 @@
 
     python -m scenarios list
     python -m scenarios run NAME [--fix [WHICH]] [--trace] [--steps N]
-    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]]]
+    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH]]
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
 `measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`.
@@ -14,6 +14,7 @@ import argparse
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from scenarios.catalogue import Scenario, names, scenario, scenarios
@@ -45,7 +46,14 @@ def main() -> int:
         default=0,
         help="with --out: also record each as it is, into DIR/NAME, or that many variants of it, into DIR/NAME.FIX",
     )
+    timing.add_argument("--as-is", action="store_true", help="with --out: leave the fixes out")
+    timing.add_argument("--data", default="", help="with --out: which lengths, where a scenario has several")
+    timing.add_argument("--gib", type=float, help="GPU memory of a process, in place of what scenario.json says")
     args = parser.parse_args()
+    if args.command == "measure" and (args.as_is or args.data) and args.out is None:
+        timing.error("--as-is and --data need --out DIR: truth.json is of the program itself and every fix")
+    if args.command == "measure" and args.gib is not None and not args.gib > 0:
+        timing.error("--gib: more than none")
     if args.command == "measure" and args.rounds < 1:
         timing.error("--rounds: one at least")
     if args.command == "measure" and args.record < 0:
@@ -66,7 +74,11 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
-    return measure(chosen, args.rounds, args.out, args.record)
+    if args.as_is:
+        chosen = [replace(told, fixes=()) for told in chosen]
+    if args.gib is not None:
+        chosen = [replace(told, gib=args.gib) for told in chosen]
+    return measure(chosen, args.rounds, args.out, args.record, args.data)
 
 
 def command(told: Scenario, args: argparse.Namespace) -> list[str]:
@@ -81,7 +93,8 @@ def command(told: Scenario, args: argparse.Namespace) -> list[str]:
         options += ["--steps", str(args.steps)]
     if args.timed:
         options += ["--timed"]
-    return [*([sys.executable, "-m", "gpuprof", "trace"] if args.trace else []), *launched(told), *options]
+    under = [sys.executable, "-m", "gpuprof", "trace", *told.trace] if args.trace else []
+    return [*under, *launched(told), *options]
 
 
 def listed() -> list[str]:

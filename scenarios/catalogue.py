@@ -48,6 +48,8 @@ class Scenario:
     """Whether steps are meant to differ, as when some save: then their mean counts, not the middle one."""
     gib: float = 10.0
     """GPU memory that one process takes, at most."""
+    trace: tuple[str, ...] = ()
+    """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
 
     @property
     def folder(self) -> Path:
@@ -105,7 +107,7 @@ def scenario(name: str) -> Scenario:
         raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")
     told = json.loads(path.read_text(encoding="utf-8"))
     fixes = tuple(Fix(**fix) for fix in told.pop("fixes"))
-    lists = {key: tuple(told.pop(key)) for key in ("says", "needs") if key in told}
+    lists = {key: tuple(told.pop(key)) for key in ("says", "needs", "trace") if key in told}
     return Scenario(name=name, fixes=fixes, **lists, **told)
 
 

@@ -9,6 +9,7 @@ is, and so on.
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
@@ -33,8 +34,10 @@ from scenarios.support.run import FREE, GATE, PROCESS, SETTLE, SYNCHRONISED
 
 STARTED_AT_ONCE = 64
 """Processes that wait, their imports done: each takes some 0.7 GB of the host's memory."""
-BUILT_AT_ONCE, GPU_GIB = 16, 130.0
-"""Processes of a scenario that hold a model at the same time, and the memory they may take together."""
+BUILT_AT_ONCE, SHARE = 16, 0.93
+"""Processes of a scenario that hold a model at the same time, and the share of the GPU they may take together."""
+NO_GPU_GIB = 130.0
+"""Where no GPU says its memory, as on a machine without one, where models are tiny."""
 LONGEST_S = 240.0
 """A process that takes longer between two gates is given up."""
 ENDS_S = 40.0
@@ -56,6 +59,7 @@ class Timed:
     number: int
     log: Path
     process: subprocess.Popen | None = None
+    data: str = ""
     timing: dict[str, Any] | None = None
     why: str = ""
 
@@ -70,7 +74,11 @@ class Timed:
 
     @property
     def command(self) -> list[str]:
-        return [*launched(self.told), "-m", self.told.module, "--timed", *(["--fix", self.fix] if self.fix else [])]
+        return [*launched(self.told), "-m", self.told.module, "--timed", *self.switches]
+
+    @property
+    def switches(self) -> list[str]:
+        return [*(["--fix", self.fix] if self.fix else []), *(["--data", self.data] if self.data else [])]
 
     def start(self, gate: str) -> None:
         """As the leader of a process group, so that `end_all` reaches what it starts, too."""
@@ -116,8 +124,8 @@ class Recorder(Timed):
     def command(self) -> list[str]:
         python, *rest = launched(self.told)
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
-        words += ["--stop"] if self.told.stops else []
-        return [*words, *rest, "-m", self.told.module, *(["--fix", self.fix] if self.fix else [])]
+        words += [*self.told.trace, *(["--stop"] if self.told.stops else [])]
+        return [*words, *rest, "-m", self.told.module, *self.switches]
 
     def await_end_of_training(self) -> None:
         """After it gpuprof goes on, and reads what it recorded."""
@@ -161,11 +169,12 @@ class Gates:
                 visitor.sendall(b".")
 
 
-def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int = 0) -> int:
+def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int = 0, data: str = "") -> int:
     """Times the scenarios, and writes what came of each. Returns 1 if a process of any failed.
 
     `out`: the folder for NAME.json and the processes' output; None: truth.json beside the scenario's program.
     `record`: of how many variants `gpuprof trace` makes a run in `out`: NAME, as it is, then NAME.FIX.
+    `data`: which lengths, where a scenario has several.
     """
     timed: dict[str, list[Timed]] = {told.name: [] for told in chosen}
     reading: list[Recorder] = []
@@ -175,10 +184,10 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int =
         logs = (out or Path(folder)) / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         gates = Gates(f"{folder}/gate")
-        groups = [group for told in chosen for group in grouped(told, rounds, logs)]
+        groups = [group for told in chosen for group in grouped(told, rounds, logs, data)]
         for wave in waves(groups):
             last = [group[0].told for group in wave if group[-1].number + 1 == rounds * len(group[0].told.variants())]
-            recorders = {told.name: recorders_of(told, record, logs) for told in last}
+            recorders = {told.name: recorders_of(told, record, logs, data) for told in last}
             everyone = [process for processes in (*wave, *recorders.values()) for process in processes]
             started += everyone
             for process in everyone:
@@ -201,17 +210,17 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int =
     return int(any(process.timing is None for processes in timed.values() for process in processes))
 
 
-def recorders_of(told: Scenario, count: int, logs: Path) -> list[Recorder]:
+def recorders_of(told: Scenario, count: int, logs: Path, data: str) -> list[Recorder]:
     """One for each of the first `count` variants."""
     names = {fix: f"{told.name}.{fix}" if fix else told.name for fix in told.variants()[:count]}
-    return [Recorder(told, fix, -1, logs / f"{name}.trace.log") for fix, name in names.items()]
+    return [Recorder(told, fix, -1, logs / f"{name}.trace.log", data=data) for fix, name in names.items()]
 
 
-def grouped(told: Scenario, rounds: int, logs: Path) -> list[list[Timed]]:
+def grouped(told: Scenario, rounds: int, logs: Path, data: str) -> list[list[Timed]]:
     """The processes of a scenario in the order of their turns, parted into those that fit the GPU together."""
-    at_once = max(1, min(BUILT_AT_ONCE, int(GPU_GIB / told.gib)))
+    at_once = max(1, min(BUILT_AT_ONCE, int(gpu_gib() / told.gib)))
     order = [fix for _ in range(rounds) for fix in told.variants()]
-    processes = [Timed(told, fix, i, logs / f"{told.name}.{i}.log") for i, fix in enumerate(order)]
+    processes = [Timed(told, fix, i, logs / f"{told.name}.{i}.log", data=data) for i, fix in enumerate(order)]
     return [processes[i : i + at_once] for i in range(0, len(processes), at_once)]
 
 
@@ -304,10 +313,22 @@ def summary(told: Scenario, processes: list[Timed]) -> Iterator[str]:
         yield from sorted({f"  failed: {process.why}" for process in same if process.why})
 
 
+@functools.cache
+def gpu_gib() -> float:
+    """What processes may take of a GPU's memory together, GiB."""
+    told = asked_of_gpus("memory.total")
+    return float(told[0].split()[0]) / 1024 * SHARE if told else NO_GPU_GIB
+
+
+def asked_of_gpus(what: str) -> list[str]:
+    """A line for each GPU; none without the driver's tool."""
+    words = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"]
+    return subprocess.run(words, capture_output=True, text=True).stdout.splitlines() if shutil.which(words[0]) else []
+
+
 def machine() -> dict[str, Any]:
     """What it was timed on."""
-    words = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    gpus = subprocess.run(words, capture_output=True, text=True).stdout.splitlines() if shutil.which(words[0]) else []
+    gpus = asked_of_gpus("name,driver_version")
     return {"gpus": gpus, "cpus": os.cpu_count(), "system": platform.system(), "python": platform.python_version()}
 
 

@@ -14,7 +14,7 @@ LAYERS = 2
 
 def train(run: Run) -> None:
     unsloth_stack.start(run, UNSLOTH_GPTOSS_GROUPED="1" if run.fix == "grouped" else "0")
-    unsloth_stack.train(run, "gpt-oss-120b", batch=32, layers=LAYERS)
+    unsloth_stack.train(run, "gpt-oss-120b", batch=32, data=run.data or "alpaca", layers=LAYERS)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ MULTIPLE = 64
 
 def train(run: Run) -> None:
     # Compiling is slow, and more steps would say nothing new: whole rounds of three steps.
-    run.settle, run.free, run.synchronised = run.pick((3, 6, 3), (3, 3, 3))
+    run.settle, run.free, run.synchronised = 3, 3, 3
     torch._dynamo.config.recompile_limit = 256  # beyond it torch would give up, and run the model uncompiled
     model = models.build("tinyllama-1.1b", run.device, tiny=run.tiny, num_hidden_layers=1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)

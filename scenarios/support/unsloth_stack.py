@@ -35,9 +35,9 @@ def start(run: Run, **switches: str) -> None:
     # What unsloth generates: a folder of each process's own, for several may start at once.
     os.environ["UNSLOTH_COMPILE_LOCATION"] = tempfile.mkdtemp(prefix="unsloth_compiled_")
     # It would compile for minutes, and again for lengths that come later; the layers' own kernels need no compiler.
-    os.environ["UNSLOTH_COMPILE_DISABLE"] = "1"
+    os.environ.setdefault("UNSLOTH_COMPILE_DISABLE", "1")
     # Left to itself it would choose by the batch's size, so that a fix changed two things at once.
-    os.environ["UNSLOTH_PADDING_CHOICE"] = "padding_free"
+    os.environ.setdefault("UNSLOTH_PADDING_CHOICE", "padding_free")
     os.environ.setdefault("UNSLOTH_DISABLE_STATISTICS", "1")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     if run.tiny:
