@@ -87,7 +87,7 @@ def page(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
     yield OTHERS + "".join(map(verdict_row, others))
     yield OTHER_FIXES + "".join(row for r in others for row in fix_rows(r))
     yield "\n## Misses\n\n" + "".join(miss_lines(results, reasons))
-    yield not_recorded(catalogue.scenarios())
+    yield not_kept(catalogue.scenarios())
 
 
 def verdict_row(r: Result) -> str:
@@ -161,9 +161,23 @@ def miss_lines(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
         yield "None.\n"
 
 
-def not_recorded(told: Iterable[Scenario]) -> str:
-    missing = [f"`{one.name}`" for one in told if one.truth is None or one.recording is None]
-    return f"\n## Not recorded yet\n\n{', '.join(missing)}.\n" if missing else ""
+def not_kept(told: Iterable[Scenario]) -> str:
+    """Recordings that are too large to keep, and what was never recorded."""
+    told = list(told)
+    large = [(one, one.described) for one in told if one.described is not None]
+    rows = "\n".join(
+        f"| {one.name} | {large.mb:g} MB | {large.verdict} | {fix} | {span(one.measured_ms())} | "
+        f"{span(one.measured_ms(fix))} | {span(ms)} |"
+        for one, large in large
+        for fix, ms in large.predicted.items()
+    )
+    missing = [f"`{one.name}`" for one in told if one.recording is None and one.described is None]
+    return (
+        "\n## Recorded, but too large to keep\n\nWhat gpuprof said of them when they were recorded; no command here "
+        "says it again.\n\n| Scenario | Recording | Verdict | Fix | Measured before | Measured after | Predicted |\n"
+        f"|---|---:|---|---|---:|---:|---:|\n{rows}\n"
+        + (f"\n## Not recorded\n\n{', '.join(missing)}.\n" if missing else "")
+    )
 
 
 def off(fix: Fix, found: Finding) -> float:

@@ -28,6 +28,16 @@ class Fix:
 
 
 @dataclass(frozen=True, slots=True)
+class Described:
+    """A recording that is too large to keep, as gpuprof told it on the day. `mb`: of its traces, cut and compressed."""
+
+    mb: float
+    verdict: str
+    predicted: dict[str, tuple[float, float]]
+    """By fix, milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
 class Scenario:
     """One program. `says`: the bounds that are right for it, any of them; `cause`: likewise, of the first."""
 
@@ -48,6 +58,8 @@ class Scenario:
     """Whether steps are meant to differ, as when some save: then their mean counts, not the middle one."""
     gib: float = 10.0
     """GPU memory that one process takes, at most."""
+    described: Described | None = None
+    """Its recording, where it is too large to keep."""
     trace: tuple[str, ...] = ()
     """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
 
@@ -108,7 +120,9 @@ def scenario(name: str) -> Scenario:
     told = json.loads(path.read_text(encoding="utf-8"))
     fixes = tuple(Fix(**fix) for fix in told.pop("fixes"))
     lists = {key: tuple(told.pop(key)) for key in ("says", "needs", "trace") if key in told}
-    return Scenario(name=name, fixes=fixes, **lists, **told)
+    large = told.pop("described", None)
+    described = Described(**large) if large else None
+    return Scenario(name=name, fixes=fixes, described=described, **lists, **told)
 
 
 def names() -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import json
+import math
 import re
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from make_trace import TraceBuilder
 from traces import shared_trace
 
 import gpuprof
+from gpuprof.diagnosis import ranks
 from gpuprof.diagnosis.findings.straggler import find_straggler
 from gpuprof.diagnosis.ranks import survey
 from gpuprof.errors import GpuprofError
@@ -523,3 +525,10 @@ def test_ranks_whose_steps_merely_scatter_have_no_straggler():
     assert paces[1] > 1.1 * paces[0]
     assert gang.verdict.cause != "straggler"
     assert "straggler" not in {finding.id for finding in gang.findings}
+
+
+def test_fewer_steps_must_differ_by_more_to_name_a_straggler():
+    margins = [ranks._least_slower(steps) for steps in (1, 2, 3, 12)]
+    assert margins == sorted(margins, reverse=True)
+    assert margins[0] == pytest.approx(1 + 0.05 * math.sqrt(3))
+    assert margins[2] == margins[3] == ranks.SLOWER

@@ -7,6 +7,7 @@ is the slowest pace: the ranks run in lockstep, and who is faster waits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,7 +34,8 @@ from gpuprof.tracefile.ranks import rank_in_name
 
 SLOWER = 1.05
 """A rank this much slower than the others, step by step, is a straggler: steps of one program differ by less (see
-`predict.WORTH`)."""
+`predict.WORTH`). Of fewer than three steps it takes more, as the mean of fewer scatters more: √3 times as much of
+one."""
 MOSTLY_LAST, THROUGHOUT = 2 / 3, 3
 """A straggler comes last to so much of the collectives that somebody waited in, or is slower in each of so many steps
 and more: of two ranks whose steps merely scatter each comes last to half, and is slower now and then."""
@@ -335,7 +337,7 @@ def _together(
         # Slow on its own, and the one that is waited for: the two have to say the same.
         slower = _slower([own for i in paced if (own := owns[i])])
         mostly = late[paced[0]] >= MOSTLY_LAST or (len(slower) >= THROUGHOUT and slower.min() >= SLOWER)
-        if np.median(slower) >= SLOWER and 0 < late[paced[0]] == max(late) and mostly:
+        if np.median(slower) >= _least_slower(len(slower)) and 0 < late[paced[0]] == max(late) and mostly:
             slow = paced[0]
             others = [own.doings for i in paced[1:] if (own := owns[i]) is not None]
             excess = _excess(_doings_of(owns[slow]), others)
@@ -351,6 +353,11 @@ def _together(
         _summary(one, owns[i], matched, i, step, straggles if i == slow else None) for i, one in enumerate(seen)
     )
     return Gang(ranks, shown, slow, step, low, high, next_pace, excess, straggles, missing, tuple(notes))
+
+
+def _least_slower(steps: int) -> float:
+    """How many times as long as any other rank a straggler takes, told from so many steps."""
+    return 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / steps))
 
 
 def _slower(owns: list[_Own]) -> F64:

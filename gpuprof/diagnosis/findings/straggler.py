@@ -24,11 +24,11 @@ looks like communication, but a faster network would not shorten it.
     detected="""
 The collectives of all ranks are matched by process group, order and size. Their ends differ by the clocks' offset only,
 and their shortest duration is the transfer: the rank that comes last does not wait. Each rank is then replayed with its
-peers never late, which is its own pace. A straggler is, step by step, 5 % slower than every other rank, since steps of
-one program differ by less, and is the one that came last most often where others noticeably waited (20 µs): to two
-thirds of the collectives, or it was slower in each of three steps and more. Of two ranks whose steps merely scatter
-each comes last to half. What a straggler does more is told by comparing its work, by phase and op, with the median of
-the other ranks.
+peers never late, which is its own pace. A straggler is, step by step, 5 % slower than every other rank (told from one
+step 9 %), since steps of one program differ by less, and is the one that came last most often where others noticeably
+waited (20 µs): to two thirds of the collectives, or it was slower in each of three steps and more. Of two ranks whose
+steps merely scatter each comes last to half. What a straggler does more is told by comparing its work, by phase and op,
+with the median of the other ranks.
 """,
     gain="""
 Without what this rank does more, the step is as long as the next slowest rank's own pace. What the slow rank itself
