@@ -566,7 +566,7 @@ def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
     case = program.case(tmp_path)
     before = case.step_ns / US
     proposal = only(exposed_communication, case, "overlap")
-    # 60 % of the 2 ms go.
+    # 60 % of the 2 ms hide, and 40 % of that comes back.
     assert before - after_us(case, proposal) == pytest.approx(720, rel=0.05)
     assert [p.key for p in exposed_communication.find(case)] == ["overlap"]
     assert "bucket_cap_mb=5," in proposal.fix  # one exchange a step has nothing left to hide behind

@@ -539,6 +539,19 @@ def test_the_replay_takes_a_thread_s_own_events_first(tmp_path: Path):
     check_replay(Case(REAL, program, records=False), tmp_path)
 
 
+def test_a_buffer_waits_for_what_read_it_last(tmp_path: Path):
+    """Copies into two buffers by turns, the host far ahead: each waits for an event that is not the last recorded one,
+    and nothing says which it is, as with cudaEventRecordWithFlags."""
+    shown = showing(REAL, (7, 13), 4, 25_000, 400, device_sync=True)
+    body: list[Instruction] = [Launch(7, 400_000), Record(7, 0)]
+    for turn in range(8):
+        body += [
+            Launch(7, 90_000), Record(7, turn + 1), Wait(13, turn), Launch(13, 30_000), Record(13, 50 + turn),
+            Wait(7, 50 + turn), Launch(7, 60_000),
+        ]  # fmt: skip
+    check_replay(Case(REAL, Program(((*shown, *body), (Cpu(2000), *body))), records=False), tmp_path)
+
+
 @given(case=cases())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_the_replay_says_what_the_oracle_says(tmp_path_factory: pytest.TempPathFactory, case: Case):

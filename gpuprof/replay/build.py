@@ -198,12 +198,14 @@ def _work_edges(
     idle = np.isnan(observed[:, 1]) | (observed[:, 1] > CLEAR_NS)
     no_event = np.isnan(awaited)
     latency = np.full(len(work), LATENCY_NS)
+    # What started long after the one reason that is known waited for something that is not.
+    prompt = work.head & idle & no_event & (observed[:, 0] < CLEAR_NS)
+    every = usual(observed[:, 0], prompt, LATENCY_NS)
     for kind in np.unique(work.kind).tolist():
         mine = work.kind == kind
-        every = usual(observed[:, 0], work.head & idle & no_event & ~np.isnan(launched), LATENCY_NS)
-        latency[mine] = usual(observed[:, 0], mine & work.head & idle & no_event & ~np.isnan(launched), every)
+        latency[mine] = usual(observed[:, 0], mine & prompt, every)
     gap = np.full(len(work), GAP_NS)
-    queued = ~np.isnan(free) & (launched + CLEAR_NS < free) & no_event
+    queued = ~np.isnan(free) & (launched + CLEAR_NS < free) & no_event & (observed[:, 1] < CLEAR_NS)
     every = usual(observed[:, 1], queued, GAP_NS)
     for stream in range(len(work.streams)):
         mine = work.stream == stream

@@ -148,8 +148,8 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
     """(work that waits, work it waits for) of streams that wait for an event of another stream.
 
     Without CUPTI's records of it the waiting stream is that of the thread's next launch, and the event the last that
-    was recorded where another stream had been launched on; the latter also where CUPTI did not see the event being
-    recorded, as between GPUs. An edge that the recording contradicts is dropped.
+    was recorded where another stream had been launched on, and that the recording does not contradict; the latter also
+    where CUPTI did not see the event being recorded, as between GPUs or by cudaEventRecordWithFlags.
     """
     calls, (low, high) = timeline.trace.calls, timeline.window
     waits = np.flatnonzero(kinds.stream_waits & (calls.start_ns >= low) & (calls.end_ns <= high))
@@ -174,21 +174,23 @@ def event_edges(timeline: Timeline, work: Work, kinds: CallKinds) -> tuple[I64, 
         else:
             following = np.flatnonzero((launcher == calls.thread[row]) & (work.launched_ns > t))
             waiter = int(work.stream[following[0]]) if len(following) else -1
+        target = np.flatnonzero((work.stream == waiter) & (work.launched_ns > t))
+        if waiter < 0 or not len(target):
+            continue
+        begun = work.start_ns[target[0]]
         if record in row_of and other in numbers:
             at = np.array([calls.start_ns[row_of[record]] - low], np.float64)
             source = int(work.last_launched(work.stream == numbers[other], at)[0])
-        elif waiter >= 0 and other < 0:
+        elif other < 0:
             k = int(np.searchsorted(recorded, t)) - 1
             near = np.arange(max(k - LOOK_BACK, -1) + 1, k + 1)[::-1]
             others = calls.thread[records[near]] != calls.thread[row]  # a thread waits for its own events first
             for candidate in guess[near[np.argsort(others, kind="stable")]].tolist():
-                if candidate >= 0 and work.stream[candidate] != waiter:
+                # An event may have been recorded well before: a buffer's, when what read it last was launched.
+                if candidate >= 0 and work.stream[candidate] != waiter and work.end_ns[candidate] <= begun:
                     source = candidate
                     break
-        if waiter < 0 or source < 0:
-            continue
-        target = np.flatnonzero((work.stream == waiter) & (work.launched_ns > t))
-        if len(target) and source < target[0] and work.end_ns[source] <= work.start_ns[target[0]]:
+        if 0 <= source < target[0] and work.end_ns[source] <= begun:
             pairs.append((int(target[0]), source))
     unique = sorted(set(pairs))
     return np.array([a for a, _ in unique], np.int64), np.array([b for _, b in unique], np.int64)

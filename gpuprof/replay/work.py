@@ -155,11 +155,9 @@ def copy_own_ns(timeline: Timeline, work: Work, begun: F64) -> F64:
         return own
     begun = begun[rows]
     free = np.where(work.previous[rows] >= 0, work.end_ns[work.previous[rows]], work.carried_ns[work.stream[rows]])
-    latency = usual(
-        work.start_ns - work.launched_ns,
-        (work.piece >= 0) & ~work.blocks & work.head & (work.start_ns - _free_ns(work) > CLEAR_NS),
-        LATENCY_NS,
-    )
+    since = work.start_ns - work.launched_ns
+    idle = (work.piece >= 0) & ~work.blocks & work.head & (work.start_ns - _free_ns(work) > CLEAR_NS)
+    latency = usual(since, idle & (since < CLEAR_NS), LATENCY_NS)
     until = work.start_ns[rows] - begun - latency
     idle = work.start_ns[rows] - free > CLEAR_NS
     typical = float(np.median(until[idle])) if idle.any() else LATENCY_NS
