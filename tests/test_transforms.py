@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 import itertools
@@ -285,6 +286,24 @@ def test_torch_compile_does_not_meet_the_watch(backend: str):
     assert all(map(torch.equal, inside, after))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == frames, "nor is it compiled anew without it"
     assert watched.transforms.error is None
+
+
+def test_where_a_compiled_function_breaks_off_nothing_of_ours_is_compiled():
+    def breaks_off(x: Any) -> Any:
+        torch._dynamo.graph_break()
+        return cube(x)
+
+    frames = []
+    for watch in (contextlib.nullcontext(), Watched()):
+        torch._dynamo.reset()
+        counters = torch._dynamo.utils.counters
+        counters.clear()
+        compiled = torch.compile(lambda x: torch.func.grad(breaks_off)(x.sin()).cos(), backend="eager")
+        with watch:
+            for _ in range(3):
+                compiled(torch.arange(3.0))
+        frames.append(counters["frames"]["total"])
+    assert frames[0] == frames[1] > 1
 
 
 # -- in a training

@@ -42,6 +42,7 @@ class Allowance:
 
     def measured(self, size: int, keeps: bool) -> None:
         """What a call allocated. keeps: whether it was recorded."""
+        size = max(0, size)  # less than nothing where the program set its account to zero meanwhile
         self._largest = max(size, self._largest or 0)
         if keeps:
             self.kept += size

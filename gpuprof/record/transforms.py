@@ -22,6 +22,7 @@ from .foreign import profiler_is_active
 from .guard import guarded
 from .hooks import Patch
 from .ranges import Ranges
+from .untraced import looking_away, run_as_is
 
 RANGE = "torch.func"
 """What a call that is left out is called in the trace."""
@@ -149,20 +150,24 @@ def _patch(listener: Transforms) -> list[Patch]:
     """Tells of the beginning and the end of every transform."""
 
     def wrap_beginning(begin: Any) -> Any:
+        tell = looking_away(listener.on_begin)
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            listener.on_begin()
+            tell()
             return begin(*args, **kwargs)
 
-        return wrapper
+        return run_as_is(wrapper)
 
     def wrap_end(end: Any) -> Any:
+        tell = looking_away(listener.on_end)
+
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 return end(*args, **kwargs)
             finally:
-                listener.on_end()
+                tell()
 
-        return wrapper
+        return run_as_is(wrapper)
 
     patches = []
     for module_name, names in _BEGINNINGS.items():
