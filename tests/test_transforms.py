@@ -111,6 +111,22 @@ def test_one_call_larger_than_all_before_is_all_that_goes_beyond(budget: int, st
     assert allowance.kept <= budget + max(itertools.chain(*steps), default=0)
 
 
+def test_what_is_left_is_told_from_the_fullest_gpu_at_its_fullest(monkeypatch: pytest.MonkeyPatch):
+    from gpuprof.record.memory import GpuMemory
+
+    stats = {0: {"current": 10, "peak": 60, "allocated": 500}, 1: {"current": 5, "peak": 20, "allocated": 70}}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda d: {"allocated_bytes": {"all": stats[d]}})
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda d: (30, 100))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda d: 65)
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda d: 1.0, raising=False)
+    memory = GpuMemory([0, 1])
+    assert (memory.allocated(), memory.allocated_ever(), memory.headroom()) == (15, 570, 35)
+    stats[0]["peak"] = 10
+    assert memory.headroom() == 35, "the program set its account of the peak to zero"
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda d: 0.7)
+    assert memory.headroom() == 10, "the program may take 70 of 100"
+
+
 # -- in a process
 
 
@@ -294,7 +310,7 @@ def test_where_a_compiled_function_breaks_off_nothing_of_ours_is_compiled():
         return cube(x)
 
     frames = []
-    for watch in (contextlib.nullcontext(), Watched()):
+    for watch in (contextlib.nullcontext(), contextlib.nullcontext(), Watched()):  # the first time of all compiles more
         torch._dynamo.reset()
         counters = torch._dynamo.utils.counters
         counters.clear()
@@ -303,7 +319,7 @@ def test_where_a_compiled_function_breaks_off_nothing_of_ours_is_compiled():
             for _ in range(3):
                 compiled(torch.arange(3.0))
         frames.append(counters["frames"]["total"])
-    assert frames[0] == frames[1] > 1
+    assert frames[1] == frames[2] > 1
 
 
 # -- in a training
