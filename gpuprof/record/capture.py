@@ -20,6 +20,8 @@ class Capture:
 
     busy = False
     """No profiler of torch runs for us here."""
+    notes: tuple[str, ...] = ()
+    """Nothing of it is left out."""
 
     def __init__(self, first_step: int, warm_up: int, steps: int, ranges: Ranges, devices: list[int]) -> None:
         self.name, self.first_step, self.steps = NSYS, first_step + warm_up, steps

@@ -26,12 +26,13 @@ from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
 from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
+from .memory import gpu_bytes_to_spare
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .stepmeter import StepMeter
 from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
-from .window import SHAPES_GPU_BYTES, Window, gpu_bytes_to_spare, room_for_window, why_no_stacks
+from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
 THINNED_NS = 1_000_000_000
 """After the windows, one step in so long gets a line in steps.jsonl."""
@@ -441,7 +442,7 @@ class Session:
             shapes = False
             self._journal.note(f"shapes are left out: only {spare / 1e9:.1f} GB of GPU memory are free")
         self._queue.pop(0)
-        self._window = Window(self.folder, self.rank, name, self._step + 1, warm_up, steps, shapes=shapes)
+        self._window = Window(self.folder, self.rank, name, self._step + 1, warm_up, steps, self._ranges, shapes=shapes)
         forks.prepare()
         self._recorded = True
         self._ranges.record(True)
@@ -478,12 +479,15 @@ class Session:
     def _close_window(self) -> None:
         if self._window is None or threading.get_ident() != self.thread:
             return
+        window = self._window
         try:
-            self._window.stop(self._step)
-            result = self._window.result
+            window.stop(self._step)
+            result = window.result
         finally:
             self._window = None
             self._ranges.record(False)
+        for note in window.notes:
+            self._journal.note(note)
         if result is not None:
             self._journal.windows.append(result)
             after = "" if self._more_windows() else "; the training goes on unprofiled"

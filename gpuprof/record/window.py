@@ -12,28 +12,56 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import PARTIAL, trace_file
+from . import allowance
+from .memory import (
+    MOST_HOST_BYTES,
+    GpuMemory,
+    available_bytes,
+    gpu_bytes_to_spare,
+    gpu_memory,
+    resident_bytes,
+)
+from .ranges import Ranges
+from .transforms import Transforms
 
 LEAST_DISK_BYTES = 2 << 30
 """A window of some heavy steps is 100 MB to 1 GB of JSON before it is compressed."""
 LEAST_GPU_BYTES = 256 << 20
 """CUPTI keeps its buffers on the GPU; with less free than this it is left alone."""
 SHAPES_GPU_BYTES = 2 << 30
-"""Recording shapes keeps tensors alive until the window closes; with less to spare it is left out."""
-MOST_HOST_BYTES = 16 << 30
-"""The host memory that a recording may take before its window is closed early."""
+"""Shapes are left out with less to spare. Recording them keeps no plain tensor alive, but those that stand for others:
+of torch.func (see `transforms`), and of other wrappers that nobody watches."""
 
 
 class Window:
-    """Records some steps of the calling thread. `step` is called at the end of every step, the first after `start`."""
+    """Records some steps of the calling thread. `step` is called at the end of every step, the first after `start`.
+
+    ranges: where a range is opened around what is left out.
+    """
 
     def __init__(
-        self, folder: Path, rank: int, name: str, first_step: int, warm_up: int, steps: int, *, shapes: bool
+        self,
+        folder: Path,
+        rank: int,
+        name: str,
+        first_step: int,
+        warm_up: int,
+        steps: int,
+        ranges: Ranges,
+        *,
+        shapes: bool,
     ) -> None:
         self.name, self.first_step, self.steps = name, first_step + warm_up, steps
         self._path = folder / trace_file(rank, name)
         self._warm_up, self._first = warm_up, first_step
         self._begun_s = 0.0
         self._memory_before = 0
+        self._gpu_memory: GpuMemory | None = None
+        self._gpu_bytes_before = self._headroom = 0
+        self._ranges = ranges
+        self._transforms: Transforms | None = None
+        self.notes: list[str] = []
+        """What the reader of the recording must know of the window once it is closed."""
         self.shapes, self.stacks, self.memory = shapes, name == "stacks", name == "memory"
         self.result: dict[str, Any] | None = None
         """What rank<N>.json says of the window once it is closed."""
@@ -71,8 +99,11 @@ class Window:
         self._doing(profiler.start)
         for key, value in metadata.items():
             profiler.add_metadata_json(key, value)
-        self.active = self._warm_up == 0
-        self._note_start()
+        self._gpu_memory = gpu_memory()
+        if self.shapes and self._gpu_memory is not None:
+            self._transforms = Transforms(self._gpu_memory, self._ranges)
+        if self._warm_up == 0:
+            self._begin()
 
     def _action(self, step: int) -> Any:
         from torch.profiler import ProfilerAction
@@ -86,12 +117,12 @@ class Window:
 
     def step(self, ended: int) -> bool:
         """A step has ended; returns whether the window is closed now."""
-        if ended < self.first_step + self.steps - 1 and self.active and self._is_enough():
-            self.steps = ended - self.first_step + 1
-            self._profiler.current_action = self._action(ended)
-        if not self.active and ended + 1 >= self.first_step:
-            self.active = True
-            self._note_start()
+        if self.active:
+            if self._is_enough(ended - self.first_step + 1) and ended < self.first_step + self.steps - 1:
+                self.steps = ended - self.first_step + 1
+                self._profiler.current_action = self._action(ended)
+        else:
+            self._warm(ended)
         self._doing(self._profiler.step)
         if ended < self.first_step + self.steps - 1:
             return False
@@ -106,6 +137,7 @@ class Window:
         self._end()
 
     def _end(self) -> None:
+        self._let_transforms_go()
         self._doing(self._profiler.stop)
         self.active = False
         # A profiler that knows us, whom we know, would keep all its events until the garbage collector comes by.
@@ -120,14 +152,59 @@ class Window:
         finally:
             self.busy = False
 
-    def _note_start(self) -> None:
-        self._begun_s, self._memory_before = time.monotonic(), _resident_bytes()
+    def _warm(self, ended: int) -> None:
+        """A step of the warm-up has ended."""
+        if self._gpu_memory is not None:
+            self._gpu_memory.headroom()
+        if self._transforms is not None:
+            self._transforms.end_step()
+        if ended + 1 >= self.first_step:
+            self._begin()
 
-    def _is_enough(self) -> bool:
+    def _begin(self) -> None:
+        """The next step is kept."""
+        self.active = True
+        self._begun_s, self._memory_before = time.monotonic(), resident_bytes()
+        if self._gpu_memory is not None:
+            self._gpu_bytes_before, self._headroom = self._gpu_memory.allocated(), self._gpu_memory.headroom()
+        if self._transforms is not None:
+            self._transforms.record(allowance.to_keep(self._headroom), self.steps)
+
+    def _is_enough(self, steps: int) -> bool:
+        """Whether the window must close although it has only so many steps."""
         from .schedule import WINDOW_S
 
-        too_large = _resident_bytes() - self._memory_before > min(MOST_HOST_BYTES, _available_bytes())
-        return too_large or time.monotonic() - self._begun_s > WINDOW_S
+        too_large = resident_bytes() - self._memory_before > min(MOST_HOST_BYTES, available_bytes())
+        too_long = time.monotonic() - self._begun_s > WINDOW_S
+        return self._fills_gpu(steps) or too_large or too_long
+
+    def _fills_gpu(self, steps: int) -> bool:
+        if self._gpu_memory is None:
+            return False
+        grown = self._gpu_memory.allocated() - self._gpu_bytes_before
+        outgrown = allowance.has_outgrown(grown, steps, self._headroom)
+        if outgrown and steps < self.steps:
+            self.notes.append(
+                f"{steps} instead of {self.steps} steps are recorded: GPU memory grew by {grown / 1e9:.1f} GB in them"
+            )
+        if self._transforms is None:
+            return outgrown
+        self._transforms.end_step(grown)
+        return outgrown or self._transforms.error is not None
+
+    def _let_transforms_go(self) -> None:
+        transforms, self._transforms = self._transforms, None
+        if transforms is None:
+            return
+        transforms.close()
+        counted = transforms.allowance
+        if counted.left_out:
+            self.notes.append(
+                f"ops in {counted.left_out} of {counted.calls} calls of torch.func were left out: with their shapes "
+                "recorded, their tensors would have stayed in GPU memory"
+            )
+        if transforms.error is not None:
+            self.notes.append(f"calls of torch.func could not be watched: {transforms.error!r}")
 
     def _export(self, profiler: Any) -> None:
         begun = time.perf_counter_ns()
@@ -175,16 +252,6 @@ def why_no_stacks() -> str | None:
     return None
 
 
-def gpu_bytes_to_spare() -> int | None:
-    """Free memory of the current GPU, what the allocator holds unused included; None without a GPU."""
-    import torch
-
-    if not torch.cuda.is_initialized():
-        return None
-    free, _ = torch.cuda.mem_get_info()
-    return free + torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
-
-
 def _keep_cuda_graphs_safe() -> None:
     """CUPTI must not be torn down where CUDA graphs were captured: their next replay could crash."""
     import gc
@@ -194,21 +261,3 @@ def _keep_cuda_graphs_safe() -> None:
     if any(issubclass(type(o), torch.cuda.CUDAGraph) for o in gc.get_objects()):
         os.environ["TEARDOWN_CUPTI"] = "0"
         os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
-
-
-def _resident_bytes() -> int:
-    try:
-        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def _available_bytes() -> int:
-    """Host memory that may still be taken, less a reserve."""
-    try:
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024 // 2
-    except (OSError, ValueError, IndexError):
-        pass
-    return MOST_HOST_BYTES
