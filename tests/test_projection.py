@@ -17,14 +17,17 @@ from jsonschema import Draft202012Validator
 import gpuprof
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured import Measurement
+from gpuprof.costs.split import MEMORY
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.projecting import subject_of
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.asked import parse_prices, question
+from gpuprof.projection.batch import grown
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import Elsewhere, combined
 from gpuprof.projection.host import another_host, measured_factor
 from gpuprof.projection.json import schema, to_json
+from gpuprof.projection.kernels import scaled_kernels
 from gpuprof.projection.model import Price
 from gpuprof.projection.names import gpu_named
 from gpuprof.projection.project import project
@@ -127,6 +130,21 @@ def test_a_better_gpu_is_never_slower(compute, memory, name):
     assert elsewhere.step_ns(reach(better), 1.0) <= elsewhere.step_ns(reach(base), 1.0) * (1 + 1e-9)
 
 
+def test_half_the_bandwidth_slows_down_most_what_used_most_of_it():
+    s = subject("dense8b_lora")
+    here = reach(s.gpu)
+    half = dataclasses.replace(here, memory_bytes_per_s=here.memory_bytes_per_s / 2)
+    timeline, roofline = s.graph.timeline, s.roofline
+    work = grown(timeline, roofline, 1.0, None)
+    factor = scaled_kernels(timeline, roofline, here, half, work).factor
+    moves = (roofline.split.bound == MEMORY) & (work.memory_ns > work.compute_ns)
+    used = roofline.split.efficiency
+    assert (factor[moves] >= 1).all()
+    assert (factor[moves] <= 2 + 1e-9).all()
+    assert factor[moves & (used > 0.9)].mean() > 1.7
+    assert factor[moves & (used < 0.4)].mean() < 1.3
+
+
 def test_half_a_gpu_takes_twice_as_long_where_the_gpu_binds():
     """Kernels of a large model: all but launch latency doubles."""
     s = subject("dense8b_lora")
@@ -134,6 +152,7 @@ def test_half_a_gpu_takes_twice_as_long_where_the_gpu_binds():
     half = dataclasses.replace(
         here, flops={dtype: rate / 2 for dtype, rate in here.flops.items()},
         memory_bytes_per_s=here.memory_bytes_per_s / 2,
+        gpu=dataclasses.replace(here.gpu, boost_mhz=(here.gpu.boost_mhz or 0) / 2),
     )  # fmt: skip
     elsewhere = Elsewhere(s, question([s.gpu.name]))
     before, after = (elsewhere.graph(one, 1.0) for one in (here, half))

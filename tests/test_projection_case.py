@@ -32,29 +32,34 @@ def test_misses_are_written_down():
     text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if "within" not in line and ("met)" in line or "missed" in line)]
     assert len(rows) == 4
-    assert sum("**missed**" in row for row in rows) == 3
+    assert sum("**missed**" in row for row in rows) == 2
 
 
 @pytest.fixture(scope="module")
 def case(example):
-    recordings = [example.SCENARIOS / name / "recording" for name in (example.MOE, example.DENSE)]
-    if not all(path.is_dir() for path in recordings):
-        pytest.skip("the scenarios' recordings are not there")
-    import gpuprof
-
-    return example.Case(*map(gpuprof.diagnose, recordings))
-
-
-def ahead(example, case) -> float:
-    return example.ahead(case.on("moe", "ds2", 1.0, 16), case.on("moe", "ds2", 1.0))
+    return example.recorded()
 
 
 def test_the_mixture_ties_and_its_larger_batch_is_ahead_with_the_recorded_host(example, case):
     assert example.faster(case.on("moe", "ds1", 1.0)) == pytest.approx(1.0, rel=example.TARGETS["tie"])
-    assert 1.1 < ahead(example, case) < 1.4 * (1 + example.TARGETS["ds2"])
-    assert 2.0 < example.faster(case.on("dense", "ds2", 1.0)) < 2.56
+    ahead = example.ahead(case.on("moe", "ds2", 1.0, 16), case.on("moe", "ds2", 1.0))
+    assert ahead == pytest.approx(7300 / 5200, rel=example.TARGETS["ds2"])
 
 
-@pytest.mark.xfail(reason="the recorded attention writes out its scores, what was published may not have", strict=True)
-def test_the_larger_batch_is_as_far_ahead_as_was_published(example, case):
-    assert ahead(example, case) == pytest.approx(1.4, rel=example.TARGETS["ds2"])
+@pytest.mark.parametrize(("data", "published"), [("ds1", 27 / 11), ("ds2", 9.2 / 3.6)])
+def test_the_dense_model_is_nearly_as_much_faster_as_published(example, case, data: str, published: float):
+    """Within 10 % was wanted, which is missed by little; what was published lies in the interval."""
+    found = case.on("dense", data, 1.0)
+    assert example.faster(found) == pytest.approx(published, rel=0.12)
+    steps = [found[name].step_ns for name in (example.H100, example.MAX_Q)]
+    assert steps[1].low / steps[0].expected < published < steps[1].high / steps[0].expected
+
+
+@pytest.mark.parametrize("data", ["ds1", "ds2"])
+def test_the_projection_to_an_h100_comes_true(example, case, data: str):
+    import gpuprof
+
+    measured = gpuprof.diagnose(example.DENSE_ON_H100[data]).run.baseline.free_ns
+    there = gpuprof.project(case.dense[data], [example.H100], host_factor=1.0, whole_batch=True).gpus[0].step_ns
+    assert there.expected == pytest.approx(measured, rel=0.03)
+    assert there.low < measured < there.high
