@@ -13,7 +13,9 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from benchmarks import alone
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
+from benchmarks.alone import Alone
 from gpuprof.diagnosis.model import Finding
 from gpuprof.diagnosis.proposal import WORTH
 from scenarios import catalogue
@@ -73,10 +75,28 @@ OTHER_FIXES = """
 | recording | finding | measured before | after | predicted | | |
 |---|---|---:|---:|---:|---:|---|
 """
+ALONE = """
+## From the trace alone
+
+The recordings of one GPU once more, without the run that they are of: each trace file was copied to an empty folder and
+diagnosed there, as a file of torch.profiler is. What recording cost is then told by the number of recorded events and
+by how slowly the host recorded them, and the unprofiled step is estimated. Where steps differ, "measured" is what the
+run itself timed before it recorded, at the work of the recorded step (run). Of files marked ▿ ops were left out after
+the recording, to make them small; gpuprof notices and reckons these from the ops that are left. In the first line the
+recordings of the sections below count, too, which are of a trace alone anyway. Why intervals miss was not measured; it
+would be explained by hosts whose speed changed between the timing and the recording, which a trace does not tell.
+
+```text
+{summary}
+```
+
+| recording | recorded | estimated | measured | | high/low | |
+|---|---:|---:|---:|---:|---:|---|
+"""
 
 
-def page(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
-    """The page, in pieces."""
+def page(results: list[Result], reasons: dict[str, str], told: list[Alone]) -> Iterator[str]:
+    """The page, in pieces. `told`: what the trace files alone say."""
     runs = [r for r in results if r.case.run]
     others = [r for r in results if not r.case.run]
     yield HEAD
@@ -84,6 +104,8 @@ def page(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
     yield SCENARIOS + "".join(map(verdict_row, runs))
     yield FIXES + "".join(row for r in runs for row in fix_rows(r))
     yield MEMORY + "".join(row for told in catalogue.scenarios() for row in memory_rows(told))
+    yield ALONE.format(summary="\n".join(alone.summary(told)))
+    yield "".join(alone_row(one) for one in told if not one.bare)
     yield OTHERS + "".join(map(verdict_row, others))
     yield OTHER_FIXES + "".join(row for r in others for row in fix_rows(r))
     yield "\n## Misses\n\n" + "".join(miss_lines(results, reasons))
@@ -98,6 +120,16 @@ def verdict_row(r: Result) -> str:
     estimate = "–" if steps.estimated_ns is None else f"{steps.estimated_ns / MS:.4g}"
     off = "" if r.estimate_error is None else percent(r.estimate_error)
     return f"| {name(r)} | {said} | {mark} | {span(r.case.unprofiled_ms)} | {estimate} | {off} |\n"
+
+
+def alone_row(one: Alone) -> str:
+    low, high = one.interval_ms
+    measured = span(one.measured_ms) + (" (run)" if one.by_run else "")
+    where = {1: "above", 0: "✓", -1: "below"}[one.side]
+    return (
+        f"| {one.name}{' ▿' if one.left_out else ''} | {one.recorded_ms:.4g} | {one.estimated_ms:.4g}"
+        f" ({low:.4g}–{high:.4g}) | {measured} | {percent(one.error)} | {one.width:.2f} | {where} |\n"
+    )
 
 
 def fix_rows(r: Result) -> Iterator[str]:
@@ -202,8 +234,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
     args = parser.parse_args()
     results = [run(case) for case in cases(args.shared)]
-    args.out.write_text("".join(page(results, json.loads(REASONS.read_text(encoding="utf-8")))), encoding="utf-8")
-    print("\n".join(summary(results)))
+    told = alone.everything(results)
+    reasons = json.loads(REASONS.read_text(encoding="utf-8"))
+    args.out.write_text("".join(page(results, reasons, told)), encoding="utf-8")
+    print("\n".join((*summary(results), *alone.summary(told))))
 
 
 if __name__ == "__main__":

@@ -108,6 +108,18 @@ def periodic(steps: bool) -> TraceBuilder:
     return builder
 
 
+def nested(silent: int) -> TraceBuilder:
+    """250 ops that each hold one that launches, the first `silent` of them another that does not, too."""
+    builder = TraceBuilder().step(0, 0, 250 * 20_000).op("aten::add", 15_000, 15_100, **{"Input Dims": [[8]]})
+    for i in range(250):
+        t = i * 20_000
+        builder.op("aten::linear", t, t + 10_000).op("aten::mm", t + 2_000, t + 9_000)
+        builder.launch("gemm", (t + 3_000, t + 4_000), (t + 5_000, t + 15_000))
+        if i < silent:
+            builder.op("aten::t", t + 500, t + 1_500)
+    return builder
+
+
 @dataclass(frozen=True)
 class Boundary:
     """Two traces next to each other, and exactly what is said of each: issue id → severity."""
@@ -329,6 +341,9 @@ CASES = {
         lambda: sound(shapes=False).op("aten::add", 15_000, 15_100, **{"Input Dims": [[8]]}),
         {"no_shapes": "info"},
         NOTED,
+    ),
+    "inner_ops_left_out": Boundary(
+        lambda: nested(10), lambda: nested(11), {"inner_ops_left_out": "info"}, NOTED, "reckoned"
     ),
     "impossible_times": Boundary(
         lambda: one_step(DAY + 1), lambda: one_step(DAY), {"impossible_times": "error"}, FAILED, "1.0 days"

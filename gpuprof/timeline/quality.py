@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.dispatch import has_ops
+from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.steps import whole_ns
@@ -271,6 +271,14 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "no_shapes",
             "info",
             "Shapes were not recorded (record_shapes=True): FLOPs and bytes of the kernels cannot be known.",
+        )
+    if lacks_inner_ops(trace, timeline.nesting):
+        yield (
+            "inner_ops_left_out",
+            "info",
+            "Ops inside other ops that make no call are not in this file; they are always recorded, so they were left"
+            " out later. What recording them cost is reckoned from the ops that are left: the unprofiled step is told"
+            " less exactly.",
         )
 
 
