@@ -78,11 +78,11 @@ class Recorded:
 
 
 def recorded() -> Iterator[Recorded]:
-    """All programs that were recorded both ways."""
+    """All programs that were recorded both ways, but those whose fix measured as none."""
     for before, after, finding in RECORDED_PAIRS:
         yield Recorded(f"{before} → {after}", PAIRS / f"{before}.json.gz", PAIRS / f"{after}.json.gz", finding)
     for one in scenarios():
-        if one.recording and one.fixed and one.fixes[0].finding:
+        if one.recording and one.fixed and one.fixes[0].finding and one.fixes[0].gains:
             yield Recorded(f"{one.name} → {one.fixes[0].name}", one.recording, one.fixed, one.fixes[0].finding, one)
 
 
