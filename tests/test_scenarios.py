@@ -66,7 +66,9 @@ def test_what_is_not_there_is_told_in_one_line(words: list[str], said: str):
     assert len(done.stderr.splitlines()) == 1 and said in done.stderr
 
 
-@pytest.mark.parametrize("words", [["--rounds", "0"], ["--record"], ["--record", "-1"]])
+@pytest.mark.parametrize(
+    "words", [["--rounds", "0"], ["--record"], ["--record", "-1"], ["--as-is"], ["--data", "long"], ["--gib", "0"]]
+)
 def test_options_that_cannot_be_meant(words: list[str]):
     done = python("-m", "scenarios", "measure", "small_batch", *words)
     assert done.returncode == 2 and words[0] in done.stderr.splitlines()[-1]

@@ -18,7 +18,8 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
         _host(elsewhere),
         _layers(elsewhere),
         _batch(elsewhere),
-        "Kernels keep how near they come to their roof; the roof is what the GPU sustains, where it was not measured "
+        "Kernels keep how near they come to their roof, and what else memory-bound ones wait for goes with the "
+        "multiprocessors; the roof is what the GPU sustains, where it was not measured "
         "by a model of its power limit. Launch latency stays. Libraries may choose better kernels for another GPU.",
         f"{100 * s.roofline.unmodelled_share:.0f} % of the GPU's time is in kernels whose work is not known; they "
         "are taken to change as others of their category, and widen the interval."
