@@ -316,8 +316,9 @@ def summary(told: Scenario, processes: list[Timed]) -> Iterator[str]:
 @functools.cache
 def gpu_gib() -> float:
     """What processes may take of a GPU's memory together, GiB."""
-    told = asked_of_gpus("memory.total")
-    return float(told[0].split()[0]) / 1024 * SHARE if told else NO_GPU_GIB
+    with contextlib.suppress(IndexError, ValueError):  # no line, or one that says that it cannot tell
+        return float(asked_of_gpus("memory.total")[0].split()[0]) / 1024 * SHARE
+    return NO_GPU_GIB
 
 
 def asked_of_gpus(what: str) -> list[str]:

@@ -352,3 +352,19 @@ def test_a_loop_over_experts_ties_where_the_host_binds(shared):
     one, two = found.gpus
     assert {one.bound, two.bound} == {"host"}
     assert one.step_ns.expected == pytest.approx(two.step_ns.expected, rel=0.10)
+
+
+def test_copies_over_a_link_go_with_the_link_alone():
+    s = subject("trl_sft")
+    here = reach(s.gpu)
+    assert s.roofline.work.over_link.any()
+    there = dataclasses.replace(
+        here, gpu=dataclasses.replace(here.gpu, boost_mhz=(here.gpu.boost_mhz or 0) * 2),
+        link_bytes_per_s=(here.link_bytes_per_s or 0) / 2,
+    )  # fmt: skip
+    timeline, roofline = s.graph.timeline, s.roofline
+    factor = scaled_kernels(timeline, roofline, here, there, grown(timeline, roofline, 1.0, None)).factor
+    gpu, copies = timeline.trace.gpu, roofline.work.over_link & (roofline.split.bound == MEMORY)
+    ns = (gpu.end_ns - gpu.start_ns)[copies]
+    moving = ns - np.minimum(roofline.split.latency_ns[copies], ns)
+    assert factor[copies] == pytest.approx((ns + moving) / ns)

@@ -30,6 +30,7 @@ from gpuprof.replay.graph import (
     Graph,
     edges_of,
 )
+from gpuprof.replay.lags import prompt
 from gpuprof.replay.overhead import CLOSE, recorded_events, remove_profiler, without
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
@@ -617,3 +618,12 @@ def test_a_million_nodes_a_second():
     simulate(graph)
     took = time.perf_counter() - begun
     assert len(graph) / took > 1e6, f"{len(graph)} nodes took {took:.2f} s"
+
+
+def test_prompt_starts_are_told_from_the_recording_s_own_latencies():
+    """A host's and a device's clock may differ by more than any launch takes; a wait of unknown cause is no latency."""
+    latency = np.array([3.0, 4.0, 4.0, 5.0, 900.0, np.nan]) * 1000
+    clear = np.ones(len(latency), bool)
+    assert prompt(latency, clear).tolist() == [True] * 4 + [False] * 2
+    assert prompt(latency + 60_000, clear).tolist() == [True] * 4 + [False] * 2
+    assert prompt(latency[:3], clear[:3]).tolist() == [True] * 3, "too few to tell"

@@ -119,12 +119,22 @@ def test_what_is_left_is_told_from_the_fullest_gpu_at_its_fullest(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda d: (30, 100))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda d: 65)
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda d: 1.0, raising=False)
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "native", raising=False)
     memory = GpuMemory([0, 1])
     assert (memory.allocated(), memory.allocated_ever(), memory.headroom()) == (15, 570, 35)
     stats[0]["peak"] = 10
     assert memory.headroom() == 35, "the program set its account of the peak to zero"
     monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda d: 0.7)
     assert memory.headroom() == 10, "the program may take 70 of 100"
+    monkeypatch.setattr(torch.cuda, "get_allocator_backend", lambda: "cudaMallocAsync")
+    assert memory.headroom() == 0, "this allocator does not tell what was allocated meanwhile"
+
+
+def test_without_a_budget_no_call_is_recorded_not_even_one_that_seems_to_take_nothing():
+    allowance = Allowance()
+    allowance.measured(0, keeps=False)
+    allowance.grant(0, 3)
+    assert not allowance.admit()
 
 
 # -- in a process

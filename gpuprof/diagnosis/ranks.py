@@ -336,8 +336,9 @@ def _together(
         next_pace = _pace(owns[paced[1]])
         # Slow on its own, and the one that is waited for: the two have to say the same.
         slower = _slower([own for i in paced if (own := owns[i])])
+        steps = min(len(own.paces_ns) for own in owns if own)
         mostly = late[paced[0]] >= MOSTLY_LAST or (len(slower) >= THROUGHOUT and slower.min() >= SLOWER)
-        if np.median(slower) >= _least_slower(len(slower)) and 0 < late[paced[0]] == max(late) and mostly:
+        if np.median(slower) >= _least_slower(steps) and 0 < late[paced[0]] == max(late) and mostly:
             slow = paced[0]
             others = [own.doings for i in paced[1:] if (own := owns[i]) is not None]
             excess = _excess(_doings_of(owns[slow]), others)

@@ -52,7 +52,8 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
     by_compute, by_memory = _compute_ratio(roofline, here, there), _memory_ratio(roofline, here, there)
     known = roofline.split.bound != NO_BOUND
     latency = np.minimum(roofline.split.latency_ns, ns)
-    held = _held_back(ns - latency, work.compute_ns, work.memory_ns)
+    # What a copy over the link takes beside its bytes is the link's, too.
+    held = np.where(roofline.work.over_link, 0.0, _held_back(ns - latency, work.compute_ns, work.memory_ns))
     before = np.where(known, np.maximum(work.compute_ns, np.hypot(work.memory_ns, held)), 0.0)
     compute_there = work.compute_ns * by_compute
     memory_there = np.hypot(work.memory_ns * by_memory, held * _clock_ratio(here, there))

@@ -51,7 +51,7 @@ class Allowance:
         """A call of a recorded step begins; whether it may be recorded. One of unknown size may not."""
         self.calls += 1
         if not self._is_full:
-            self._is_full = self._largest is None or not self._has_room(self._largest)
+            self._is_full = self._largest is None or not self._budget or not self._has_room(self._largest)
         self.left_out += self._is_full
         return not self._is_full
 

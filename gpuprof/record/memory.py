@@ -26,10 +26,16 @@ class GpuMemory:
         return sum(_allocated_bytes(device)["allocated"] for device in self._peaks)
 
     def headroom(self) -> int:
-        """Bytes that were left when most were allocated: the program needs the rest again.
+        """Bytes that were left when most were allocated: the program needs the rest again. None are known to be left
+        where the allocator is not torch's own: CUDA's does not tell what was allocated meanwhile.
 
         To be asked for now and then: a program may set the allocator's own account of its peak to zero.
         """
+        import torch
+
+        backend = getattr(torch.cuda, "get_allocator_backend", None)
+        if backend is not None and backend() != "native":
+            return 0
         return min(self._headroom_of(device) for device in self._peaks)
 
     def _headroom_of(self, device: int) -> int:

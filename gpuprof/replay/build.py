@@ -28,7 +28,7 @@ from gpuprof.replay.graph import (
     Mask,
     edges_of,
 )
-from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, bind, usual
+from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
 from gpuprof.replay.lanes import Pieces, cut_lanes
 from gpuprof.replay.queues import QueueEdges, queue_edges
 from gpuprof.replay.waits import event_edges, near_edges, sync_edges
@@ -198,12 +198,11 @@ def _work_edges(
     idle = np.isnan(observed[:, 1]) | (observed[:, 1] > CLEAR_NS)
     no_event = np.isnan(awaited)
     latency = np.full(len(work), LATENCY_NS)
-    # What started long after the one reason that is known waited for something that is not.
-    prompt = work.head & idle & no_event & (observed[:, 0] < CLEAR_NS)
-    every = usual(observed[:, 0], prompt, LATENCY_NS)
+    soon = prompt(observed[:, 0], work.head & idle & no_event)
+    every = usual(observed[:, 0], soon, LATENCY_NS)
     for kind in np.unique(work.kind).tolist():
         mine = work.kind == kind
-        latency[mine] = usual(observed[:, 0], mine & prompt, every)
+        latency[mine] = usual(observed[:, 0], mine & soon, every)
     gap = np.full(len(work), GAP_NS)
     queued = ~np.isnan(free) & (launched + CLEAR_NS < free) & no_event & (observed[:, 1] < CLEAR_NS)
     every = usual(observed[:, 1], queued, GAP_NS)

@@ -25,6 +25,16 @@ def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
     return float(np.median(lag_ns[clear])) if np.count_nonzero(clear) >= FEWEST else fallback_ns
 
 
+def prompt(latency_ns: F64, clear: Mask) -> Mask:
+    """Of the `clear` starts those soon after their launch: what started much later waited for something that is not
+    known. Soon is told from the recording's own smallest latencies, for the clocks of host and device may differ."""
+    alone = clear & ~np.isnan(latency_ns)
+    if np.count_nonzero(alone) < FEWEST:
+        return alone
+    floor = max(float(np.partition(latency_ns[alone], FEWEST - 1)[FEWEST - 1]), 0.0)
+    return alone & (latency_ns < floor + CLEAR_NS)
+
+
 def bind(observed: F64, usual_ns: F64) -> F64:
     """Lags of the reasons of each start: [starts, reasons] observed lags (NaN: no such reason) and usual ones.
 

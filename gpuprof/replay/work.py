@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.replay.calls import CallKinds
 from gpuprof.replay.graph import F64, NEVER, Mask
-from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, usual
+from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, prompt, usual
 from gpuprof.replay.lanes import Pieces
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import I64, U8
@@ -157,7 +157,7 @@ def copy_own_ns(timeline: Timeline, work: Work, begun: F64) -> F64:
     free = np.where(work.previous[rows] >= 0, work.end_ns[work.previous[rows]], work.carried_ns[work.stream[rows]])
     since = work.start_ns - work.launched_ns
     idle = (work.piece >= 0) & ~work.blocks & work.head & (work.start_ns - _free_ns(work) > CLEAR_NS)
-    latency = usual(since, idle & (since < CLEAR_NS), LATENCY_NS)
+    latency = usual(since, prompt(since, idle), LATENCY_NS)
     until = work.start_ns[rows] - begun - latency
     idle = work.start_ns[rows] - free > CLEAR_NS
     typical = float(np.median(until[idle])) if idle.any() else LATENCY_NS
