@@ -82,9 +82,8 @@ def steps() -> Iterator[Step]:
     for told in catalogue.scenarios():
         path = told.folder / "h100.json"
         if path.exists() and told.recording is not None:
-            processes = json.loads(path.read_text(encoding="utf-8"))["processes"]
-            values = [ms for one in processes for ms in (one["free_ms"], statistics.median(one["synchronised_ms"]))]
-            yield _step(told.name, told.recording, (min(values), max(values)))
+            values = told.steps_ms(json.loads(path.read_text(encoding="utf-8"))["processes"])
+            yield _step(told.name, told.recording, (values[0], values[-1]))
     for name in TRAININGS:
         there = diagnosed(EXAMPLE / "h100" / name)
         assert there.run is not None

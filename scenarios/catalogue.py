@@ -102,10 +102,13 @@ class Scenario:
     def values_ms(self, fix: str = "") -> list[float]:
         """Those values, ascending; none if it was not measured."""
         truth = self.truth
-        same = [process for process in truth["processes"] if process["fix"] == fix] if truth else []
+        return self.steps_ms([process for process in truth["processes"] if process["fix"] == fix] if truth else [])
+
+    def steps_ms(self, processes: list[dict[str, Any]]) -> list[float]:
+        """What a step took of these processes, two values of each, ascending."""
         # Single free steps say little: while the host runs ahead of the GPU they are too short. Their stretch is right.
         middle = mean if self.steps_differ else median
-        return sorted(ms for process in same for ms in (process["free_ms"], middle(process["synchronised_ms"])))
+        return sorted(ms for process in processes for ms in (process["free_ms"], middle(process["synchronised_ms"])))
 
     def variants(self) -> tuple[str, ...]:
         """The program as it is, "", and with each fix."""

@@ -8,7 +8,8 @@ A kernel that moves data and stays well below what the memory sustains is held b
 another memory makes no faster. The two overlap in part: they are taken to add as squares do. Of the memory-bound
 kernels of three trainings that were recorded on an H200 and on an H100, whose memory has 0.70 of the bandwidth and
 whose multiprocessors are the same, each then comes within 4 to 7 % of its time there (mean by time); those that reach
-less than 0.4 of the bandwidth take 1.02 times as long, those above 0.9 the whole 1.42 times (benchmarks/elsewhere).
+less than 0.4 of the bandwidth take 1.02 times as long, those above 0.9 the whole 1.42 times (two of the three:
+benchmarks/elsewhere).
 """
 
 from __future__ import annotations
