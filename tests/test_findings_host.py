@@ -504,6 +504,39 @@ def test_attention_that_is_planned_in_most_steps(tmp_path):
     assert not list(recompiles.find(_plans(tmp_path, {1}))), "once is warming up"
 
 
+def _compiles(tmp_path, plans: bool) -> Case:
+    """Each step compiles for 60 ms, in which 200 candidates of a kernel are tried for 50 µs each, and takes 0.5 ms for
+    the first product of its shape."""
+
+    def begin(program: Program):
+        start = program.now
+        program.python(50 * MS)
+        for _ in range(200):
+            program.op("triton_poi_fused_mul_0", 50 * US, kernel="triton_poi_fused_mul_0", work_ns=50 * US)
+        program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+        program.mm(500 * US)
+        program.mm(20 * US)
+        if plans:
+            program.op("aten::_cudnn_attention_forward", 50 * MS, kernel="cudnn_generated_fort_native_sdpa_sm90_flash")
+
+    return eager(tmp_path, begin=begin)
+
+
+@pytest.mark.parametrize("plans", [False, True])
+def test_code_that_is_compiled_in_every_step(tmp_path, plans):
+    case = _compiles(tmp_path, plans)
+    proposal = only(recompiles, case)
+    usual = recompiles.USUAL_NS
+    gone = 60 * MS + 500 * US - usual + (50 * MS - usual if plans else 0)
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(gone, rel=0.01)
+    half = (500 * US - usual) / 2
+    assert case.step_ns - case.step_of(proposal.worst(case.graph)) == pytest.approx(gone - half, rel=0.01)
+    assert proposal.title == "shapes that stay the same"
+    assert proposal.fix.startswith("pad each batch")
+    assert ("enable_cudnn_sdp(False)" in proposal.fix) == plans
+    assert recompiles.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
+
+
 def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Case:
     """`returns_ns`: how long after a copy from pageable memory its call returns."""
 

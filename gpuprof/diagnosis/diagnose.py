@@ -12,6 +12,7 @@ from gpuprof.diagnosis.analyse import Analysis, analyse, bound_parts
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.estimate import estimate_devices
+from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import GapColumns, find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
@@ -182,7 +183,8 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
     estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
-    said = summary(busiest, common["kernels"], roof and roof.bound_shares, take_turns(case.timeline))
+    limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
+    said = summary(busiest, common["kernels"], limits, turns, compiling_ns(case))
     rare = _rare(case.run)
     if rare is not None:
         took, mean = in_ms(rare.ns), in_ms(rare.mean_ns)

@@ -117,11 +117,13 @@ def _device_bound(kernels: Kernels) -> Bound:
     return "compute" if tensor > rest else "memory"
 
 
-def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None = None, turns: int = 0) -> str:
+def summary(
+    shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None = None, turns: int = 0, compiling_ns: float = 0
+) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
-    of the process work one after the other.
+    of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled.
     """
     step = shares.step_ns
     text = f"The {'busiest ' if turns else ''}GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
@@ -140,6 +142,8 @@ def summary(shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
+    if first in ("launch", "python") and compiling_ns > idle / 2:
+        return f"{text} Most of the rest it waits for the host, which compiles code for {in_ms(compiling_ns)} a step."
     pieces = round(kernels.launches_per_step)
     launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
     median = kernels.median_ns or 0

@@ -12,7 +12,7 @@ from scenarios.support.run import Run, main
 
 def train(run: Run) -> None:
     unsloth_stack.start(run)
-    unsloth_stack.train(run, "qwen3-8b", batch=16 if run.fix == "batch_16" else 4)
+    unsloth_stack.train(run, "qwen3-8b", batch=32 if run.fix == "batch_32" else 4)
 
 
 if __name__ == "__main__":

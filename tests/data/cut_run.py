@@ -1,12 +1,13 @@
 """Makes a small run folder that can be published out of one that `gpuprof trace` recorded.
 
-    python tests/data/cut_run.py RUN runs/NAME [--whole] [--all]
+    python tests/data/cut_run.py RUN runs/NAME [--whole] [--all] [--bare PATTERN]
 
 Each rank's trace is cut to the recorded step of middle duration, or of middle size where steps differ; --all keeps all
 steps, which a recording wants whose host runs ahead of its GPU: much of a step was launched before it. So that it is
 small, left out are the arrows from launch to kernel (correlation ids say the same), some args, and ops inside ops that
-launch nothing (the op around them covers their time); --whole leaves all that in. The rest of the folder is as it was
-recorded but for paths, the version of the kernel, and the GPU's UUID.
+launch nothing (the op around them covers their time); --whole leaves all that in. --bare leaves all ops in, but without
+args those that lie in ops of certain names, such as dynamo_timed: of code that is being compiled only times count. The
+rest of the folder is as it was recorded but for paths, the version of the kernel, and the GPU's UUID.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from pathlib import Path
 
@@ -41,13 +43,14 @@ def main() -> None:
     parser.add_argument("target", type=Path)
     parser.add_argument("--whole", action="store_true", help="leave nothing out of a step")
     parser.add_argument("--all", action="store_true", help="keep all recorded steps")
+    parser.add_argument("--bare", default="", help="keep ops, and no args of those within ops with this in their names")
     args = parser.parse_args()
     args.target.mkdir(parents=True, exist_ok=True)
     ranks = [json.loads(path.read_text()) for path in sorted(args.run.glob("rank*.json"))]
     kept = range(MOST) if args.all else of_middle_size(args.run)  # of all ranks the same
     for rank in ranks:
         name = f"trace.rank{rank['rank']}.json.gz"
-        kept, size = cut_trace(args.run / name, args.target / name, args.whole, kept)
+        kept, size = cut_trace(args.run / name, args.target / name, args.whole, kept, args.bare)
         window = next(window for window in rank["windows"] if window["window"] == "trace")
         window |= {"first_step": window["first_step"] + kept[0], "steps": len(kept), "bytes": size}
         for key in LATER:
@@ -93,10 +96,10 @@ def of_middle_size(run: Path) -> range | None:
     return range(middle, middle + 1)
 
 
-def cut_trace(source: Path, target: Path, whole: bool, kept: range | None) -> tuple[range, int]:
+def cut_trace(source: Path, target: Path, whole: bool, kept: range | None, bare: str = "") -> tuple[range, int]:
     """The recorded steps that were kept, counted from 0, and the size of their trace before it was compressed.
 
-    kept: which to keep; None: that of middle duration.
+    kept: which to keep; None: that of middle duration. bare: as --bare.
     """
     head, events, tail = read(source)
     steps = sorted(
@@ -108,8 +111,8 @@ def cut_trace(source: Path, target: Path, whole: bool, kept: range | None) -> tu
         middle = sorted(range(len(steps)), key=lambda i: steps[i][1])[len(steps) // 2]
         kept = range(middle, middle + 1)
     kept = kept[: len(steps)]
-    chosen = choose(events, kept[0], len(kept), set() if whole else {"ac2g"}, running=True)
-    texts = [text for text, _ in chosen] if whole else thin(chosen)
+    chosen = choose(events, kept[0], len(kept), set() if whole and not bare else {"ac2g"}, running=True)
+    texts = bared(chosen, bare) if bare else [text for text, _ in chosen] if whole else thin(chosen)
     tail = re.sub(r'("traceName": ")[^"]*/', r"\1", tail)
     text = head + ",".join(texts) + tail
     write(target, text)
@@ -140,6 +143,49 @@ def thin(events: list[tuple[str, dict]]) -> list[str]:
             else:
                 around.append((begin - minus, is_op))
     return [without(text, event) for i, (text, event) in enumerate(events) if i not in gone]
+
+
+def bared(events: list[tuple[str, dict]], names: str) -> list[str]:
+    """The text of the events: no args of ops within ops with `names` in theirs, and of calls that nothing on the GPU
+    refers to; of the others not all. What the tracer says of an event that was asked about, not waited for, is left
+    out: each try of a kernel asks thousands of times."""
+    asked = {e["args"]["correlation"] for _, e in events if e["name"] == "cudaEventQuery"}
+    events = [
+        (text, e) for text, e in events if not (e.get("cat") == "cuda_sync" and e["args"]["correlation"] in asked)
+    ]
+    spans = defaultdict(list)
+    referred = set()
+    for _, e in events:
+        args = e.get("args", {})
+        if e.get("cat") not in CALLS:
+            referred |= {args.get("correlation"), args.get("wait_on_cuda_event_record_corr_id")}
+        if e.get("cat") == "cpu_op" and names in e["name"]:
+            spans[e["pid"], e["tid"]].append((e["ts"], e["ts"] + e["dur"]))
+    around = {track: merged(sorted(found)) for track, found in spans.items()}
+    texts = []
+    for text, e in events:
+        starts, ends = around.get((e.get("pid"), e.get("tid")), ([], []))
+        i = bisect_right(starts, e["ts"]) - 1 if e.get("cat") == "cpu_op" else -1
+        lonely = e.get("cat") in CALLS and e["args"].get("correlation") not in referred
+        if lonely or (i >= 0 and e["ts"] + e["dur"] <= ends[i]):
+            event = {key: e[key] for key in ("ph", "cat", "name", "pid", "tid", "ts", "dur")}
+            texts.append(json.dumps(event, separators=(",", ":")))
+        else:
+            texts.append(without(text, e))
+    return texts
+
+
+def merged(spans: list[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Starts and ends of sorted intervals, with those that overlap made one."""
+    starts: list[float] = []
+    ends: list[float] = []
+    for start, end in spans:
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+    return starts, ends
 
 
 def without(text: str, event: dict) -> str:
