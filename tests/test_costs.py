@@ -413,6 +413,23 @@ def test_what_is_not_known_is_not_modelled():
     assert np.isnan(work.bytes).all()
 
 
+def test_work_is_guessed_where_the_tensors_may_be_another_kernels():
+    """An autograd function's may be; those of a compiled kernel, a torch op and a library's op are not."""
+    tensors, launch = recorded_args([[1000], [1000]], ["float"] * 2), {"grid": [4, 1, 1], "block": [128, 1, 1]}
+    names = ("Swiglu", "SwigluBackward", "_swiglu_kernel_3", "aten::silu", "library::silu.out")
+    trace = TraceBuilder()
+    for i, name in enumerate(names):
+        at = 1000 * i
+        trace.op(name, at, at + 900, **tensors)
+        kernel = "_swiglu_kernel" if i == 2 else f"k{i}"
+        trace.launch(kernel, (at + 10, at + 20), (10_000 + at, 10_900 + at), **launch)
+    trace.gpu("k0", 20_000, 20_900, **launch)  # replayed: its work is that of the first, and as sure
+    trace.gpu("k3", 21_000, 21_900, **launch)
+    work = kernel_work(timeline_of(trace))
+    assert work.model.all()
+    assert work.guessed.tolist() == [True, True, False, False, False, True, False]
+
+
 def test_a_compiled_kernel_moves_each_of_its_tensors_once():
     tensors = recorded_args([[1000], [1000], [1000], []], ["float", "c10::BFloat16", "float", "Scalar"])
     trace = TraceBuilder().op("triton_poi_fused_add_3", 0, 100, **tensors)
@@ -460,7 +477,7 @@ def test_the_split_sums_to_the_duration(rows):
     flops, moved = (np.array([row[i] for row in rows], float) for i in (1, 2))
     work = KernelWork(
         flops, moved, moved, np.zeros(len(rows)), np.array([row[3] for row in rows], np.uint8),
-        np.array([row[4] for row in rows], bool), ~np.isnan(moved),
+        np.array([row[4] for row in rows], bool), ~np.isnan(moved), np.zeros(len(rows), bool),
     )  # fmt: skip
     found = split(duration, work, CEILINGS)
     assert (sum(found.parts) == duration.clip(0)).all()
@@ -478,7 +495,7 @@ def test_what_limits_a_kernel():
     moved = np.array([1e6, 4.276e12 * 1e-3, 100, np.nan])
     work = KernelWork(
         flops, moved, moved, np.zeros(4), np.array([CODE["bf16"], UNKNOWN, UNKNOWN, UNKNOWN], np.uint8),
-        np.zeros(4, bool), ~np.isnan(moved),
+        np.zeros(4, bool), ~np.isnan(moved), np.zeros(4, bool),
     )  # fmt: skip
     found = split(np.array([1_000_200, 2_000_000, 3_000, 7_000]), work, CEILINGS)
     names = [PARTS[code] if code != NO_BOUND else None for code in found.bound.tolist()]

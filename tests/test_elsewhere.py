@@ -30,7 +30,18 @@ def test_what_the_gpu_binds_is_projected_within_five_percent(steps):
 def test_kernels_follow_the_bandwidth_as_far_as_they_use_it():
     for band in elsewhere.kernels():
         assert band.projected == pytest.approx(band.measured, rel=0.11), band
-        assert band.off <= 0.13, band
+        assert band.off <= 0.17, band
+
+
+def test_kernels_of_a_librarys_own_functions_are_as_much_slower_as_was_measured():
+    """Their traffic is guessed from tensors that need not be theirs: believed, it made them 1.09 and 1.14 times as
+    long, where they took 1.32 and 1.37."""
+    found = [band for band in elsewhere.kernels() if band.share == elsewhere.GUESSED]
+    assert [band.training for band in found] == list(elsewhere.TRAININGS)
+    for band in found:
+        assert band.ms > 50
+        assert band.projected == pytest.approx(band.measured, rel=0.05), band
+        assert band.off <= 0.10, band
 
 
 def test_the_page_is_what_the_command_writes(steps):

@@ -28,11 +28,11 @@ def test_published_steps_are_those_of_the_samples_per_hour(example):
     assert example.step_s("moe", "ds2", 1) == pytest.approx(15.8, abs=0.1)
 
 
-def test_misses_are_written_down():
+def test_what_was_to_be_met_is_met_and_written_down():
     text = (EXAMPLE / "README.md").read_text(encoding="utf-8")
     rows = [line for line in text.splitlines() if "within" not in line and ("met)" in line or "missed" in line)]
     assert len(rows) == 4
-    assert sum("**missed**" in row for row in rows) == 2
+    assert not any("**missed**" in row for row in rows)
 
 
 @pytest.fixture(scope="module")
@@ -47,10 +47,10 @@ def test_the_mixture_ties_and_its_larger_batch_is_ahead_with_the_recorded_host(e
 
 
 @pytest.mark.parametrize(("data", "published"), [("ds1", 27 / 11), ("ds2", 9.2 / 3.6)])
-def test_the_dense_model_is_nearly_as_much_faster_as_published(example, case, data: str, published: float):
-    """Within 10 % was wanted, which is missed by little; what was published lies in the interval."""
+def test_the_dense_model_is_as_much_faster_as_published(example, case, data: str, published: float):
+    """Within 10 %, if only just; what was published lies in the interval."""
     found = case.on("dense", data, 1.0)
-    assert example.faster(found) == pytest.approx(published, rel=0.12)
+    assert example.faster(found) == pytest.approx(published, rel=example.TARGETS["dense"])
     steps = [found[name].step_ns for name in (example.H100, example.MAX_Q)]
     assert steps[1].low / steps[0].expected < published < steps[1].high / steps[0].expected
 

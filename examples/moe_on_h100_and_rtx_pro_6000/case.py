@@ -182,11 +182,12 @@ def _dense(case: Case, hosts: list[float], ds1_host: float) -> Iterator[str]:
         f"({rates[0].half_flops / 1e12:,.0f} against {rates[1].half_flops / 1e12:,.0f} TFLOP/s; the datasheets say "
         f"2.25×), memory by {rates[0].memory_bytes_per_s / rates[1].memory_bytes_per_s:.2f}×. The batches are padded "
         "to their longest sample, as they usually are: four fifths of the GPU's time are matrix products, and the "
-        "ratio comes near that of the arithmetic. Adapters, normalisation, casts and dequantisation go with the memory "
-        "and keep it a little below. How many tokens padding made of the published batches is not known; by their "
-        "times ds1 held about as many as the recorded ones, ds2 little more than half as many (the recorded ones have "
-        "nearly 2,048 for every sample), which moves the ratio little. Without padding (scenarios/qwen3_32b_unsloth) "
-        "ds1 would be bound by the host on the H100, and the ratio only 1.4×: that is not what was measured."
+        "ratio comes near that of the arithmetic. Adapters, activations, normalisation, casts and dequantisation go "
+        "with the memory and keep it a little below. How many tokens padding made of the published batches is not "
+        "known; by their times ds1 held about as many as the recorded ones, ds2 little more than half as many (the "
+        "recorded ones have nearly 2,048 for every sample), which moves the ratio little. Without padding "
+        "(scenarios/qwen3_32b_unsloth) ds1 would be bound by the host on the H100, and the ratio only 1.3× with the "
+        "recorded host: that is not what was measured."
     )
     yield "The same recordings, projected to an H100 and recorded on one:\n"
     yield "| 8 layers | H200 | H100, projected | 80 % | H100, measured | |"
@@ -251,7 +252,9 @@ def _targets(case: Case, ds1_host: float) -> Iterator[str]:
         yield f"| {name} | {wanted:.2f}× | {' | '.join(cells)} | {100 * TARGETS[target]:.0f} % |"
     yield "\n" + filled(
         f"Host factor 1 is the recorded host, fitted to nothing; {ds1_host:.2f} is what the H100's ds1 step implies, "
-        "one figure that serves both machines. Nothing was fitted to ds2, to the Max-Q, or to the dense model."
+        "one figure that serves both machines. Nothing was fitted to ds2, to the Max-Q, or to what was published of "
+        "the dense model; how far kernels go with the memory was learnt from its recordings on an H200 and an H100 "
+        "([elsewhere.md](../../docs/elsewhere.md))."
     )
 
 

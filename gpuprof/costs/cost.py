@@ -54,3 +54,5 @@ class Cost:
     """Part of `flops` that was done before and is done again instead of having been stored."""
     whole: bool = True
     """True: of the whole op, which all of its kernels that say so share. False: of this kernel alone."""
+    guessed: bool = False
+    """True: from tensors that may not be the kernel's."""

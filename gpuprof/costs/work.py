@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
 """An A100's: the middle of what trains today, for a GPU that is not known."""
 _MOST_SHARING = 4
 """An op that is not torch's own and launches more kernels than this is a whole region: its arguments are not theirs."""
+_DISPATCHED = re.compile(r"\w+::[\w.]+")
 _TENSOR_CODES = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
 
 
@@ -50,6 +52,9 @@ class KernelWork:
     """Copies from, to or between other memories: a link limits them, not the device's memory."""
     model: NDArray[np.bool_]
     """Whether FLOPs and bytes are known."""
+    guessed: NDArray[np.bool_]
+    """Whether they are from the tensors of a library's own autograd function, which may not be the kernel's: what it
+    made in between, and what its forward pass saved, are none of its arguments."""
 
 
 def machine_of(timeline: Timeline, gpu: Gpu | None) -> Machine:
@@ -70,12 +75,12 @@ def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:
     trace, events = timeline.trace, timeline.trace.gpu
     count = len(events)
     columns = {name: np.full(count, np.nan) for name in ("flops", "read", "write", "kept", "repeated")}
-    dtype = np.full(count, UNKNOWN, np.uint8)
+    dtype, guessed = np.full(count, UNKNOWN, np.uint8), np.zeros(count, bool)
     op = _op_with_arguments(timeline)
     kernels = np.flatnonzero((events.kind == KERNEL) & (timeline.category != COMMUNICATION))
     machine = machine_of(timeline, gpu)
     if len(kernels):
-        _fill_kernels(timeline, kernels, op[kernels], machine, columns, dtype)
+        _fill_kernels(timeline, kernels, op[kernels], machine, columns, dtype, guessed)
     over_link = _fill_copies(trace, columns)
     read, write = columns["read"], columns["write"]
     return KernelWork(
@@ -86,6 +91,7 @@ def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:
         dtype=dtype,
         over_link=over_link,
         model=~np.isnan(read),
+        guessed=guessed,
     )
 
 
@@ -99,7 +105,9 @@ def _op_with_arguments(timeline: Timeline) -> I64:
     return np.where(nearest >= 0, nearest, op)
 
 
-def _fill_kernels(timeline: Timeline, kernels: I64, op: I64, machine: Machine, columns: dict, dtype: U8) -> None:
+def _fill_kernels(
+    timeline: Timeline, kernels: I64, op: I64, machine: Machine, columns: dict, dtype: U8, guessed: NDArray[np.bool_]
+) -> None:
     trace, events = timeline.trace, timeline.trace.gpu
     launch = _numbered(*(c[kernels].astype(np.int64) for c in _launch_columns(events)))
     arguments = _numbered(*(np.where(op >= 0, np.append(c, -2)[op], -2).astype(np.int64) for c in _text_columns(trace)))
@@ -112,7 +120,7 @@ def _fill_kernels(timeline: Timeline, kernels: I64, op: I64, machine: Machine, c
     launched: dict[int, tuple[Kernel, Cost | None]] = {}
     costs = np.full((len(distinct), 5), np.nan)
     codes = np.full(len(distinct), UNKNOWN, np.uint8)
-    whole = np.zeros(len(distinct), bool)
+    whole, doubtful = np.zeros(len(distinct), bool), np.zeros(len(distinct), bool)
     for i, at in enumerate(first.tolist()):
         said, shape, row = int(arguments[at]), int(launch[at]), int(kernels[at])
         if said not in parsed:
@@ -129,15 +137,15 @@ def _fill_kernels(timeline: Timeline, kernels: I64, op: I64, machine: Machine, c
             if kept is None:
                 kept = kept_bytes(cost.read_bytes, cost.write_bytes, machine.l2_bytes)
             costs[i] = cost.flops, cost.read_bytes, cost.write_bytes, kept, cost.repeated_flops
-            codes[i], whole[i] = cost.dtype, cost.whole
+            codes[i], whole[i], doubtful[i] = cost.dtype, cost.whole, cost.guessed
     duration = (events.end_ns - events.start_ns)[kernels].clip(0)
     share = _shares(op, whole[inverse] & (op >= 0), duration)
     values = costs[inverse] * share[:, None]
-    code = codes[inverse]
-    _borrow(values, code, launch, op)
+    code, guess = codes[inverse], doubtful[inverse]
+    _borrow(values, code, guess, launch, op)
     for name, column in zip(("flops", "read", "write", "kept", "repeated"), values.T, strict=True):
         columns[name][kernels] = column
-    dtype[kernels] = code
+    dtype[kernels], guessed[kernels] = code, guess
 
 
 def _launch_columns(events) -> tuple:
@@ -175,7 +183,7 @@ def _shares(op: I64, whole: NDArray[np.bool_], duration: I64) -> F64:
     return share
 
 
-def _borrow(values: F64, codes: U8, launch: I64, op: I64) -> None:
+def _borrow(values: F64, codes: U8, guessed: NDArray[np.bool_], launch: I64, op: I64) -> None:
     """Fills in kernels without an op from equal launches that have one, where those all cost the same."""
     lost = np.flatnonzero((op < 0) & np.isnan(values[:, 1]))
     known = np.flatnonzero(~np.isnan(values[:, 1]))
@@ -187,7 +195,8 @@ def _borrow(values: F64, codes: U8, launch: I64, op: I64) -> None:
     at = np.minimum(np.searchsorted(ids, launch[lost]), len(ids) - 1)
     sure = (ids[at] == launch[lost]) & (low[at] == high[at])
     source = order[first[at[sure]]]
-    values[lost[sure]], codes[lost[sure]] = values[source], codes[source]
+    for column in (values, codes, guessed):
+        column[lost[sure]] = column[source]
 
 
 def _arguments(trace: Trace, op: int) -> Arguments | None:
@@ -225,8 +234,11 @@ def _cost(
         return streaming(arguments, kernel, machine)
     if crowded:
         return None
-    # A compiled kernel is recorded as an op of its own name (with a number), outputs among the arguments.
-    return every_tensor_once(arguments, writes=not name.startswith(kernel.name))
+    # A compiled kernel is recorded as an op of its own name (with a number), outputs among the arguments. An op of
+    # torch's dispatcher (library::name) is given all that it reads; a function of autograd is not.
+    own = name.startswith(kernel.name)
+    cost = every_tensor_once(arguments, writes=not own)
+    return cost and replace(cost, guessed=not own and not _DISPATCHED.fullmatch(name))
 
 
 def _gradient_sizes(trace: Trace) -> list[int]:

@@ -22,7 +22,7 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
         "multiprocessors; the roof is what the GPU sustains, where it was not measured "
         "by a model of its power limit. Launch latency stays. Libraries may choose better kernels for another GPU.",
         f"{100 * s.roofline.unmodelled_share:.0f} % of the GPU's time is in kernels whose work is not known; they "
-        "are taken to change as others of their category, and widen the interval."
+        "are taken to change as others of their name, or their category, and widen the interval."
         if s.roofline.unmodelled_share > HALF_KNOWN else "",
         "" if s.memory else "What memory was used is not recorded (gpuprof trace does it): what fits is not known.",
         _memory(elsewhere),

@@ -32,7 +32,7 @@ class Variant:
     graph: str = "graph"
     """graph | quicker | slower: of the subject."""
     kernels: str = "factor"
-    """factor | low | high: for kernels whose work is not known."""
+    """factor | low | high: for kernels whose work is not known, or only guessed."""
     host: float = 1.0
     device: float = 1.0
     """Times the host factor, and times the GPU's work."""
