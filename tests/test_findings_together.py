@@ -126,7 +126,7 @@ def test_hooks_around_saved_tensors_go_with_checkpointing(tmp_path):
     graph, again = case.graph, recompute.recomputed(case)
     left = only(recompute, case).change(graph).duration_ns
     host = (graph.lane >= 0) & ~again & (graph.duration_ns > 0) & (graph.resource == HOST)
-    for phase, share in ((FORWARD, 0.65), (BACKWARD, 0.85)):
+    for phase, share in ((FORWARD, recompute.HOOKED_SHARE[1]), (BACKWARD, recompute.UNPACKED_SHARE[1])):
         mine = host & (graph.phase == phase)
         assert mine.any()
         assert left[mine] == pytest.approx(share * graph.duration_ns[mine])
