@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.replay.graph import Mask
+from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, OP
@@ -40,18 +39,6 @@ def _is_shape(value: object) -> bool:
     return isinstance(value, list) and all(type(n) is int and 0 <= n < MOST_LONG for n in value)
 
 
-@dataclass(frozen=True, slots=True)
-class Stretches:
-    """Stretches of host time, each on one thread: columns of one length, on the trace's clock."""
-
-    thread: I64
-    start_ns: I64
-    end_ns: I64
-
-    def __len__(self) -> int:
-        return len(self.thread)
-
-
 def siblings(case: Case) -> tuple[I64, I64]:
     """(rows of the window's forward and recomputed ops, a number per op that those beside one another share): ops of
     one thread and one op around them follow one another in order of time; annotations around them do not count."""
@@ -66,19 +53,6 @@ def siblings(case: Case) -> tuple[I64, I64]:
     return rows, np.cumsum(changes)
 
 
-def nodes_in(case: Case, stretches: Stretches) -> I64:
-    """Per node of the graph the stretch that it is in, or was launched in; -1: none. Stretches do not overlap."""
-    graph, calls = case.graph, case.trace.calls
-    low = case.timeline.window[0]
-    thread = graph.lane.astype(np.int64)
-    moment = np.round(graph.recorded_start_ns).astype(np.int64) + low
-    launched = np.flatnonzero(graph.on_gpu & (graph.call >= 0))
-    thread[launched] = calls.thread[graph.call[launched]]
-    moment[launched] = calls.start_ns[graph.call[launched]]
-    thread[graph.on_gpu & (graph.call < 0)] = -1
-    return _place(stretches, thread, moment)
-
-
 def backward_of(case: Case, stretches: Stretches) -> Stretches:
     """Per stretch of forward work the stretch in which autograd's engine works off its ops; an empty one where none was
     recorded.
@@ -87,7 +61,7 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
     """
     ops, (_, high) = case.trace.ops, case.timeline.window
     forward = np.flatnonzero((ops.kind == OP) & (ops.sequence >= 0) & (ops.forward_thread <= 0))
-    where = _place(stretches, ops.thread[forward].astype(np.int64), ops.start_ns[forward])
+    where = place(stretches, ops.thread[forward].astype(np.int64), ops.start_ns[forward])
     forward, where = forward[where >= 0], where[where >= 0]
     least, most = np.full(len(stretches), np.iinfo(np.int64).max), np.full(len(stretches), -1)
     np.minimum.at(least, where, ops.sequence[forward])
@@ -155,17 +129,3 @@ def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
     each = np.diff(done)[~beside[work[1:]]]
     each = each[each > 0]
     return float(np.median(each)) if len(each) >= FEW_LAUNCHES else USUAL_LAUNCH_NS
-
-
-def _place(stretches: Stretches, thread: I64, moment: I64) -> I64:
-    found = np.full(len(thread), -1, np.int64)
-    for one in np.unique(stretches.thread).tolist():
-        own = np.flatnonzero((stretches.thread == one) & (stretches.end_ns > stretches.start_ns))
-        if one < 0 or not len(own):
-            continue
-        own = own[np.argsort(stretches.start_ns[own])]
-        mine = np.flatnonzero(thread == one)
-        at = np.searchsorted(stretches.start_ns[own], moment[mine], side="right") - 1
-        inside = (at >= 0) & (moment[mine] < stretches.end_ns[own[np.maximum(at, 0)]])
-        found[mine[inside]] = own[at[inside]]
-    return found

@@ -10,12 +10,13 @@ from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
 from gpuprof.diagnosis.memory_told import gradient_size, told_of, trained_parameters
 from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.diagnosis.passes import backward_of, nodes_in, without_recompute
+from gpuprof.diagnosis.passes import backward_of, without_recompute
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.model import Interval
 from gpuprof.projection.subject import Subject
 from gpuprof.replay.graph import Mask
+from gpuprof.replay.stretches import nodes_in
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
@@ -89,8 +90,8 @@ def _expert_nodes(case: Case) -> Mask | None:
     loops = find_loops(case)
     if loops is None:
         return None
-    forward = nodes_in(case, loops.stretches)
-    backward = without_recompute(case, nodes_in(case, backward_of(case, loops.stretches)))
+    forward = nodes_in(case.graph, loops.stretches)
+    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, loops.stretches)))
     return (forward >= 0) | (backward >= 0)
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
+from gpuprof.projection.apart import ROUND, more_calls
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
 from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
@@ -33,17 +34,23 @@ def model_phases(graph: Graph) -> Mask:
     return np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
 
 
-def another_batch(graph: Graph, growth: F64, factor: float) -> Callable[[Graph], Graph]:
-    """The change that makes a step's work that of `factor` times the tokens.
+def another_batch(
+    graph: Graph, growth: F64, factor: float, samples: float | None = None, of_a_round: float = ROUND[1]
+) -> Callable[[Graph], Graph]:
+    """The change that makes a step's work that of `factor` times the tokens, in `samples` times the samples (None: as
+    many times).
 
     growth: per GPU event of the trace how many times as long it takes. Copies of batches and preparing them grow with
-    the tokens; the host does the same.
+    the tokens; the host does the same, but for samples that go through attention one after another, each of which takes
+    `of_a_round` of what a recorded one does.
     """
     trace = graph.timeline.trace
     per_event = np.append(growth, 1.0)[graph.gpu_row]
     to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
     batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
     by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
+    calls = more_calls(graph, factor if samples is None else samples, of_a_round)
+    by_node = np.where(calls == 1, by_node, np.where(graph.on_gpu, np.maximum(by_node, calls), calls))
     by_node[(graph.resource == INPUT) | batch_copy] = factor
 
     def change(graph: Graph) -> Graph:

@@ -127,7 +127,7 @@ class Elsewhere:
         s = self.subject
         graph: Graph = getattr(s, variant.graph)
         growth = self.grown(share).growth ** variant.grows
-        graph = another_batch(s.graph, growth, self.factor(share))(graph)
+        graph = another_batch(s.graph, growth, self.factor(share), self.batch_factor * share)(graph)
         graph = on_graph(graph, getattr(self.scaled(there, share), variant.kernels))
         graph = another_host(graph, self.host_factor * variant.host)
         graph = stretched(graph, np.maximum(1 + (self.repeated - 1) * variant.deeper, 1e-9))

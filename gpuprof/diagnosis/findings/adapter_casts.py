@@ -10,9 +10,10 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import Stretches, backward_of, nodes_in, siblings, without_recompute
+from gpuprof.diagnosis.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.model import I64, NO_TEXT
 
@@ -61,8 +62,8 @@ def find(case: Case) -> Iterator[Proposal]:
     if stretches is None:
         return
     graph = case.graph
-    forward = nodes_in(case, stretches)
-    inside = (forward >= 0) | (without_recompute(case, nodes_in(case, backward_of(case, stretches))) >= 0)
+    forward = nodes_in(case.graph, stretches)
+    inside = (forward >= 0) | (without_recompute(case, nodes_in(case.graph, backward_of(case, stretches))) >= 0)
     casts = _nodes_of(case, _cast_ops(case)) & inside
     if not casts.any():
         return

@@ -10,9 +10,10 @@ import numpy as np
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.recompute import USABLE_SHARE, free_bytes
-from gpuprof.diagnosis.passes import Stretches, nodes_in, siblings
+from gpuprof.diagnosis.passes import siblings
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
@@ -142,7 +143,7 @@ def _gone(case: Case, kernels: Mask) -> Mask:
             last = np.where(behind[k] & (family[k] == family[last]) & (_short(case, rows[k])), k, last)
         stretches = Stretches(ops.thread[rows[at]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
         if len(at):
-            inside |= nodes_in(case, stretches) >= 0
+            inside |= nodes_in(case.graph, stretches) >= 0
     return gone | (inside & ~kept)
 
 

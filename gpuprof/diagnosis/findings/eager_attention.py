@@ -12,10 +12,11 @@ from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, without_recompute
+from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import I64, NO_TEXT, OP
 
@@ -85,8 +86,8 @@ def find(case: Case) -> Iterator[Proposal]:
     if found is None or case.roofline is None:
         return
     graph, count = case.graph, len(found.stretches)
-    forward = nodes_in(case, found.stretches)
-    backward = without_recompute(case, nodes_in(case, backward_of(case, found.stretches)))
+    forward = nodes_in(case.graph, found.stretches)
+    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0
     launches = np.repeat(LAUNCHES, count)

@@ -11,10 +11,11 @@ import numpy as np
 from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import Stretches, backward_of, host_ns_per_launch, nodes_in, siblings, without_recompute
+from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import rework_of, reworked
 from gpuprof.replay.graph import F64, Mask
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.model import I64, NO_TEXT
 
 RETURNS = frozenset(
@@ -117,8 +118,8 @@ def find(case: Case) -> Iterator[Proposal]:
     if loops is None:
         return
     graph, count = case.graph, len(loops.stretches)
-    forward = nodes_in(case, loops.stretches)
-    backward = nodes_in(case, backward_of(case, loops.stretches))
+    forward = nodes_in(case.graph, loops.stretches)
+    backward = nodes_in(case.graph, backward_of(case, loops.stretches))
     backward = np.where(forward >= 0, -1, without_recompute(case, backward))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0

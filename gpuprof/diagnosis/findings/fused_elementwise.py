@@ -11,18 +11,11 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import (
-    Stretches,
-    backward_of,
-    host_ns_per_launch,
-    nodes_in,
-    shapes_in,
-    siblings,
-    without_recompute,
-)
+from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.model import I32, I64, NO_TEXT
 
 KINDS = ("norm", "rope", "gate", "loss", "part")
@@ -90,8 +83,8 @@ def find(case: Case) -> Iterator[Proposal]:
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
         return
     graph, count = case.graph, len(found.stretches)
-    forward = nodes_in(case, found.stretches)
-    backward = without_recompute(case, nodes_in(case, backward_of(case, found.stretches)))
+    forward = nodes_in(case.graph, found.stretches)
+    backward = without_recompute(case, nodes_in(case.graph, backward_of(case, found.stretches)))
     group = np.where(forward >= 0, forward, np.where(backward >= 0, backward + count, -1))
     inside = group >= 0
     gpu = inside & graph.on_gpu

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.apart import ROUND
 from gpuprof.projection.batch import another_batch, event_growth, model_phases
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
@@ -45,7 +46,9 @@ In forward, backward and recomputation each kernel's arithmetic and traffic grow
 weights of products. A kernel that does not fill the chip takes no longer until it does, one limited by reading
 weights until its arithmetic takes longer. What is done once for each weight (the optimizer, dequantising,
 accumulating gradients, casting weights and their gradients, told by the tensors' shapes) stays; copies of batches and
-preparing them grow with the tokens. The host does the same.
+preparing them grow with the tokens. The host does the same; but where attention is called for one sample after
+another (no padding, and an attention that knows no lengths) each sample more costs a round of that, 0.5 to 1 times a
+recorded one.
 """,
     wrong="""
 With more samples in an optimizer step there are fewer steps: the learning rate may have to be set again. Where
@@ -96,8 +99,8 @@ def find(case: Case) -> Iterator[Proposal]:
             "or, with short samples: SFTConfig(packing=True)",
         ),
         change=scaled_batch(case, chosen),
-        best=scaled_batch(case, chosen, GROWS[0]),
-        worst=_slower_host(case, scaled_batch(case, chosen, GROWS[2])),
+        best=scaled_batch(case, chosen, 0),
+        worst=_slower_host(case, scaled_batch(case, chosen, 2)),
         work=float(chosen),
     )
 
@@ -111,13 +114,10 @@ def _slower_host(case: Case, then: Change) -> Change:
     return change
 
 
-def scaled_batch(case: Case, factor: float, grows: float = 1.0) -> Change:
-    """The same step with `factor` times the tokens in each batch.
-
-    grows: exponent of each kernel's growth.
-    """
-    growth = event_growth(case.timeline, case.roofline, factor, micro_tokens(case)) ** grows
-    return another_batch(case.graph, growth, factor)
+def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
+    """The same step with `factor` times the tokens in each batch; level: 0 at best, 1 usually, 2 at worst."""
+    growth = event_growth(case.timeline, case.roofline, factor, micro_tokens(case)) ** GROWS[level]
+    return another_batch(case.graph, growth, factor, of_a_round=ROUND[level])
 
 
 def micro_tokens(case: Case) -> int | None:

@@ -11,9 +11,9 @@ import numpy as np
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import FACTORS
-from gpuprof.diagnosis.passes import Stretches, nodes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import HOST, Graph, Mask
+from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -147,7 +147,7 @@ def recomputed(case: Case) -> Mask:
     np.minimum.at(start, which, ops.start_ns[rows])
     np.maximum.at(end, which, ops.end_ns[rows])
     start, end = _with_its_python(case, owner, start, end)
-    inside = nodes_in(case, Stretches(ops.thread[owner].astype(np.int64), start, end)) >= 0
+    inside = nodes_in(case.graph, Stretches(ops.thread[owner].astype(np.int64), start, end)) >= 0
     return nodes | (inside & (case.graph.phase == BACKWARD))
 
 

@@ -12,10 +12,10 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.model import Evidence
-from gpuprof.diagnosis.passes import nodes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph, Mask
+from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
@@ -207,7 +207,7 @@ def _loop_nodes(case: Case) -> Mask:
     if "expert_loop_nodes" not in case.memo:
         loops = find_loops(case)
         none = np.zeros(len(case.graph), bool)
-        case.memo["expert_loop_nodes"] = none if loops is None else nodes_in(case, loops.stretches) >= 0
+        case.memo["expert_loop_nodes"] = none if loops is None else nodes_in(case.graph, loops.stretches) >= 0
     return case.memo["expert_loop_nodes"]
 
 

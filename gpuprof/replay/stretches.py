@@ -1,0 +1,49 @@
+"""Stretches of host time, and the nodes of the graph that are in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.graph import Graph
+from gpuprof.tracefile.model import I64
+
+
+@dataclass(frozen=True, slots=True)
+class Stretches:
+    """Stretches of host time, each on one thread: columns of one length, on the trace's clock."""
+
+    thread: I64
+    start_ns: I64
+    end_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.thread)
+
+
+def nodes_in(graph: Graph, stretches: Stretches) -> I64:
+    """Per node of the graph the stretch that it is in, or was launched in; -1: none. Stretches do not overlap."""
+    calls, low = graph.timeline.trace.calls, graph.timeline.window[0]
+    thread = graph.lane.astype(np.int64)
+    moment = np.round(graph.recorded_start_ns).astype(np.int64) + low
+    launched = np.flatnonzero(graph.on_gpu & (graph.call >= 0))
+    thread[launched] = calls.thread[graph.call[launched]]
+    moment[launched] = calls.start_ns[graph.call[launched]]
+    thread[graph.on_gpu & (graph.call < 0)] = -1
+    return place(stretches, thread, moment)
+
+
+def place(stretches: Stretches, thread: I64, moment: I64) -> I64:
+    """Per moment of a thread the stretch that it is in; -1: none."""
+    found = np.full(len(thread), -1, np.int64)
+    for one in np.unique(stretches.thread).tolist():
+        own = np.flatnonzero((stretches.thread == one) & (stretches.end_ns > stretches.start_ns))
+        if one < 0 or not len(own):
+            continue
+        own = own[np.argsort(stretches.start_ns[own])]
+        mine = np.flatnonzero(thread == one)
+        at = np.searchsorted(stretches.start_ns[own], moment[mine], side="right") - 1
+        inside = (at >= 0) & (moment[mine] < stretches.end_ns[own[np.maximum(at, 0)]])
+        found[mine[inside]] = own[at[inside]]
+    return found
