@@ -50,7 +50,7 @@ CASES = (
     Case("qwen3_8b_lora", "a pass longer than any recorded", 1872),
     Case("qwen3_8b_qlora", "a pass longer than any recorded", 1872),
     Case("qwen3_8b_unsloth", "a shorter pass", 743),
-    Case("qwen3_8b_unsloth", "batch 4 → 16", 2624, "batch_16"),
+    Case("qwen3_8b_unsloth", "batch 4 → 32", 4413, "batch_32"),
     Case("qwen3_32b_unsloth", "a pass longer than any recorded", 4413),
     Case("gpt_oss_20b_unsloth", "a pass longer than any recorded", 6664),
     Case("gpt_oss_20b_unsloth", "layers 4 → 2, experts 32 → 128, batch 8 → 32", 15808, "", "gpt_oss_120b_unsloth", 2,

@@ -352,6 +352,16 @@ def test_each_change_is_named_whichever_way_it_goes(name, turned):
     assert "→" in first.text or name == "compile"
 
 
+def test_waits_for_kernels_that_compiling_tries_are_compilings():
+    before = make_facts(
+        less(("idle", "sync", "forward"), 40 * MS), counts({}, compiling_ns=4e7, syncs=6000.0, launches=9000.0)
+    )
+    after = make_facts(BASE, counts({}))
+    assert first(before, after) == first(after, before) == "recompiles"
+    accident = make_facts(less(("idle", "sync", "forward"), 40 * MS), counts({}, compiling_ns=4e6, syncs=6000.0))
+    assert first(accident, after) == "syncs"
+
+
 def test_fixes_that_only_their_findings_tell():
     before, after = make_facts(BASE, counts({}), ("tf32",)), make_facts(BASE, counts({}))
     times = dict(after.counts.kernel_ns) | {("forward", "gemm"): 500_000.0}
@@ -548,7 +558,7 @@ def test_copies_that_no_longer_block():
 
 
 def test_the_same_program_on_two_hosts_differs_by_its_host():
-    c = compared("scenarios/small_batch/recording", "tests/data/runs/tiny_lora")
+    c = compared("tests/data/hosts/small_batch", "tests/data/runs/tiny_lora")
     check_sums(c)
     assert c.mechanisms[0].id == "host" and abs(c.mechanisms[0].share or 0) > 0.95
     assert any(note.id == "same_program" for note in c.notes)
@@ -626,7 +636,7 @@ def test_more_work_in_a_step_is_reckoned_with():
 
 
 def test_what_scatter_explains_is_no_difference():
-    a, b = diagnosed("tests/data/runs/tiny_lora"), diagnosed("scenarios/small_batch/recording")
+    a, b = diagnosed("tests/data/runs/tiny_lora"), diagnosed("tests/data/hosts/small_batch")
     tested = significance(a, b)
     assert tested is not None and tested.significant
     unsure = replace(tested, p=0.4, significant=False)

@@ -12,7 +12,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from rich.console import Console
 from test_cli import gpuprof_command, one_line, run
-from test_comparison import MS, PAIRS, RUNS, SCENARIOS, compared
+from test_comparison import MS, PAIRS, RUNS, compared
 from test_page_hostile import PAYLOADS
 
 from gpuprof.cli.change_gates import METRICS, Outcome, judge, parse
@@ -201,14 +201,14 @@ def test_what_is_counted_needs_no_test():
         assert judge(parse(f"{metric}:500%"), c)[0] is Outcome.HOLDS
     for metric in ("peak_memory", "token_time", "sample_time"):
         assert judge(parse(f"{metric}:5%"), c)[0] is Outcome.UNKNOWN
-    runs = compared("tests/data/runs/tiny_lora", "scenarios/small_batch/recording")
+    runs = compared("tests/data/runs/tiny_lora", "tests/data/hosts/small_batch")
     assert judge(parse("token_time:5%"), runs)[0] is Outcome.FAILS
     assert judge(parse("peak_memory:5%"), runs)[0] is Outcome.HOLDS
 
 
 def test_the_time_of_a_token_is_tested_by_itself():
     """Three times the tokens in about the same step: the steps do not differ, what a token takes does."""
-    c = compared("tests/data/runs/tiny_lora", "scenarios/small_batch/recording")
+    c = compared("tests/data/runs/tiny_lora", "tests/data/hosts/small_batch")
     work = Work("tokens", 300, 100, 1 / 3, False, 20.0, 60.0)
     c = replace(with_test(c, p=0.4, significant=False), work=work)
     assert c.significance is not None
@@ -243,7 +243,7 @@ def test_the_command(tmp_path: Path):
 
 
 def test_gates_of_the_command(capsys):
-    fast, slow = RUNS / "tiny_lora", SCENARIOS / "small_batch" / "recording"
+    fast, slow = RUNS / "tiny_lora", RUNS.parent / "hosts" / "small_batch"
     assert run(capsys, "compare", slow, fast, "--fail-on", "step_time:5%")[0] == 0
     code, _, err = run(capsys, "compare", fast, slow, "--fail-on", "step_time:5%", "--fail-on", "kernels:50%")
     assert code == 1 and "gate failed: step_time of B is" in one_line(err)

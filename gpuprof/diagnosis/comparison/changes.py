@@ -48,6 +48,11 @@ MUCH_BYTES = 1e6
 LONG_COMPILE_NS = 3e6
 """Compiling or loading that takes longer than this in a step is no accident of the clock."""
 
+COMPILING_CAUSES = ("launch", "python", "sync")
+"""What the GPU waits for while the host compiles."""
+MOSTLY = 0.5
+"""Of the difference in such waits: where compiling explains more of it than this, all of it is taken for that."""
+
 
 def changes(a: Facts, b: Facts) -> Iterator[Candidate]:
     """All that show."""
@@ -119,11 +124,14 @@ def _graphs_or_compiled(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _compiling(a: Facts, b: Facts) -> Iterator[Candidate]:
     took = of(a, b, lambda side: side.counts.compiling_ns)
     if took.fell(least=LONG_COMPILE_NS):
+        # Candidates of a kernel are launched and waited for in thousands, which would claim most of what it takes.
+        waits = cells_ns(a, b, "idle", *COMPILING_CAUSES)
+        weight = OWN if took.apart > MOSTLY * waits.apart else 1.0
         yield Candidate(
             "recompiles",
             "compiling during the step",
             f"the host compiles or loads code for {took.ms} ms a step",
-            idle("launch", "python"),
+            idle(*COMPILING_CAUSES, weight=weight),
             took.more,
         )
 

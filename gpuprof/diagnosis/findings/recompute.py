@@ -160,9 +160,9 @@ def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64,
     nested = (ops.kind == OP) & (phase == BACKWARD)
     start, end = start.copy(), end.copy()
     for i in np.flatnonzero(own).tolist():
-        low, high, thread = ops.start_ns[owner[i]], ops.end_ns[owner[i]], ops.thread[owner[i]]
-        begins = ops.start_ns[nested & (ops.thread == thread) & (ops.start_ns >= end[i]) & (ops.start_ns < high)]
-        start[i], end[i] = low, begins.min(initial=high)
+        low, high = int(ops.start_ns[owner[i]]), int(ops.end_ns[owner[i]])
+        inside = nested & (ops.thread == ops.thread[owner[i]]) & (ops.start_ns >= end[i]) & (ops.start_ns < high)
+        start[i], end[i] = low, min(ops.start_ns[inside].tolist(), default=high)
     return start, end
 
 
