@@ -156,13 +156,14 @@ def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64,
     and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that happened to ask
     for the first saved tensor has work of its own."""
     ops, phase = case.trace.ops, case.timeline.host.op
-    own = case.ops_named(CHECKPOINT.search)[owner]
+    own = owner[case.ops_named(CHECKPOINT.search)[owner]]
     nested = (ops.kind == OP) & (phase == BACKWARD)
     start, end = start.copy(), end.copy()
-    for i in np.flatnonzero(own).tolist():
-        low, high = int(ops.start_ns[owner[i]]), int(ops.end_ns[owner[i]])
-        inside = nested & (ops.thread == ops.thread[owner[i]]) & (ops.start_ns >= end[i]) & (ops.start_ns < high)
-        start[i], end[i] = low, min(ops.start_ns[inside].tolist(), default=high)
+    for thread in np.unique(ops.thread[own]).tolist():
+        mine = np.isin(owner, own[ops.thread[own] == thread])
+        begins = np.append(np.sort(ops.start_ns[nested & (ops.thread == thread)]), np.iinfo(np.int64).max)
+        following = begins[np.searchsorted(begins, end[mine])]
+        start[mine], end[mine] = ops.start_ns[owner[mine]], np.minimum(following, ops.end_ns[owner[mine]])
     return start, end
 
 
