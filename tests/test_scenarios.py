@@ -155,7 +155,9 @@ def test_the_truth(told: Scenario):
         before, after = told.measured_ms(), told.measured_ms(fix.name)
         assert before and after and before[0] <= before[1] and after[0] <= after[1]
         middle, middle_after = (statistics.median(told.values_ms(name)) for name in ("", fix.name))
-        gains = middle_after / fix.work < before[0] and after[1] / fix.work < middle
+        gains = middle_after / fix.work < before[0]
+        if fix.finding is not None:  # what nothing is predicted of need not be as sure
+            gains = gains and after[1] / fix.work < middle
         assert gains is fix.gains or told.steps_differ, "a fix gains more than processes differ"
 
 
