@@ -537,6 +537,36 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
     assert recompiles.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
 
 
+def test_work_of_the_processor_is_no_first_call(tmp_path):
+    """Beside 5 ms of compiling: 40 ops of 1 ms that launch nothing, and 50 ms of one at every step."""
+
+    def begin(program: Program):
+        start = program.now
+        program.python(5 * MS)
+        program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+        for _ in range(40):
+            program.op("aten::sort", 1 * MS)
+        program.op("aten::_fused_adamw_", 50 * MS)
+
+    case = eager(tmp_path, begin=begin)
+    proposal = only(recompiles, case)
+    for change in (proposal.change, proposal.worst):
+        assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(5 * MS, rel=0.02)
+
+
+def test_compiling_once_is_not_told(tmp_path):
+    count = iter(range(100))
+
+    def begin(program: Program):
+        if next(count) == 0:
+            start = program.now
+            program.python(200 * MS)
+            program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+
+    case = eager(tmp_path, begin=begin)
+    assert not list(recompiles.find(case)) and recompiles.compiling_ns(case) == 0
+
+
 def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Case:
     """`returns_ns`: how long after a copy from pageable memory its call returns."""
 

@@ -88,6 +88,17 @@ def is_attention(name: str) -> bool:
     return name in _OPS
 
 
+def is_backward(name: str) -> bool:
+    """Whether an attention op of this name computes gradients."""
+    return _OPS[name].backward
+
+
+def takes_one_sample(arguments: Arguments) -> bool:
+    """Whether the queries of an attention op are of one sample, not packed and not a batch of several."""
+    query = arguments.tensor(_OPS[arguments.name].query)
+    return query is not None and len(query.shape) == 4 and query.shape[0] == 1
+
+
 def attention(arguments: Arguments, kernel: Kernel) -> Cost | None:
     """Cost of one kernel of an attention op; None if the shapes do not tell."""
     layout = _OPS[arguments.name]

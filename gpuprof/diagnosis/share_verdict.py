@@ -142,7 +142,7 @@ def summary(
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
     first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
-    if first in ("launch", "python") and compiling_ns > idle / 2:
+    if first in ("launch", "python", "sync") and compiling_ns > idle / 2:
         return f"{text} Most of the rest it waits for the host, which compiles code for {in_ms(compiling_ns)} a step."
     pieces = round(kernels.launches_per_step)
     launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"

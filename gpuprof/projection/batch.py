@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
-from gpuprof.projection.apart import ROUND, more_calls
+from gpuprof.projection.apart import ROUND, more_calls, rounds_of
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
 from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
@@ -49,8 +49,10 @@ def another_batch(
     to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
     batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
     by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
-    calls = more_calls(graph, factor if samples is None else samples, of_a_round)
-    by_node = np.where(calls == 1, by_node, np.where(graph.on_gpu, np.maximum(by_node, calls), calls))
+    rounds = rounds_of(graph)
+    many = rounds > 0
+    more = (factor if samples is None else samples) - 1
+    by_node[many] = more_calls(rounds, more, np.where(graph.on_gpu, by_node, 1.0), graph.on_gpu, of_a_round)[many]
     by_node[(graph.resource == INPUT) | batch_copy] = factor
 
     def change(graph: Graph) -> Graph:

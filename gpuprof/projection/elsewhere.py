@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
+from gpuprof.projection.apart import ROUND
 from gpuprof.projection.batch import Grown, another_batch, grown
 from gpuprof.projection.depth import stretched, times
 from gpuprof.projection.experts import rows_and_factor
@@ -33,6 +34,8 @@ class Variant:
     """graph | quicker | slower: of the subject."""
     kernels: str = "factor"
     """factor | low | high: for kernels whose work is not known, or only guessed."""
+    of_a_round: float = ROUND[1]
+    """Of the host's time for a sample that goes through attention by itself."""
     host: float = 1.0
     device: float = 1.0
     """Times the host factor, and times the GPU's work."""
@@ -127,7 +130,7 @@ class Elsewhere:
         s = self.subject
         graph: Graph = getattr(s, variant.graph)
         growth = self.grown(share).growth ** variant.grows
-        graph = another_batch(s.graph, growth, self.factor(share), self.batch_factor * share)(graph)
+        graph = another_batch(s.graph, growth, self.factor(share), self.batch_factor * share, variant.of_a_round)(graph)
         graph = on_graph(graph, getattr(self.scaled(there, share), variant.kernels))
         graph = another_host(graph, self.host_factor * variant.host)
         graph = stretched(graph, np.maximum(1 + (self.repeated - 1) * variant.deeper, 1e-9))

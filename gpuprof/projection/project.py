@@ -11,6 +11,7 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
+from gpuprof.projection.apart import ROUND
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import LIKELIEST, Elsewhere, combined
 from gpuprof.projection.explain import explain
@@ -157,12 +158,14 @@ def interval(elsewhere: Elsewhere, there: Reach, share: float) -> Interval:
         ends += [at(device=1 / kept), at(device=kept), *_rate_ends(elsewhere, there, share)]
     if not same or question.host_factor not in (None, 1.0):
         ends += [at(host=1 / HOSTS), at(host=HOSTS)]
+    if elsewhere.batch_factor * share != 1:
+        ends += [at(of_a_round=ROUND[0]), at(of_a_round=ROUND[2])]
     if elsewhere.factor(share) != 1:
         ends += [at(grows=GROWS[0]), at(grows=GROWS[1])]
     if elsewhere.deeper != 1 or elsewhere.wider != 1:
         ends += [at(deeper=1 / REPEATS), at(deeper=REPEATS)]
     low, high = combined(expected, ends, NOISE)
-    if same and question.host_factor in (None, 1.0) and elsewhere.factor(share) == 1:
+    if same and question.host_factor in (None, 1.0) and elsewhere.factor(share) == elsewhere.longer == 1:
         # The recorded step itself, as the diagnosis has it.
         told = subject.step_ns
         low = min(low, expected * told.low / told.expected) if told.expected else low

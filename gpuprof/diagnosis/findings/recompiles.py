@@ -31,6 +31,8 @@ SHARE = 0.5
 USUAL_NS = 80_000.0
 """What such an op takes otherwise, where the recording shows it only while planning: cuDNN attention on an H200's host
 takes 70 to 90 µs."""
+MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
+"""Ranges around generated code as it runs, with what it sets up the first time."""
 FIRST_NS = 200_000.0
 """In a step that compiles all meets its shapes for the first time: cuBLAS takes 0.3 to 0.6 ms to choose a kernel for a
 product of a new shape on an H200's host, the generated code as long to run first. What an op does at each call takes
@@ -57,8 +59,9 @@ op whose own host work takes over 3 ms and 30 times its usual.
 """,
     gain="""
 The compiling and loading is gone with the candidates that it tried on the GPU, and an op that planned takes what it
-usually does. In steps that compile so does every op whose own host work takes over 0.2 ms, at worst half of that stays.
-With another attention backend the attention kernels are at worst 1.3 times as long.
+usually does. In steps that compile so does every op that launches something or runs generated code, where it takes the
+host over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels are at worst 1.3
+times as long.
 """,
     wrong="""
 After all lengths have been seen once there is nothing left to plan: in a long training this heals by itself if
@@ -86,7 +89,7 @@ def find(case: Case) -> Iterator[Proposal]:
     cudnn = any(CUDNN_ATTENTION.search(name) for name in by_name)
 
     first = np.zeros(len(graph), bool)
-    if compiling.any():
+    if case.per_step(float(graph.duration_ns[compiling & host].sum())) >= LONG_NS:
         first = _first_calls(case, host & ~compiling & ~planning, np.unique(graph.step[compiling]))
 
     def change_to(kernels: float, stays: float) -> Change:
@@ -123,7 +126,7 @@ def compiling_ns(case: Case) -> float:
     """Host time of a step in which code is compiled, ns."""
     graph = case.graph
     host = (graph.lane >= 0) & ~graph.waits
-    return case.per_step(float(graph.duration_ns[_compiling(case) & host].sum()))
+    return case.per_step(float(graph.duration_ns[_in_steps(graph, _compiling(case) & host)].sum()))
 
 
 def _compiling(case: Case) -> Mask:
@@ -133,7 +136,7 @@ def _compiling(case: Case) -> Mask:
 def _planning(case: Case, host: Mask) -> tuple[Mask, float]:
     """Pieces of host work in which an op plans, and what such an op usually takes."""
     graph, trace = case.graph, case.trace
-    in_op = host & (graph.call < 0) & np.append(trace.ops.kind == OP, False)[graph.scope]
+    in_op = host & (graph.call < 0) & np.append(_launching(case), False)[graph.scope]
     rows = np.flatnonzero(in_op & (graph.duration_ns >= LONG_NS))
     found = np.zeros(len(graph), bool)
     usual = []
@@ -150,10 +153,20 @@ def _planning(case: Case, host: Mask) -> tuple[Mask, float]:
 
 
 def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
-    """Pieces of the host's own work in ops that are long because all is new to the steps that compile."""
+    """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
+    launch something, and in what runs generated code. Work that only the processor does is as long every time."""
     graph = case.graph
-    in_op = host & (graph.call < 0) & case.nodes_within(case.trace.ops.kind == OP)
-    return in_op & np.isin(graph.step, steps) & (graph.duration_ns >= FIRST_NS)
+    inside = np.append(_launching(case) | case.ops_named(MACHINERY.search), False)[graph.scope]
+    return host & (graph.call < 0) & inside & np.isin(graph.step, steps) & (graph.duration_ns >= FIRST_NS)
+
+
+def _launching(case: Case) -> Mask:
+    """torch's own ops that launch work of the GPU themselves."""
+    ops = case.trace.ops
+    launches = np.zeros(len(ops), bool)
+    rows = case.timeline.links.op
+    launches[rows[rows >= 0]] = True
+    return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
 
 
 def _in_steps(graph: Graph, nodes: Mask) -> Mask:
