@@ -18,6 +18,7 @@ from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import I64
 
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
@@ -35,24 +36,26 @@ def model_phases(graph: Graph) -> Mask:
 
 
 def another_batch(
-    graph: Graph, growth: F64, factor: float, samples: float | None = None, of_a_round: float = ROUND[1]
-) -> Callable[[Graph], Graph]:
+    graph: Graph, growth: F64, factor: float, samples: float | None = None, of_a_round: float = ROUND[1],
+    rounds: I64 | None = None,
+) -> Callable[[Graph], Graph]:  # fmt: skip
     """The change that makes a step's work that of `factor` times the tokens, in `samples` times the samples (None: as
     many times).
 
     growth: per GPU event of the trace how many times as long it takes. Copies of batches and preparing them grow with
     the tokens; the host does the same, but for samples that go through attention one after another, each of which takes
-    `of_a_round` of what a recorded one does.
+    `of_a_round` of what a recorded one does. rounds: `rounds_of` the graph, where it is known already.
     """
     trace = graph.timeline.trace
     per_event = np.append(growth, 1.0)[graph.gpu_row]
     to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
     batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
     by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
-    rounds = rounds_of(graph)
-    many = rounds > 0
     more = (factor if samples is None else samples) - 1
-    by_node[many] = more_calls(rounds, more, np.where(graph.on_gpu, by_node, 1.0), graph.on_gpu, of_a_round)[many]
+    if more:
+        rounds = rounds_of(graph) if rounds is None else rounds
+        many = rounds > 0
+        by_node[many] = more_calls(rounds, more, np.where(graph.on_gpu, by_node, 1.0), graph.on_gpu, of_a_round)[many]
     by_node[(graph.resource == INPUT) | batch_copy] = factor
 
     def change(graph: Graph) -> Graph:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
-from gpuprof.projection.apart import ROUND
+from gpuprof.projection.apart import ROUND, rounds_of
 from gpuprof.projection.batch import Grown, another_batch, grown
 from gpuprof.projection.depth import stretched, times
 from gpuprof.projection.experts import rows_and_factor
@@ -22,6 +22,7 @@ from gpuprof.projection.sustained import Reach, reach_of
 from gpuprof.replay.graph import DEVICE, F64, Graph
 from gpuprof.replay.overhead import ROUNDS
 from gpuprof.replay.simulate import simulate
+from gpuprof.tracefile.model import I64
 
 PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
@@ -73,6 +74,11 @@ class Elsewhere:
         """Per node how many times as often the model that is asked for does it."""
         s = self.subject
         return times(s.graph, s.layers, self.deeper, s.expert_nodes, self.wider, self.trained)
+
+    @cached_property
+    def rounds(self) -> I64:
+        """Per node the rounds of the loop over samples that it is in."""
+        return rounds_of(self.subject.graph)
 
     @property
     def trained(self) -> float:
@@ -130,7 +136,9 @@ class Elsewhere:
         s = self.subject
         graph: Graph = getattr(s, variant.graph)
         growth = self.grown(share).growth ** variant.grows
-        graph = another_batch(s.graph, growth, self.factor(share), self.batch_factor * share, variant.of_a_round)(graph)
+        samples = self.batch_factor * share
+        rounds = None if samples == 1 else self.rounds
+        graph = another_batch(s.graph, growth, self.factor(share), samples, variant.of_a_round, rounds)(graph)
         graph = on_graph(graph, getattr(self.scaled(there, share), variant.kernels))
         graph = another_host(graph, self.host_factor * variant.host)
         graph = stretched(graph, np.maximum(1 + (self.repeated - 1) * variant.deeper, 1e-9))

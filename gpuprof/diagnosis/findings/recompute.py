@@ -55,7 +55,7 @@ kept. Where no peak was recorded the fix says so, and nothing is advised that co
 """,
     gain="""
 The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them; and where
-checkpointing is an autograd function of its own, with what that does before and after (restoring the random state).
+checkpointing is an autograd function of its own, with all that it does until its backward pass begins.
 Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
 and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's host time is left.
 """,
