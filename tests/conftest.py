@@ -6,10 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parent.parent
-SHARED = Path(os.environ.get("GPUPROF_SHARED") or ROOT.parent / "shared")
-"""Recordings too large, or not ours, to be in the repository."""
+from helpers.paths import SHARED
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 

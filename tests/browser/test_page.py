@@ -1,0 +1,272 @@
+"""The report as a person opens it: from a file, with nothing else, in a browser that may or may not run scripts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from helpers.browser import HEIGHT, WIDTH, Report, Visit, until, words, write
+from helpers.make_diagnosis import ALL
+from helpers.make_run import RunBuilder
+from helpers.make_trace import TraceBuilder
+from helpers.paths import ROOT
+from helpers.ranks import Program
+from helpers.ranks import write as write_ranks
+
+import gpuprof
+from gpuprof.diagnosis.model import Issue
+from gpuprof.report import fixes
+from gpuprof.report.names import escape
+from gpuprof.report.palette import CAUSE_PAINTS
+
+pytest_plugins = ["helpers.browser"]
+
+MS = 1_000_000
+REACH = "() => document.documentElement.scrollWidth"
+BOX = "e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }"
+
+
+@pytest.fixture(scope="module", params=["demo", "run"])
+def told(request, visit):
+    """(a report, its page with everything drawn)."""
+    report: Report = request.getfixturevalue(request.param)
+    with visit(report) as seen:
+        yield report, seen.drawn()
+
+
+# -- alone
+
+
+def test_it_opens_without_a_complaint_and_asks_for_nothing(told):
+    report, seen = told
+    assert seen.complaints == []
+    assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [report.path.as_uri()]
+    assert seen.page.title().startswith(seen.page.locator("h1 .bound").inner_text())
+    drawn = seen.page.locator(".chart").evaluate_all("all => all.map(e => e.querySelector('svg.main-svg') !== null)")
+    assert drawn and all(drawn)
+    assert seen.page.locator(".chart .issue, main > .issue").count() == 0
+
+
+def test_the_command_writes_the_same_page(visit, tmp_path):
+    trace, path = little().write(tmp_path / "little.json"), tmp_path / "my report & more.html"
+    command = [sys.executable, "-m", "gpuprof", "report", trace, "-o", path]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert path.read_bytes() == write(gpuprof.diagnose(trace), tmp_path / "page.html").path.read_bytes()
+    with visit(path) as seen:
+        assert seen.ready().complaints == []
+
+
+# -- the first screen
+
+
+def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(told):
+    report, seen = told
+    first = report.diagnosis.findings[0]
+    said = {
+        "h1": report.diagnosis.verdict.bound.upper(),
+        ".lead": report.diagnosis.verdict.summary,
+        ".first .fix-title": first.title,
+        ".first .gain": fixes.gain(first, now_ns(report)),
+        ".first pre": first.fix,
+        ".stepbar .bar": "",
+        ".stepbar .legend": "waits:",
+    }
+    seen.page.evaluate("() => scrollTo(0, 0)")
+    for selector, text in said.items():
+        found = seen.page.locator(selector).first
+        left, top, right, bottom = found.evaluate(BOX)
+        assert words(text) in words(found.inner_text())
+        assert 0 <= left < right <= WIDTH and 0 < top < bottom <= HEIGHT, selector
+    parts = seen.page.locator(".stepbar .bar span").evaluate_all(f"all => all.map({BOX})")
+    whole = seen.page.locator(".stepbar .bar").evaluate(BOX)
+    assert parts[0][0] == pytest.approx(whole[0], abs=1) and parts[-1][2] == pytest.approx(whole[2], abs=1)
+
+
+def test_every_link_of_the_heading_leads_to_a_section(told):
+    _, seen = told
+    assert sections(seen) == links(seen) | {"verdict"}
+    for section in sorted(links(seen)):
+        seen.page.locator(f"nav[aria-label=Sections] a[href='#{section}']").click()
+        top = seen.page.locator(f"#{section} h2").first.evaluate(BOX)[1]
+        bottom = seen.page.locator("header.top").evaluate(BOX)[3]
+        assert bottom <= top <= HEIGHT, "and its title is not under the heading"
+
+
+def now_ns(report: Report) -> float:
+    steps = report.diagnosis.steps
+    return float(steps.unprofiled_ns or steps.estimated_ns)
+
+
+def test_nothing_reaches_out_of_a_window_of_any_width(demo, visit):
+    with visit(demo) as seen:
+        seen.drawn()
+        wider = {}
+        for width in (2560, 1280, 800, 640, 360):
+            seen.page.set_viewport_size({"width": width, "height": HEIGHT})
+            found = until(lambda: seen.page.evaluate(REACH), lambda reach, w=width: reach <= w, seconds=1, or_else=True)
+            if found > width:
+                wider[width] = found
+    assert wider == {}
+
+
+# -- without scripts
+
+
+def test_without_scripts_the_words_stand_by_themselves(run, visit, tmp_path):
+    """All that a person needs is text: verdict, step, findings, warnings, environment."""
+    quality = replace(run.diagnosis.quality, issues=(Issue("made", "warning", "A warning that was made up."),))
+    report = write(replace(run.diagnosis, quality=quality), tmp_path / "page.html")
+    diagnosis = report.diagnosis
+    with visit(report, java_script_enabled=False) as seen:
+        text = words(seen.page.locator("body").inner_text())
+        assert seen.complaints == []
+        assert seen.page.locator("html").get_attribute("data-ready") is None, "no script has run"
+    assert words(diagnosis.verdict.summary) in text
+    assert diagnosis.verdict.bound.upper() in text and diagnosis.verdict.cause in text
+    assert "Warning A warning that was made up." in text
+    for finding in diagnosis.findings:
+        assert finding.title in text and words(finding.fix) in text
+        assert words(fixes.gain(finding, now_ns(report))) in text
+        assert all(e.text in text for e in finding.evidence if e.start_ns is None)
+    for cause in diagnosis.devices_estimated[0].idle_by_cause[:2]:
+        assert f"waits: {CAUSE_PAINTS[cause.cause].label}" in text, "the legend of the step's bar"
+    assert "What the GPU waits for, a step" in text and "The kernels that take longest, a step" in text
+    assert "aten::mm" in text
+    assert diagnosis.environment.gpus[0].name in text and diagnosis.run.model["class"].lower()[:5] in text.lower()
+    assert "torch" in text and escape(diagnosis.source.path.rsplit("/", 1)[-1]) in text
+    assert "drawn by a script" in text, "what cannot be seen says so"
+
+
+# -- recordings that have less
+
+
+@pytest.mark.parametrize("name", ["host_bound", "no_steps", "unusable", "hostile"])
+def test_diagnoses_without_their_recording(name, visit, tmp_path):
+    """Those that were made by hand lack a trace: the page has no views, and says and draws everything else."""
+    diagnosis = replace(ALL[name](), window=None, roofline=None)
+    with visit(write(diagnosis, tmp_path / "page.html")) as seen:
+        assert seen.drawn().complaints == []
+        assert links(seen) <= sections(seen)
+        assert not sections(seen) & {"timeline", "flame", "kernels"}
+        assert seen.page.locator("canvas, #data").count() == 0
+        assert_charts_hold_something(seen)
+        assert words(escape(diagnosis.verdict.summary)) in words(seen.page.locator("#verdict").inner_text())
+
+
+def sections(seen: Visit) -> set[str]:
+    return set(seen.page.locator("section").evaluate_all("all => all.map(e => e.id)"))
+
+
+def links(seen: Visit) -> set[str]:
+    return set(seen.page.locator("nav[aria-label=Sections] a").evaluate_all("all => all.map(e => e.hash.slice(1))"))
+
+
+def little() -> TraceBuilder:
+    builder = TraceBuilder()
+    for i in range(3):
+        at = i * MS
+        builder.step(i, at, at + MS).op("aten::mm", at + 1_000, at + 900_000)
+        builder.launch("gemm", (at + 2_000, at + 5_000), (at + 6_000, at + 800_000))
+    return builder
+
+
+def host_only() -> TraceBuilder:
+    builder = TraceBuilder(gpus=0)
+    for i in range(3):
+        at = i * MS
+        builder.step(i, at, at + MS).op("aten::mm", at + 1_000, at + 900_000).op("aten::add", at + 2_000, at + 3_000)
+    return builder
+
+
+def test_a_recording_without_gpu_work_says_so(visit, tmp_path):
+    """What is on the host is drawn; nothing of the GPU is drawn empty."""
+    report = write(gpuprof.diagnose(host_only().write(tmp_path / "host.json")), tmp_path / "page.html")
+    with visit(report) as seen:
+        assert seen.drawn().complaints == []
+        page = seen.page
+        assert "no GPU events" in page.locator("#verdict").inner_text()
+        assert page.locator(".stepbar").count() == 0, "there is no step of a GPU"
+        assert page.locator("#fixes").count() == 0
+        assert "no kernels" in page.locator("#kernels-view").inner_text()
+        assert page.locator("#kernels-view table").count() == 0
+        assert page.locator("[role=tab]").all_inner_texts() == ["host time"]
+        names = page.locator(".tl-name.tl-group").all_inner_texts()
+        assert len(names) == 2 and not any("GPU" in name for name in names)
+        assert_charts_hold_something(seen)
+
+
+def test_a_run_without_a_trace_has_no_views(visit, tmp_path):
+    report = write(
+        gpuprof.diagnose(RunBuilder().stage("baseline_free", [80] * 10).write(tmp_path / "run", recording=None)),
+        tmp_path / "page.html",
+    )
+    assert report.diagnosis.window is None
+    with visit(report) as seen:
+        assert seen.drawn().complaints == []
+        assert sections(seen) == links(seen) | {"verdict"}
+        assert not sections(seen) & {"timeline", "flame", "kernels", "gpu", "waiting"}
+        assert seen.page.locator("h1").inner_text() == "NO TRACE"
+        assert "80 ms" in seen.page.locator("body").inner_text()
+        assert_charts_hold_something(seen)
+
+
+def test_an_empty_gpu_step_and_no_steps(visit, tmp_path):
+    """One kernel in all: little to draw, and nothing breaks."""
+    builder = TraceBuilder().op("aten::mm", 0, 900).launch("gemm", (100, 200), (300, 1_300))
+    report = write(gpuprof.diagnose(builder.write(tmp_path / "one.json")), tmp_path / "page.html")
+    with visit(report) as seen:
+        assert seen.drawn().complaints == []
+        assert seen.page.locator("#kernels-view tbody tr").count() == 1
+        assert "no steps were found" in seen.page.locator("#verdict").inner_text()
+        assert_charts_hold_something(seen)
+
+
+def test_several_ranks_are_told(visit, tmp_path):
+    paths = write_ranks(tmp_path, [Program(), Program(extra_ns=40 * MS), Program()])
+    report = write(gpuprof.diagnose(paths), tmp_path / "page.html")
+    assert report.diagnosis.ranks is not None and len(report.diagnosis.ranks) == 3
+    with visit(report) as seen:
+        assert seen.drawn().complaints == []
+        assert "straggler" in seen.page.locator("h1").inner_text()
+        chart = seen.page.locator("[data-chart=ranks]")
+        assert chart.is_visible()
+        drawn = " ".join(chart.locator("text").all_text_contents())
+        assert all(f"rank {rank}" in drawn or str(rank) in drawn for rank in range(3))
+        assert_charts_hold_something(seen)
+
+
+def test_two_recorded_ranks(shared, visit, tmp_path):
+    folder = shared / "traces" / "h200"
+    paths = [folder / f"ddp_straggler_rank{rank}.json.gz" for rank in (0, 1)]
+    if not all(path.is_file() for path in paths):
+        pytest.skip(f"no recorded ranks in {folder} (set GPUPROF_SHARED)")
+    report = write(gpuprof.diagnose(paths), tmp_path / "page.html")
+    with visit(report) as seen:
+        assert seen.drawn().complaints == []
+        assert words(report.diagnosis.verdict.summary) in words(seen.page.locator(".lead").inner_text())
+        assert seen.page.locator("[data-chart=ranks] svg").count()
+
+
+def assert_charts_hold_something(seen: Visit) -> None:
+    """A chart of nothing would be axes alone."""
+    for chart in seen.page.locator(".chart").all():
+        marks = chart.locator(".trace, .points path, .bars path, .scatterlayer path, .barlayer path, .pielayer path")
+        assert marks.count(), chart.get_attribute("data-chart")
+
+
+def test_data_that_is_damaged_is_said(demo, visit, tmp_path):
+    """The words stay, and the charts."""
+    text = demo.path.read_text(encoding="utf-8")
+    begin = text.index(">", text.index('id="data"')) + 1
+    path = tmp_path / "cut.html"
+    path.write_text(
+        text[:begin] + text[begin : begin + 1000] + text[text.index("</script>", begin) :], encoding="utf-8"
+    )
+    with visit(path) as seen:
+        seen.drawn()
+        assert "The views cannot be drawn" in seen.page.locator("main > .issue").inner_text()
+        assert seen.page.locator(".lead").is_visible() and seen.page.locator(".chart svg").count()
+        assert seen.complaints == []

@@ -1,0 +1,522 @@
+"""The timeline of a report, used as a person uses it: evidence leads into it, mouse and keys move in it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from dataclasses import dataclass
+
+import pytest
+from helpers.browser import Report, Visit, told, until, words
+from helpers.unpack import Event
+
+from gpuprof.report.numbers import duration
+
+pytest_plugins = ["helpers.browser"]
+
+LANE, PAD = 18, 3
+"""Pixels of a depth of a track, and above its first."""
+
+
+@dataclass
+class Hand:
+    """Does to the timeline of a report what hands do."""
+
+    seen: Visit
+    report: Report
+
+    @property
+    def canvas(self) -> dict[str, float]:
+        return self.seen.page.locator(".tl-tracks").bounding_box()
+
+    def set_view(self, start: float, end: float) -> None:
+        self.seen.timeline(f"setView({start}, {end})")
+
+    def x(self, ns: float) -> float:
+        """Where a moment is, from the left of the window."""
+        (start, end), box = self.seen.view, self.canvas
+        return box["x"] + (ns - start) / (end - start) * box["width"]
+
+    def place(self, index: int) -> tuple[float, float]:
+        """The middle of an event, which is brought into view: about a third of the width, its row unfolded."""
+        event = self.report.events[index]
+        self.set_view(event.start_ns - event.ns, event.start_ns + 2 * event.ns)
+        group = self.report.header["tracks"][event.track]["group"]
+        name = self.seen.page.locator(f".tl-name[data-row='{group}-{event.track}']")
+        name.scroll_into_view_if_needed()
+        y = name.bounding_box()["y"] + PAD + event.depth * LANE + LANE / 2
+        return self.x(event.start_ns + event.ns / 2), y
+
+    def click(self, index: int) -> None:
+        self.seen.page.mouse.click(*self.place(index))
+
+    def press(self, *keys: str) -> None:
+        for key in keys:
+            self.seen.page.keyboard.press(key)
+
+    @property
+    def selected(self) -> int | None:
+        found = self.seen.timeline("selected()")
+        return found and found["index"]
+
+    def details(self, label: str = "Selected event") -> str:
+        return self.seen.page.locator(f".tl-facts[aria-label='{label}']").inner_text()
+
+    def follow(self, event: Event) -> None:
+        """The button of the details that shows another event; the innermost of those that read the same."""
+        button = self.seen.page.locator(".tl-facts").get_by_role("button", name=event.name, exact=True)
+        button.and_(self.seen.page.get_by_title(f"{told(event.ns)}: show it", exact=True)).last.click()
+
+    def clear(self) -> None:
+        """Nothing selected, measured or sought, everything in view."""
+        self.seen.page.locator(".tl-search").press("Escape")
+        for _ in range(self.seen.page.locator(".tl-facts").count()):
+            self.press("Escape")
+        assert self.selected is None
+        self.press("0")
+
+
+@pytest.fixture(scope="module")
+def opened(run, visit):
+    with visit(run) as seen:
+        yield seen.ready()
+
+
+@pytest.fixture
+def hand(opened, run):
+    opened.page.mouse.move(2, 2)
+    found = Hand(opened, run)
+    found.clear()
+    yield found
+    assert opened.complaints == []
+
+
+def index_of(report: Report, kind: str, least_ns: int = 2_000, linked: bool = True) -> int:
+    """A track's event of some length in the middle of the recording."""
+    tracks = report.header["tracks"]
+    found = [
+        i
+        for i, e in enumerate(report.events)
+        if tracks[e.track]["kind"] == kind and e.ns >= least_ns and (e.link >= 0 or not linked)
+    ]
+    return found[len(found) // 2]
+
+
+# -- evidence
+
+
+def test_evidence_leads_to_its_place(run, visit):
+    """Its range is in view and marked: as the selected event, or as what is measured."""
+    report: Report = run
+    places = [e for f in report.diagnosis.findings for e in f.evidence if e.start_ns is not None]
+    wrong = []
+    with visit(report) as seen:
+        seen.ready()
+        links = seen.page.locator(".places a").all()
+        assert len(links) == len(places) > 4
+        hand = Hand(seen, report)
+        for evidence, link in dict(zip(places, links, strict=True)).items():
+            hand.clear()
+            link.click()
+            low, high = evidence.start_ns, evidence.start_ns + evidence.ns
+            start, end = seen.view
+            assert start <= low and high <= end, evidence
+            assert evidence.ns >= 0.2 * (end - start), "and is not lost in it"
+            event, said = report.events[hand.selected], link.locator("code").inner_text()
+            assert said in evidence.text and said in event.name
+            assert event.start_ns < high and event.start_ns + event.ns > low
+            group = report.header["groups"][report.header["tracks"][event.track]["group"]]["name"]
+            assert evidence.where in group
+            marked = event.start_ns == pytest.approx(low, abs=0.2 * evidence.ns) and event.ns == pytest.approx(
+                evidence.ns, rel=0.25
+            )
+            measured = seen.page.locator(".tl-facts[aria-label='Measured range']")
+            if not marked and not (measured.count() and told(evidence.ns) in measured.inner_text()):
+                wrong.append(f"{said}: {duration(evidence.ns)}, but {duration(event.ns)} are marked")
+            tracks = hand.canvas
+            assert tracks["y"] >= 0 and tracks["y"] + 100 <= 900, "the timeline is on the screen"
+        assert seen.complaints == []
+    assert not wrong, "the range that the evidence names is not marked"
+
+
+def test_it_glides_where_motion_is_welcome(run, visit):
+    place = next(e for e in run.diagnosis.findings[2].evidence if e.start_ns is not None)
+    with visit(run, reduced_motion="no-preference") as seen:
+        seen.ready().page.locator("[data-finding=adapter_casts] .places a").first.click()
+        low, high = place.start_ns, place.start_ns + place.ns
+        close = lambda view: low - 2 * place.ns < view[0] <= low and high <= view[1] < high + 2 * place.ns  # noqa: E731
+        start, end = until(lambda: seen.view, close)
+        assert (start + end) / 2 == pytest.approx((low + high) / 2, abs=0.2 * place.ns)
+
+
+def test_the_track_of_findings_says_what_they_are(hand, run):
+    index = index_of(run, "findings", linked=False)
+    event = run.events[index]
+    hand.click(index)
+    assert hand.selected is not None
+    said, chosen = hand.details(), run.events[hand.selected]
+    assert words(chosen.name) in said and told(chosen.ns) in said and chosen.detail in said
+    assert any(f.title in event.name for f in run.diagnosis.findings)
+
+
+# -- the mouse
+
+
+def test_a_click_tells_all_of_a_kernel_and_leads_to_its_launch(hand, run):
+    index = index_of(run, "stream")
+    kernel, call = run.events[index], run.events[run.events[index].link]
+    hand.click(index)
+    assert hand.selected == index
+    said = hand.details()
+    assert kernel.name in said and told(kernel.ns) in said and kernel.detail in said
+    assert f"{told(kernel.start_ns - call.start_ns)} before it started" in said
+    hand.follow(call)
+    assert hand.selected == kernel.link
+    start, end = hand.seen.view
+    assert start < call.start_ns + call.ns and call.start_ns < end, "it is in view"
+    said = hand.details()
+    assert call.name in said and told(call.ns) in said and kernel.name in said, "and what it launched"
+    hand.follow(kernel)
+    assert hand.selected == index
+
+
+def test_an_event_leads_to_the_op_around_it(hand, run):
+    """The one that an oracle finds by time: the innermost event of the thread around the launch."""
+    index = index_of(run, "stream")
+    call = run.events[run.events[index].link]
+    around = [
+        i
+        for i, e in enumerate(run.events)
+        if e.track == call.track and e.depth == call.depth - 1
+        and e.start_ns <= call.start_ns and call.start_ns + call.ns <= e.start_ns + e.ns
+    ]  # fmt: skip
+    (op,) = around
+    hand.click(index)
+    hand.follow(run.events[op])
+    assert hand.selected == op
+    assert run.events[index].name in hand.details(), "what it launched"
+
+
+def test_a_wait_says_what_it_is_for_and_leads_there(hand, run):
+    index = index_of(run, "waits", least_ns=20_000)
+    wait = run.events[index]
+    hand.click(index)
+    assert hand.selected == index
+    said = hand.details()
+    assert wait.name in said and wait.detail in said and told(wait.ns) in said
+    hand.follow(run.events[wait.link])
+    assert hand.selected == wait.link
+
+
+def test_what_is_under_the_pointer_is_told(hand, run):
+    index = index_of(run, "stream")
+    x, y = hand.place(index)
+    hand.seen.page.mouse.move(x, y)
+    tip = hand.seen.page.locator(".tl-tip")
+    said = tip.inner_text()
+    assert run.events[index].name in said and told(run.events[index].ns) in said
+    box = tip.bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 1280
+    hand.seen.page.mouse.move(2, 2)
+    assert tip.is_hidden()
+
+
+def test_a_double_click_zooms_to_an_event(hand, run):
+    index = index_of(run, "stream")
+    event = run.events[index]
+    _, y = hand.place(index)
+    hand.set_view(event.start_ns - 20 * event.ns, event.start_ns + 21 * event.ns)
+    hand.seen.page.mouse.dblclick(hand.x(event.start_ns + event.ns / 2), y)
+    start, end = hand.seen.view
+    assert (start + end) / 2 == pytest.approx(event.start_ns + event.ns / 2, abs=event.ns)
+    assert end - start == pytest.approx(3 * event.ns, rel=0.1)
+    assert hand.selected == index
+
+
+def test_dragging_moves_and_the_wheel_zooms_where_it_is(hand):
+    low, high = run_window(hand)
+    hand.set_view(low, low + (high - low) / 4)
+    box, page = hand.canvas, hand.seen.page
+    x, y = box["x"] + box["width"] / 4, box["y"] + 40
+    before = hand.seen.view
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 100, y, steps=3)
+    page.mouse.up()
+    after = hand.seen.view
+    moved = 100 / box["width"] * (before[1] - before[0])
+    assert after[0] - before[0] == pytest.approx(moved, rel=0.05)
+    assert after[1] - after[0] == pytest.approx(before[1] - before[0])
+    assert hand.selected is None, "a drag is no click"
+    at = after[0] + 0.25 * (after[1] - after[0])
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -40)
+    zoomed = until(lambda: hand.seen.view, lambda view: view != after)
+    assert zoomed[1] - zoomed[0] < after[1] - after[0]
+    assert zoomed[0] + 0.25 * (zoomed[1] - zoomed[0]) == pytest.approx(at, abs=0.01 * (after[1] - after[0]))
+
+
+def test_the_wheel_scrolls_the_page_until_the_timeline_is_clicked(run, visit):
+    with visit(run) as seen:
+        page = seen.ready().page
+        page.locator(".tl-tracks").scroll_into_view_if_needed()
+        box, view = page.locator(".tl-tracks").bounding_box(), seen.view
+        at = page.evaluate("() => scrollY")
+        page.mouse.move(box["x"] + 200, box["y"] + 10)
+        page.mouse.wheel(0, -200)
+        until(lambda: page.evaluate("() => scrollY"), lambda now: now != at)
+        assert seen.view == view
+
+
+def test_a_range_is_measured(hand, run):
+    """Per GPU: busy and idle of the range are those that the waits of the oracle make."""
+    low, high = run_window(hand)
+    hand.set_view(low, high)
+    box, page = hand.canvas, hand.seen.page
+    xs = [box["x"] + part * box["width"] for part in (0.3, 0.6)]
+    page.locator(".tl-tracks").focus()
+    hand.press("m")
+    assert page.get_by_role("button", name="Measure a range: then drag (M)").get_attribute("aria-pressed") == "true"
+    page.mouse.move(xs[0], box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(xs[1], box["y"] + 60, steps=4)
+    page.mouse.up()
+    start, end = (low + (x - box["x"]) / box["width"] * (high - low) for x in xs)
+    said = hand.details("Measured range")
+    assert said.startswith(told(end - start))
+    idle = sum(
+        max(0, min(end, e.start_ns + e.ns) - max(start, e.start_ns))
+        for e in run.events
+        if run.header["tracks"][e.track]["kind"] == "waits"
+    )
+    assert f"busy, {told(end - start - idle)}" in said
+    assert hand.seen.view == pytest.approx((low, high)), "measuring does not move"
+    hand.press("Escape")
+    assert page.locator(".tl-facts").count() == 0
+    assert page.get_by_role("button", name="Measure a range: then drag (M)").get_attribute("aria-pressed") == "false"
+    page.keyboard.down("Shift")
+    page.mouse.move(xs[0], box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(xs[1], box["y"] + 60, steps=4)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    assert hand.details("Measured range") == said, "shift + drag is the same"
+
+
+def run_window(hand: Hand) -> tuple[float, float]:
+    return hand.report.header["window"]
+
+
+# -- the keys
+
+
+def test_keys_zoom_and_move(hand):
+    low, high = run_window(hand)
+    hand.set_view(low + (high - low) / 4, low + (high - low) / 2)
+    start, end = hand.seen.view
+    ns, middle = end - start, (start + end) / 2
+
+    def now() -> tuple[float, float]:
+        a, b = hand.seen.view
+        return (a + b) / 2, b - a
+
+    hand.press("w")
+    assert now() == pytest.approx((middle, ns / 1.6))
+    hand.press("s")
+    assert now() == pytest.approx((middle, ns))
+    hand.press("d")
+    assert now() == pytest.approx((middle + 0.2 * ns, ns))
+    hand.press("a", "a")
+    assert now() == pytest.approx((middle - 0.2 * ns, ns))
+    hand.press("0")
+    start, end = hand.seen.view
+    span = hand.report.header["span"]
+    assert start <= span[0] and span[1] <= end and end - start < 1.02 * (span[1] - span[0])
+    hand.press(*"s" * 3)
+    assert hand.seen.view == (start, end), "there is nothing outside"
+    hand.press(*"w" * 60)
+    assert 0 < hand.seen.view[1] - hand.seen.view[0] <= 100, "down to what clocks tell"
+
+
+def test_keys_zoom_at_the_pointer(hand):
+    low, high = run_window(hand)
+    hand.set_view(low, high)
+    box = hand.canvas
+    hand.seen.page.mouse.move(box["x"] + 0.75 * box["width"], box["y"] + 30)
+    at = low + 0.75 * (high - low)
+    hand.press("w", "w")
+    start, end = hand.seen.view
+    assert start + 0.75 * (end - start) == pytest.approx(at, abs=0.005 * (high - low))
+
+
+def test_a_search_finds_every_event_of_a_name_and_jumps(hand, run):
+    page = hand.seen.page
+    names = Counter(e.name for e in run.events if stream(run, e))
+    part = next(name for name, times in names.most_common() if "<" not in name and times > 20)[:12].upper()
+    matches = sorted(
+        (e.start_ns, i)
+        for i, e in enumerate(run.events)
+        if part.lower() in e.name.lower() or part.lower() in full(run, e.name)
+    )
+    hand.press("/")
+    assert page.evaluate("() => document.activeElement.type") == "search"
+    page.keyboard.type(part)
+    until(lambda: page.locator(".tl-count").inner_text(), lambda text: f"{len(matches):,} match" in text)
+    high = run_window(hand)[1]
+    hand.set_view(high - 1_000, high)
+    hand.press("Enter")
+    assert hand.selected == matches[0][1]
+    event = run.events[hand.selected]
+    start, end = hand.seen.view
+    assert start < event.start_ns + event.ns and event.start_ns < end, "it is in view"
+    assert page.locator(".tl-count").inner_text() == f"1 of {len(matches):,}"
+    hand.press("Enter")
+    assert hand.selected == matches[1][1]
+    hand.press("Shift+Enter", "Shift+Enter")
+    assert hand.selected == matches[-1][1], "around the end"
+    page.locator(".tl-search").fill("no such thing")
+    until(lambda: page.locator(".tl-count").inner_text(), lambda text: text == "no match")
+    hand.press("Escape")
+    assert page.locator(".tl-search").input_value() == "" and page.locator(".tl-count").inner_text() == ""
+    assert page.evaluate("() => document.activeElement.className").startswith("tl-tracks"), "the keys work again"
+
+
+def stream(report: Report, event) -> bool:
+    return report.header["tracks"][event.track]["kind"] == "stream"
+
+
+def full(report: Report, name: str) -> str:
+    """The whole form of a name, lower case; names are told apart by their index, but here all of the text count."""
+    cached = report.__dict__.setdefault("_full", {})
+    if not cached:
+        strings = report.header["strings"]
+        for index, text in report.header["full"].items():
+            cached[strings[int(index)]] = cached.get(strings[int(index)], "") + "\n" + text.lower()
+    return cached.get(name, "")
+
+
+def test_arrows_go_from_event_to_event(hand, run):
+    index = index_of(run, "stream")
+    hand.click(index)
+    hand.press("ArrowRight")
+    assert hand.selected == index + 1
+    hand.press("ArrowLeft", "ArrowLeft")
+    assert hand.selected == index - 1
+    op = run.events[index].link
+    hand.click(op)
+    hand.press("ArrowUp")
+    above, call = run.events[hand.selected], run.events[op]
+    assert above.track == call.track and above.depth < call.depth
+    assert above.start_ns <= call.start_ns < above.start_ns + above.ns
+    hand.press("f")
+    start, end = hand.seen.view
+    assert end - start == pytest.approx(3 * above.ns, rel=0.1)
+
+
+def test_escape_takes_back_one_thing_at_a_time(hand, run):
+    page = hand.seen.page
+    hand.press("/")
+    page.keyboard.type("gemm")
+    hand.press("Enter")
+    page.locator(".tl-tracks").focus()
+    hand.click(index_of(run, "stream"))
+    box = hand.canvas
+    page.keyboard.down("Shift")
+    page.mouse.move(box["x"] + 100, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 30, steps=2)
+    page.mouse.up()
+    page.keyboard.up("Shift")
+    assert page.locator(".tl-facts").count() == 2
+    hand.press("Escape")
+    assert page.locator(".tl-facts").get_attribute("aria-label") == "Selected event"
+    hand.press("Escape")
+    assert hand.selected is None and page.locator(".tl-details").is_hidden()
+    assert page.locator(".tl-search").input_value() == "gemm"
+    hand.press("Escape")
+    assert page.locator(".tl-search").input_value() == ""
+    hand.press("Escape")
+    assert page.evaluate("() => document.activeElement === document.body"), "the keys are the page's again"
+
+
+def test_the_list_of_keys_opens_and_closes(hand):
+    hand.press("?")
+    dialog = hand.seen.page.get_by_role("dialog", name="Keys of the timeline")
+    assert "zoom in, out" in dialog.inner_text()
+    hand.press("Escape")
+    assert dialog.count() == 0
+
+
+def test_tracks_fold(hand, run):
+    page = hand.seen.page
+    track = next(i for i, t in enumerate(run.header["tracks"]) if t["kind"] == "ops")
+    name = page.locator(f".tl-name[data-row='{run.header['tracks'][track]['group']}-{track}']")
+    high = name.bounding_box()["height"]
+    assert name.get_attribute("aria-expanded") == "true"
+    name.click()
+    assert name.get_attribute("aria-expanded") == "false" and name.bounding_box()["height"] < high
+    assert page.evaluate("() => document.activeElement.dataset.row") == name.get_attribute("data-row")
+    name.press("Enter")
+    assert name.get_attribute("aria-expanded") == "true" and name.bounding_box()["height"] == high
+
+
+def test_a_change_of_the_view_is_a_change_of_the_picture(hand, run):
+    """The canvas is drawn, not blank: many colours, others where it is zoomed; drawn again it is the same."""
+    low, high = run_window(hand)
+    whole = picture(hand)
+    hand.set_view(low, low + (high - low) / 50)
+    part = picture(hand)
+    assert len(set(whole)) > 10 and len(set(part)) > 5
+    assert sum(a != b for a, b in zip(whole, part, strict=True)) > 0.1 * len(whole)
+    hand.press("0")
+    assert picture(hand) == whole
+
+
+def picture(hand: Hand) -> list[int]:
+    """Colours of the tracks: of a pixel in every thirteen."""
+    return colours(hand, 0, 10_000, 13)
+
+
+def colours(hand: Hand, top: int, rows: int, apart: int) -> list[int]:
+    """Of some rows of pixels; from a copy, as the page is not made to be read."""
+    hand.seen.timeline("draw()")
+    return hand.seen.page.evaluate(
+        """([top, rows, apart]) => {
+            const drawn = document.querySelector(".tl-tracks");
+            const copy = document.createElement("canvas");
+            [copy.width, copy.height] = [drawn.width, Math.min(rows, drawn.height)];
+            const pen = copy.getContext("2d", { willReadFrequently: true });
+            pen.drawImage(drawn, 0, -top);
+            const found = new Uint32Array(pen.getImageData(0, 0, copy.width, copy.height).data.buffer);
+            return Array.from(found.filter((_, i) => i % apart === 0));
+        }""",
+        [top, rows, apart],
+    )
+
+
+def test_what_is_drawn_is_where_the_recording_has_it(hand, run):
+    """Pixels of the stream's row: background where an oracle says that nothing runs, colour where a kernel does."""
+    index = index_of(run, "stream", least_ns=5_000)
+    event = run.events[index]
+    _, y = hand.place(index)
+    row = [e for e in run.events if e.track == event.track and e.depth == event.depth]
+    low, high = hand.seen.view
+    box = hand.canvas
+    line = colours(hand, round(y - box["y"] - LANE / 2 + 3), 1, 1)
+    starts = [e.start_ns for e in row]
+    pixel, wrong = (high - low) / len(line), 0
+    moments = [low + (i + 0.5) * pixel for i in range(len(line))]
+    free = [colour for t, colour in zip(moments, line, strict=True) if not covered(row, starts, t)]
+    ground = max(set(free), key=free.count)
+    for t, colour in zip(moments, line, strict=True):
+        inside = [covered(row, starts, at) for at in (t - 2 * pixel, t, t + 2 * pixel)]
+        if all(inside):
+            wrong += colour == ground
+        elif not any(inside):
+            wrong += colour != ground
+    assert wrong < 0.02 * len(line)
+
+
+def covered(row, starts: list[int], t: float) -> bool:
+    i = bisect_left(starts, t) - 1
+    return i >= 0 and t < row[i].start_ns + row[i].ns

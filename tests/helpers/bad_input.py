@@ -1,0 +1,153 @@
+"""Damaged files, and what the command must say of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from gpuprof.diagnosis.json import schema
+from helpers.paths import ROOT
+
+ENVIRONMENT = {
+    **{k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF", "COLUMNS"))},
+    "PYTHONPATH": str(ROOT),
+    "COLUMNS": "150",
+}
+
+
+DRIVER = """
+import json, os, sys, time
+from pathlib import Path
+from gpuprof.cli import main
+
+folder = Path(sys.argv[1])
+results = {}
+for name, path, modes in json.load(sys.stdin):
+    for mode in modes:
+        (folder / "current").write_text(f"{name} {mode}")
+        files = [folder / f"output-{stream}" for stream in (1, 2)]
+        kept = [os.dup(fd) for fd in (1, 2)]
+        for fd, file in zip((1, 2), files):
+            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(handle, fd)
+            os.close(handle)
+        begun = time.monotonic()
+        code = main(["diagnose", os.fsdecode(bytes.fromhex(path)), *(["--json"] if mode == "json" else [])])
+        seconds = time.monotonic() - begun
+        sys.stdout.flush()
+        sys.stderr.flush()
+        for fd, copy in zip((1, 2), kept):
+            os.dup2(copy, fd)
+            os.close(copy)
+        results[f"{name} {mode}"] = [code, *(file.read_bytes().hex() for file in files), seconds]
+json.dump(results, sys.stdout)
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one run of the command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+NAMES = {
+    "script": "</script><script>alert(1)</script>",
+    "closing markup": "[/b]",
+    "markup": "[bold]x",
+    "abi tag": "foo[abi:cxx11]",
+    "emoji code": ":smile:",
+    "colour": "\x1b[31mred",
+    "title": "\x1b]0;owned\x07",
+    "c1": "\x9b31mred",
+    "bidi": "\u202eevil\u2066",
+    "line end": "a\u2028b\u0085c\rd\ne",
+    "zero width": "a\u200bb\ufeff",
+    "marks": "Z" + "\u0338" * 2000,
+    "zero byte": "a\0b",
+    "formats": "%s%d{0}{name}",
+    "backslash": "\\",
+    "quote": '"',
+    "empty": "",
+    "blank": "   ",
+    "mangled": "_ZN" + "9" * 5000,
+    "templates": "a<" * 20_000,
+    "parentheses": "(" * 20_000,
+    "namespaces": "a::" * 20_000,
+    "attention": "attention" * 11_000,
+    "100 kB": "k" * 100_000,
+    "wide": "漢" * 300,
+    "surrogate pairs": "😀" * 50,
+}
+
+
+def driven(todo: list, folder: Path, timeout_s: float = 200) -> dict[str, Result]:
+    """Runs the command on many files in one process: (name, path as hex, modes) → "name mode" → what came out."""
+    try:
+        child = subprocess.run(
+            [sys.executable, "-c", DRIVER, str(folder)],
+            input=json.dumps(todo),
+            capture_output=True,
+            text=True,
+            env=ENVIRONMENT,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"still at {(folder / 'current').read_text()!r} after {timeout_s:g} s in all")
+    assert child.returncode == 0, child.stderr[-2000:]
+    return {
+        key: Result(code, bytes.fromhex(out).decode(), bytes.fromhex(err).decode(), seconds)
+        for key, (code, out, err, seconds) in json.loads(child.stdout).items()
+    }
+
+
+def looks_well(result: Result) -> None:
+    """What holds of any run: no traceback, no bug told as a bug, nothing that a terminal would act on."""
+    assert result.code in (0, 2)
+    for output in (result.stdout, result.stderr):
+        assert "Traceback" not in output
+        assert not re.search(r"[^\n\x20-\x7e\xa1-\U0010ffff]", output)
+        assert not re.search("[\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]", output)
+    assert "please report it" not in result.stderr
+    assert result.stderr.count("\n") <= 1
+
+
+def is_refused(result: Result) -> None:
+    looks_well(result)
+    assert result.code == 2
+    assert result.stdout == ""
+    assert re.fullmatch(r"gpuprof: [^\n]{20,2000}\n", result.stderr)
+
+
+def is_report(result: Result, code: int) -> None:
+    looks_well(result)
+    assert result.code == code
+    assert re.match(r"[A-Z-]+(-BOUND|VERDICT|RECORDING| )", result.stdout)
+    assert result.stderr == ""
+
+
+def is_json(result: Result, code: int) -> dict:
+    looks_well(result)
+    assert result.code == code
+    assert result.stdout.isascii()
+    found = json.loads(result.stdout, parse_constant=pytest.fail)
+    devices, found["devices"] = found["devices"], found["devices"][:20]  # of thousands, all alike
+    Draft202012Validator(schema()).validate(found)
+    found["devices"] = devices
+    if code:
+        assert re.fullmatch(r"gpuprof: [^\n]{20,2000}\n", result.stderr)
+    else:
+        assert result.stderr == ""
+    return found

@@ -1,0 +1,37 @@
+"""What the published JSON Schema says of a run folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+from gpuprof import runfile
+from helpers.paths import ROOT
+
+SCHEMA = json.loads((ROOT / "gpuprof" / "record" / "schema" / "run-1.json").read_text(encoding="utf-8"))
+
+
+def validator(name: str) -> Draft202012Validator:
+    """For one kind of document."""
+    return Draft202012Validator({"$defs": SCHEMA["$defs"], "$ref": f"#/$defs/{name}"})
+
+
+def errors(name: str, document: Any) -> list[str]:
+    return [f"{name} {error.json_path}: {error.message}" for error in validator(name).iter_errors(document)]
+
+
+def errors_in(folder: Path) -> list[str]:
+    """What is wrong with any document of a run folder."""
+    found = errors("manifest", json.loads((folder / runfile.MANIFEST).read_text()))
+    for path in folder.glob("rank*.json"):
+        document = json.loads(path.read_text())
+        found += errors("rank", document)
+        found += [] if Draft202012Validator(SCHEMA).is_valid(document) else [f"{path.name} is not one of the documents"]
+    for file, name in ((runfile.STEPS, "step"), (runfile.TELEMETRY, "telemetry")):
+        if (folder / file).exists():
+            for line in (folder / file).read_text().splitlines():
+                found += errors(name, json.loads(line))
+    return found

@@ -1,0 +1,104 @@
+"""Programs run under `gpuprof trace`, without torch."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from helpers.paths import ROOT
+
+PYTHON = sys.executable
+
+
+COUNTS = """
+import os, signal, sys
+seen = {}
+def count(number, frame):
+    name = signal.Signals(number).name
+    seen[name] = seen.get(name, 0) + 1
+    os.write(1, f"got {name}\\n".encode())
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), count)
+print("ready", os.getpid(), flush=True)
+sys.stdin.readline()
+print(seen, flush=True)
+"""
+
+
+def traced(*words: object) -> list[str]:
+    """The command line that records `words`."""
+    return [PYTHON, "-m", "gpuprof", "trace", *map(str, words)]
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Nothing of this shell's GPUPROF_*, and our package where Python finds it."""
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_") and k != "COLUMNS"}
+    folder = str(Path(PYTHON).parent)
+    return {**clean, "PYTHONPATH": str(ROOT), "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def run(command: Sequence[object], cwd: Path, **options: Any) -> subprocess.CompletedProcess[bytes]:
+    """Runs a command to its end."""
+    options = {"env": environment(), "capture_output": True, "timeout": 60, **options}
+    if "input" not in options and "stdin" not in options:
+        options["stdin"] = subprocess.DEVNULL
+    return subprocess.run([str(word) for word in command], cwd=cwd, **options)
+
+
+class Started:
+    """A process that is spoken to; it is killed at the end of a `with`."""
+
+    def __init__(self, command: Sequence[object], cwd: Path, before: Callable[[], object] | None = None) -> None:
+        def prepare() -> None:
+            os.setpgid(0, 0)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            if before:
+                before()
+
+        self.process = subprocess.Popen(
+            [str(word) for word in command], cwd=cwd, env=environment(), preexec_fn=prepare,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def __enter__(self) -> Started:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.communicate()
+
+    def line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline().decode().strip()
+
+    def send(self, number: int, to_group: bool) -> None:
+        (os.killpg if to_group else os.kill)(self.process.pid, number)
+
+    def end(self, text: bytes = b"") -> tuple[int, bytes, bytes]:
+        out, err = self.process.communicate(text, timeout=30)
+        return self.process.returncode, out, err
+
+
+def state(pid: int) -> str:
+    """The letter that the kernel has for a process; X if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return "X"
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.01)
+    return True

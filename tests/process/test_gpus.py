@@ -1,0 +1,133 @@
+"""`gpuprof gpus` as a shell meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+
+STAND_IN = """
+class _Cuda:
+    @staticmethod
+    def is_available(): return {sees}
+cuda = _Cuda()
+"""
+
+
+def gpus(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF_", "XDG_")) and k != "COLUMNS"}
+    return subprocess.run(
+        [sys.executable, "-m", "gpuprof", "gpus", *map(str, arguments)],
+        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, encoding="utf-8",
+    )  # fmt: skip
+
+
+def test_the_table_and_one_gpu_in_full(tmp_path):
+    table = gpus(COLUMNS="120")
+    assert (table.returncode, table.stderr) == (0, "")
+    assert any(line.startswith("H200 SXM") and "989" in line and "4,800" in line for line in table.stdout.splitlines())
+    assert max(map(len, table.stdout.splitlines())) <= 120
+    one = gpus("NVIDIA", "H200", XDG_CONFIG_HOME=str(tmp_path))
+    assert (one.returncode, one.stderr) == (0, "")
+    assert one.stdout.startswith("H200 SXM\n")
+    assert "bf16 796" in one.stdout
+
+
+def test_json_holds_everything(tmp_path):
+    done = gpus("--json", XDG_CONFIG_HOME=str(tmp_path))
+    found = json.loads(done.stdout)
+    assert found["schema"] == "gpuprof.gpus/1"
+    h200 = next(gpu for gpu in found["gpus"] if gpu["name"] == "H200 SXM")
+    assert h200["dense_flops"]["bf16"] == 989.4e12
+    assert h200["ceilings"]["memory_bytes_per_s"] == 4276e9
+    assert h200["confidence"] == "A"
+    few = json.loads(gpus("--json", "ada", XDG_CONFIG_HOME=str(tmp_path)).stdout)["gpus"]
+    assert {"L4", "RTX 4090"} <= {gpu["name"] for gpu in few} < {gpu["name"] for gpu in found["gpus"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["voodoo"], "no GPU named 'voodoo' is known"),
+        (["--save"], "--save keeps what --measure finds"),
+        (["--measure", "h100"], "it takes no NAME"),
+        (["--gpus", "nowhere.csv"], "nowhere.csv: the list of GPUs cannot be read"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(arguments, says):
+    done = gpus(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_users_file_is_taken_by_option_and_by_variable(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text("name,memory_gb,bandwidth_gbs,bf16_tflops\n[red]X1\x1b[31m,64,2000,500\n")
+    by_option, by_variable = gpus("x1", "--gpus", file), gpus("x1", GPUPROF_GPUS=str(file))
+    assert by_option.stdout == by_variable.stdout
+    assert "[red]X1" in by_option.stdout  # a name is text, never markup or an escape
+    assert "\x1b" not in by_option.stdout
+
+
+@pytest.mark.parametrize(("sees", "says"), [("False", "torch sees no GPU"), (None, "it has no torch")])
+def test_nothing_to_measure_is_one_line(tmp_path, sees, says):
+    if sees:
+        (tmp_path / "torch.py").write_text(STAND_IN.format(sees=sees))
+    script = ROOT / "gpuprof" / "costs" / "measure_script.py"
+    done = subprocess.run(
+        [sys.executable, "-S", str(script)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", says)
+
+
+def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path):
+    """Under a stand-in for the interpreter with torch that answers as the script does on a GPU."""
+    answer = {
+        "device_name": "NVIDIA L4", "memory_bytes": 23_600_000_000, "flops": {"bf16": 5.8e13, "fp32": 1.1e13},
+        "memory_bytes_per_s": 2.6e11, "link_bytes_per_s": 2.5e10, "launch_ns": 5200.0, "host_loop_ns": 41.0,
+        "taken": "2026-01-01", "torch": "2.11",
+    }  # fmt: skip
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    python = tools / "python"
+    python.write_text(f"#!/bin/sh\ncase $1 in *measure_script.py) echo '{json.dumps(answer)}';; *) exit 3;; esac\n")
+    python.chmod(0o755)
+    env = {"XDG_CONFIG_HOME": str(tmp_path), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
+    done = gpus_without_torch("--measure", "--save", **env)
+    assert done.returncode == 0, done.stderr
+    assert "bf16" in done.stdout
+    assert "58.0 TFLOP/s" in done.stdout
+    assert "48 % of 121" in done.stdout
+    assert json.loads((tmp_path / "gpuprof" / "gpus.json").read_text())["NVIDIA L4"]["flops"] == answer["flops"]
+    assert "from  " in gpus("L4", **env).stdout
+    assert "measured on this machine" in gpus("L4", **env).stdout
+
+
+def gpus_without_torch(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The command under our interpreter, which is made to look as if it had no torch."""
+    code = (
+        "import sys, gpuprof.cli.trace as t; t.has_torch = lambda: False; from gpuprof.cli import main; "
+        "sys.exit(main(['gpus', *sys.argv[1:]]))"
+    )
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF_", "XDG_"))}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, encoding="utf-8",
+    )  # fmt: skip
+
+
+def test_the_help_names_it():
+    done = subprocess.run([sys.executable, "-m", "gpuprof", "--help"], cwd=ROOT, capture_output=True, text=True)
+    assert "gpus" in done.stdout
+
+
+def test_the_script_that_measures_imports_nothing_of_gpuprof():
+    text = Path(ROOT / "gpuprof" / "costs" / "measure_script.py").read_text(encoding="utf-8")
+    assert "import gpuprof" not in text
+    assert "from gpuprof" not in text

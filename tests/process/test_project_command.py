@@ -1,0 +1,98 @@
+"""`gpuprof project` as a shell meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+from helpers.paths import ROOT
+from jsonschema import Draft202012Validator
+
+from gpuprof.projection.json import schema
+
+RUN = "tests/data/runs/dense8b_lora"
+
+
+def project(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF_", "XDG_")) and k != "COLUMNS"}
+    return subprocess.run(
+        [sys.executable, "-m", "gpuprof", "project", *map(str, arguments)],
+        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, encoding="utf-8",
+    )  # fmt: skip
+
+
+def test_the_table_answers_and_says_what_it_assumes(tmp_path):
+    done = project(
+        RUN, "--to", "H100 SXM,RTX 4090", "--explain", "H100 SXM", "RTX 4090", "--ranks", "2",
+        COLUMNS="110", XDG_CONFIG_HOME=str(tmp_path),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 110
+    h100 = next(line for line in lines if line.startswith("H100 SXM5 80GB"))
+    assert "memory" in h100
+    assert any(line.startswith("RTX 4090") and "1 of 2" in line for line in lines), "24 GB hold half of the batch"
+    for words in ("host factor 1, assumed", "with another host", "several of them", "against RTX 4090", "assuming",
+                  "host floor", "memory holds", "bandwidth"):  # fmt: skip
+        assert words in done.stdout
+
+
+def test_json_is_valid_and_a_measured_host_is_taken(tmp_path):
+    measurement = {
+        "device_name": "NVIDIA H200", "memory_bytes": 150109880320, "flops": {"bf16": 7.9e14},
+        "memory_bytes_per_s": 4.2e12, "link_bytes_per_s": 5.4e10, "launch_ns": 5000.0, "host_loop_ns": 40.0,
+        "taken": "2026-01-01", "torch": "2.11",
+    }  # fmt: skip
+    here, there = tmp_path / "here.json", tmp_path / "there.json"
+    here.write_text(json.dumps({"schema": "gpuprof.gpus/1", "measurement": measurement}))
+    slower = {**measurement, "launch_ns": 10_000.0, "host_loop_ns": 80.0}
+    there.write_text(json.dumps({"schema": "gpuprof.gpus/1", "measurement": slower}))
+    done = project(RUN, "--to", "l4", "--hosts", here, there, "--json", XDG_CONFIG_HOME=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert not list(Draft202012Validator(schema()).iter_errors(document))
+    assert (document["asked"]["host_factor"], document["asked"]["host_source"]) == (2.0, "measured")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([RUN], "project to which GPU?"),
+        ([RUN, "--to", "RTX 4091"], "nearest are RTX 4090"),
+        ([RUN, "--to", "h100"], "say which"),
+        ([RUN, "--to", "L4", "--batch", "0"], "batch: 0 is less than 1"),
+        ([RUN, "--to", "L4", "--price", "L4=cheap"], "give dollars per hour"),
+        ([RUN, "--to", "L4", "--host-factor", "-1"], "a host factor is"),
+        ([RUN, "--to", "L4", "--ranks", "two"], "give counts of GPUs"),
+        ([RUN, "--to", "L4", "--hosts", "no.json", "no.json"], "no.json: the measurement cannot be read"),
+        (["nowhere.json", "--to", "L4"], "nowhere.json: no such file"),
+        (["README.md", "--to", "L4"], "README.md"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(arguments, says):
+    done = project(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (["--batch", "4"], "batch: how many samples a forward pass has is not known"),
+        (["--sample-tokens", "512"], "tokens of a sample: how many tokens its samples have is not known"),
+        (["--layers", "44"], "layers: which of its work is a layer's is not known"),
+        (["--experts", "64"], "experts: no loop over experts was found"),
+        (["--price", "3", "--to", "T4"], "--price 3: give dollars per hour as GPU=USD"),
+        (["--epoch", "0"], "samples of an epoch: 0 is less than 1"),
+    ],
+)
+def test_what_the_recording_cannot_answer_is_not_passed_over(asked, says):
+    """A trace alone, of one row a pass, without ranges of modules."""
+    done = project("tests/data/pairs/tiny.json.gz", "--to", "L4", *asked)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1

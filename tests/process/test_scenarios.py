@@ -1,0 +1,204 @@
+"""The scenarios: what is told of them, how they are run and timed, and what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+from helpers.run_schema import errors_in
+from helpers.started import wait_for
+
+from benchmarks.accuracy_page import REASONS
+from gpuprof.diagnosis.findings import PAGES
+from scenarios.catalogue import Scenario, names, scenario, scenarios
+from scenarios.support.lengths import DATA, LONGEST, draw
+
+ALL = list(scenarios())
+MEASURED = [told for told in ALL if told.truth is not None]
+BOUNDS = {"compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"}
+
+
+def python(*words: str, **options) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=250, **options)
+
+
+@pytest.mark.parametrize("told", ALL, ids=lambda told: told.name)
+def test_what_is_told(told: Scenario):
+    assert set(told.says) <= BOUNDS and told.says
+    assert told.title and told.why.endswith(".")
+    assert {fix.finding for fix in told.fixes} - {None} <= {page.id for page in PAGES}
+    assert len(set(told.variants())) == len(told.variants())
+    source = (told.folder / "train.py").read_text(encoding="utf-8")
+    assert source.startswith('"""'), "says what is trained, on what"
+    assert "def train(run: Run)" in source
+    compile(source, told.name, "exec")
+
+
+def test_all_are_listed_without_torch():
+    code = (
+        "import sys; sys.argv[1:] = ['list']; from scenarios.__main__ import main; main();"
+        " sys.exit('torch' in sys.modules)"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines() if line[0] != " "] == names()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "smal_batch"], "small_batch"),
+        (["run", "small_batch", "--fix", "prayer"], "cuda_graphs"),
+        (["measure", "smal_batch"], "small_batch"),
+    ],
+)
+def test_what_is_not_there_is_told_in_one_line(words: list[str], said: str):
+    done = python("-m", "scenarios", *words)
+    assert done.returncode == 2 and done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1 and said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["--rounds", "0"], ["--record"], ["--record", "-1"], ["--as-is"], ["--data", "long"], ["--gib", "0"]]
+)
+def test_options_that_cannot_be_meant(words: list[str]):
+    done = python("-m", "scenarios", "measure", "small_batch", *words)
+    assert done.returncode == 2 and words[0] in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("data", DATA)
+def test_lengths_have_the_mean_that_is_told(data: str):
+    drawn = draw(data, 20_000, seed=3)
+    assert statistics.mean(drawn) == pytest.approx(DATA[data].mean, rel=0.02)
+    assert max(drawn) <= LONGEST and min(drawn) >= DATA[data].fewest
+    assert drawn[:50] == draw(data, 50, seed=3)
+
+
+def test_processes_take_turns(tmp_path: Path):
+    """On this machine, with a tiny model: two rounds, each with the program as it is and with every fix."""
+    pytest.importorskip("peft", reason="peft is not installed")
+    done = python("-m", "scenarios", "measure", "checkpointing", "--rounds", "2", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr + done.stdout
+    truth = json.loads((tmp_path / "checkpointing.json").read_text())
+    assert [process["fix"] for process in truth["processes"]] == ["", "off", "", "off"]
+    assert truth["versions"]["torch"] and truth["machine"]["gpus"] == []
+    for process in truth["processes"]:
+        assert process["free_ms"] == pytest.approx(statistics.mean(process["free_each_ms"]), abs=0.01)
+        assert all(ms > 0 for ms in process["synchronised_ms"])
+
+
+def test_a_process_that_fails_is_told(tmp_path: Path):
+    """FSDP wants ranks, which a process that nobody launched has not."""
+    pytest.importorskip("torch", reason="torch is not installed")
+    code = (
+        "from dataclasses import replace; from pathlib import Path; from scenarios.catalogue import scenario;"
+        "from scenarios.measure import measure; import sys;"
+        "sys.exit(measure([replace(scenario('ddp_scaling'), launcher=None)], 1, Path(sys.argv[1])))"
+    )
+    done = python("-c", code, str(tmp_path))
+    assert done.returncode == 1
+    assert "failed: " in done.stdout and "RANK" in done.stdout
+    assert json.loads((tmp_path / "ddp_scaling.json").read_text())["processes"] == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
+    pytest.importorskip("peft", reason="peft is not installed")
+    told = scenario("small_batch")
+    mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which everyone hands on to whom he starts
+
+    def left() -> list[Path]:
+        """What is in /proc of the processes that bear the mark."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # not ours, or just ended
+                if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                    found.append(folder)
+        return found
+
+    def all_run() -> bool:
+        """Those that are timed have loaded torch, or are about to."""
+        maps = [(folder / "maps").read_text() for folder in left()]
+        return len(maps) == 1 + len(told.variants()) and any("libtorch" in text for text in maps)
+
+    words = [sys.executable, "-m", "scenarios", "measure", told.name, "--rounds", "1", "--out", str(tmp_path)]
+    measurement = subprocess.Popen(["env", mark, *words], cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        assert wait_for(all_run, 60)
+        measurement.terminate()
+        assert measurement.wait(60) == 128 + signal.SIGTERM
+        assert left() == []
+    finally:
+        for folder in left():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(folder.name), signal.SIGKILL)
+        measurement.wait()
+
+
+@pytest.mark.parametrize("told", MEASURED, ids=lambda told: told.name)
+def test_the_truth(told: Scenario):
+    """At least five fresh processes of each variant, one after the other, on the GPU that it is told of."""
+    truth = told.truth
+    assert truth and all("H200" in gpu for gpu in truth["machine"]["gpus"]) and truth["machine"]["gpus"]
+    order = [process["fix"] for process in truth["processes"]]
+    assert len(order) >= 5 * len(told.variants())
+    assert order == list(told.variants()) * (len(order) // len(told.variants()))
+    for fix in told.fixes:
+        before, after = told.measured_ms(), told.measured_ms(fix.name)
+        assert before and after and before[0] <= before[1] and after[0] <= after[1]
+        middle, middle_after = (statistics.median(told.values_ms(name)) for name in ("", fix.name))
+        gains = middle_after / fix.work < before[0]
+        if fix.finding is not None:  # what nothing is predicted of need not be as sure
+            gains = gains and after[1] / fix.work < middle
+        assert gains is fix.gains or told.steps_differ, "a fix gains more than processes differ"
+
+
+def test_eight_of_ten_values_are_the_measured_interval():
+    told = scenario("small_batch")
+    truth = told.truth
+    assert truth
+    compiled = [process for process in truth["processes"] if process["fix"] == "compile"]
+    values = [process["free_ms"] for process in compiled]
+    values += [statistics.median(process["synchronised_ms"]) for process in compiled]
+    low, high = told.measured_ms("compile") or (0.0, 0.0)
+    assert sum(low <= value <= high for value in values) == 8 == len(values) - 2
+
+
+@pytest.mark.parametrize("told", [told for told in ALL if told.recording], ids=lambda told: told.name)
+def test_the_recording_is_a_run_of_the_scenario(told: Scenario):
+    assert told.recording and errors_in(told.recording) == []
+    manifest = json.loads((told.recording / "manifest.json").read_text())
+    assert told.module in manifest["command"] and "--fix" not in manifest["command"]
+    assert manifest["status"] == "finished"
+    assert sum(path.stat().st_size for path in told.recording.iterdir()) < 2_000_000
+
+
+def test_reasons_are_of_scenarios_and_recordings_that_there_are():
+    known = {*names(), *json.loads((ROOT / "tests/data/pairs/truth.json").read_text())["runs"]}
+    assert {key.partition(":")[0] for key in json.loads(REASONS.read_text())} <= known | {"tiny_lora_small_batch"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("told", "fix"),
+    [
+        pytest.param(told, fix, id=f"{told.name}-{fix or 'as it is'}")
+        for told in ALL
+        if not {"unsloth", "bitsandbytes"} & set(told.needs)  # which need a GPU
+        for fix in told.variants()
+    ],
+)
+def test_it_trains_on_a_cpu(told: Scenario, fix: str):
+    pytest.importorskip("peft", reason="peft is not installed")
+    words = ["--fix", fix] if fix else []
+    done = python("-m", "scenarios", "run", told.name, *words, "--timed")
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert '"free_ms"' in done.stdout

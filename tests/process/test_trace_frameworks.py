@@ -1,0 +1,150 @@
+"""`gpuprof trace` around the libraries that people fine-tune with: each trains as it is, and is followed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+from helpers.trainings import Run, trace
+
+pytest.importorskip("transformers", reason="transformers is not installed")
+pytest.importorskip("peft", reason="peft is not installed")
+
+EXAMPLE = ROOT / "examples" / "finetune_lora.py"
+
+
+def traced_example(
+    tmp_path: Path, *arguments: str, command: tuple[str, ...] = (), options: tuple[str, ...] = ("--baseline", "4")
+) -> Run:
+    code = f"""
+    import runpy
+    sys.argv = [sys.argv[0], "--model", "tiny", "--batch-size", "2", *sys.argv[1:]]
+    runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+    """
+    return trace(tmp_path, code, *options, command=command, arguments=arguments)
+
+
+def test_the_example_under_transformers_trainer(tmp_path: Path):
+    run = traced_example(tmp_path, "--steps", "22", "--accumulate", "2")
+    assert run.code == 0, run.stderr
+    rank = run.rank()
+    assert rank["step_source"] == "trainer"
+    assert rank["steps_total"] == rank["steps_seen"] == 22
+    assert run.stages()["trace"] == 3
+    assert [step["micro_steps"] for step in run.steps()[5:18]] == [2] * 13
+    assert all(0 < step["real_tokens"] <= step["tokens"] for step in run.steps()[5:18])
+    model = rank["model"]
+    assert (model["class"], model["wrapper"], model["type"]) == ("LlamaForCausalLM", "PeftModelForCausalLM", "llama")
+    assert model["lora"]["r"] == 16
+    assert model["lora"]["adapted"]["q_proj"] == model["layers"] == 4
+    assert model["trainable"] == model["lora"]["parameters"] < model["parameters"]
+    ranges = run.ranges()
+    assert ranges.count("forward") == ranges.count("backward") == 6
+    assert ranges.count("nn.Module: LlamaDecoderLayer_3") == 6
+
+
+@pytest.mark.slow
+def test_a_short_trainer_run_gets_a_window_all_the_same(tmp_path: Path):
+    run = traced_example(tmp_path, "--steps", "9", options=())
+    assert run.code == 0, run.stderr
+    assert run.rank()["windows"][0]["steps"] >= 1
+    assert run.stages()["baseline_free"] >= 1
+
+
+@pytest.mark.slow
+def test_accelerate_launch(tmp_path: Path):
+    options = "--cpu --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no"
+    launch = (sys.executable, "-m", "accelerate.commands.launch", *options.split())
+    run = traced_example(tmp_path, "--steps", "20", command=launch)
+    assert run.code == 0, run.stderr
+    assert run.stages()["trace"] == 3
+
+
+@pytest.mark.slow
+def test_the_callback_for_a_trainer(tmp_path: Path):
+    code = f"""
+    import runpy
+    import transformers
+    import gpuprof
+    before = transformers.Trainer.__init__
+    def with_callback(self, *args, **kwargs):
+        before(self, *args, **kwargs)
+        self.add_callback(gpuprof.TrainerCallback(out="own", baseline=3))
+    transformers.Trainer.__init__ = with_callback
+    sys.argv = [sys.argv[0], "--model", "tiny", "--batch-size", "2", "--steps", "20"]
+    runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
+    """
+    under = trace(tmp_path, code, "--baseline", "4")
+    assert under.code == 0, under.stderr
+    assert under.rank()["steps_seen"] == 20, "counted once, though two callbacks saw every step"
+    assert not (tmp_path / "own").exists()
+    done = subprocess.run(
+        [sys.executable, tmp_path / "train.py"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    own = Run(done, tmp_path / "own")
+    assert own.rank()["steps_seen"] == 20
+    assert own.stages()["trace"] == 3
+
+
+def test_trl_sft(tmp_path: Path):
+    pytest.importorskip("trl", reason="trl is not installed")
+    code = """
+    from datasets import Dataset
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, Qwen2Config
+    from trl import SFTConfig, SFTTrainer
+
+    words = {word: i for i, word in enumerate(["<pad>", "<eos>", "<unk>", *"abcdefghij"])}
+    inner = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    inner.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=inner, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>"
+    )
+    config = Qwen2Config(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+                         num_key_value_heads=2, vocab_size=len(words))
+    trainer = SFTTrainer(
+        model=AutoModelForCausalLM.from_config(config),
+        train_dataset=Dataset.from_dict({"text": ["a b c d e", "f g h", "i j a b c d e f"] * 40}),
+        processing_class=tokenizer,
+        args=SFTConfig(output_dir="out", max_steps=22, per_device_train_batch_size=2, report_to="none", use_cpu=True,
+                       save_strategy="no", bf16=False),
+    )
+    trainer.train()
+    """
+    run = trace(tmp_path, code, "--baseline", "4")
+    assert run.code == 0, run.stderr
+    assert run.rank()["step_source"] == "trainer"
+    assert run.stages()["trace"] == 3
+    assert run.steps()[15]["tokens"]
+
+
+@pytest.mark.slow
+def test_lightning(tmp_path: Path):
+    pytest.importorskip("lightning", reason="lightning is not installed")
+    code = """
+    import lightning
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = Model()
+        def training_step(self, batch, _):
+            return loss_of(self.model, batch)
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters())
+
+    trainer = lightning.Trainer(max_steps=25, accelerator="cpu", logger=False, enable_checkpointing=False,
+                                enable_progress_bar=False, accumulate_grad_batches=2)
+    trainer.fit(Module(), torch.utils.data.DataLoader(list(batches(60)), batch_size=None))
+    """
+    run = trace(tmp_path, code, "--baseline", "4")
+    assert run.code == 0, run.stderr
+    assert run.stages()["trace"] == 3
+    assert all(step["micro_steps"] == 2 for step in run.steps()[3:18])
+    assert run.ranges().count("backward") == 6

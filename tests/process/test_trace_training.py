@@ -1,0 +1,505 @@
+"""`gpuprof trace` around real trainings on the CPU: what it follows, what it records, and that it changes nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import venv
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+from helpers.trainings import LOOP, MODEL, WHOLE, Run, assert_whole, trace
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+
+def test_a_plain_loop(tmp_path: Path):
+    run = trace(tmp_path, "print(train(45))")
+    bare = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True)
+    assert run.stdout == bare.stdout, "the training computes the same to the last bit"
+    assert_whole(run)
+    rank = run.rank()
+    assert rank["step_source"] == "optimizer"
+    assert rank["model"]["class"] == "Model"
+    assert rank["model"]["parameters"] == rank["model"]["trainable"] == 50 * 16 + 3 * (16 * 16 + 16) + 16 * 50 + 50
+    assert rank["optimizer"]["class"] == "AdamW"
+    assert [row["stage"] for row in rank["stages"]] == list(WHOLE)
+    assert [row["steps"] for row in rank["stages"]][:5] == list(WHOLE.values())[:5]
+    window = rank["windows"][0]
+    assert (window["first_step"], window["steps"], window["shapes"]) == (28, 3, True)
+    ranges = run.ranges()
+    modules = ("nn.Module: Embedding", "nn.Module: Linear_0", "nn.Module: Linear")
+    for name in ("forward", "backward", "optimizer", *modules):
+        assert ranges.count(name) == 3, name
+    last = run.steps()[29]
+    assert (last["samples"], last["tokens"], last["real_tokens"], last["micro_steps"]) == (4, 32, 24, 1)
+    assert last["profiled"] and not any(step["profiled"] for step in run.steps()[:25])
+    assert run.manifest["status"] == "finished"
+    assert run.manifest["exit"] == {"code": 0, "signal": None}
+
+
+def test_short_steps_settle_for_longer(tmp_path: Path):
+    run = trace(tmp_path, "train(50)", settle=())
+    assert run.stages()["settle"] == 10
+    assert run.stages()["trace"] == 3
+
+
+def test_accumulation_a_data_loader_and_its_workers(tmp_path: Path):
+    code = """
+    from torch.utils.data import DataLoader
+    def main():
+        model = Model()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i, batch in enumerate(DataLoader(list(batches(45 * 3)), batch_size=None, num_workers=2)):
+            loss_of(model, batch).backward()
+            if i % 3 == 2:
+                opt.step()
+                opt.zero_grad()
+    if __name__ == "__main__":
+        main()
+    """
+    run = trace(tmp_path, code)
+    assert_whole(run)
+    assert all(step["micro_steps"] == 3 and step["tokens"] == 96 for step in run.steps()[6:30])
+    assert run.ranges().count("data") == 9
+    assert run.rank()["loader"]["num_workers"] == 2
+
+
+@pytest.mark.slow
+def test_several_optimizers_are_one_step(tmp_path: Path):
+    code = """
+    model = Model()
+    a = torch.optim.AdamW(model.layers.parameters())
+    b = torch.optim.SGD(model.head.parameters(), lr=0.1)
+    for batch in batches(45):
+        loss_of(model, batch).backward()
+        a.step(); b.step(); a.zero_grad(); b.zero_grad()
+    """
+    run = trace(tmp_path, code)
+    assert run.code == 0
+    assert run.rank()["steps_seen"] == 46, "the first optimizer passed for a step until the second came"
+    assert all(step["micro_steps"] == 1 for step in run.steps()[3:40])
+
+
+@pytest.mark.slow
+def test_an_optimizer_that_calls_its_parent(tmp_path: Path):
+    code = """
+    class Twice(torch.optim.AdamW):
+        def step(self, closure=None):
+            return super().step(closure)
+    train(45, optimizer=Twice)
+    """
+    run = trace(tmp_path, code)
+    assert_whole(run)
+    assert run.rank()["steps_seen"] in (45, 46)
+
+
+def test_a_grad_scaler(tmp_path: Path):
+    code = """
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0 ** 10)
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches(45):
+        scaler.scale(loss_of(model, batch)).backward()
+        scaler.step(opt)
+        scaler.update()
+        opt.zero_grad()
+    """
+    assert_whole(trace(tmp_path, code))
+
+
+def test_windows_with_stacks_and_memory(tmp_path: Path):
+    run = trace(tmp_path, "train(60)", "--stacks", "--memory", "1")
+    assert run.code == 0
+    assert [(w["window"], w["steps"]) for w in run.rank()["windows"]] == [("trace", 3), ("stacks", 2), ("memory", 1)]
+    assert any(e.get("cat") == "python_function" for e in run.trace(window="stacks")["traceEvents"])
+    assert any(e["name"] == "[memory]" for e in run.trace(window="memory")["traceEvents"])
+    assert not any(e.get("cat") == "python_function" for e in run.trace()["traceEvents"])
+
+
+def test_a_short_script_yields_its_baseline(tmp_path: Path):
+    run = trace(tmp_path, "train(12)")
+    assert run.code == 0
+    assert run.stages() == {"settle": 5, "baseline_free": 7}
+    assert not list(run.folder.glob("trace*"))
+    assert "12 steps" in run.stderr
+
+
+def test_a_script_that_ends_inside_the_window_yields_its_whole_steps(tmp_path: Path):
+    run = trace(tmp_path, "train(29)")
+    assert run.code == 0
+    assert run.rank()["windows"][0]["steps"] == 2
+    assert "ProfilerStep#28" in run.ranges()
+
+
+def test_a_training_that_raises_inside_the_window(tmp_path: Path):
+    code = """
+    class Bad(torch.optim.SGD):
+        count = 0
+        def step(self, closure=None):
+            Bad.count += 1
+            if Bad.count == 30:
+                raise RuntimeError("out of luck")
+            return super().step(closure)
+    train(40, optimizer=Bad)
+    """
+    run = trace(tmp_path, code)
+    assert run.code == 1
+    assert "RuntimeError: out of luck" in run.stderr
+    assert run.rank()["windows"][0]["steps"] == 2
+    assert run.manifest["status"] == "failed"
+
+
+def test_sys_exit_inside_a_step(tmp_path: Path):
+    run = trace(tmp_path, "train(8); model = Model(); sys.exit(7)")
+    assert run.code == 7
+    assert run.rank()["steps_seen"] == 8
+
+
+def test_a_kill_inside_the_window_leaves_the_baseline(tmp_path: Path):
+    code = """
+    import signal
+    class Killed(torch.optim.SGD):
+        count = 0
+        def step(self, closure=None):
+            Killed.count += 1
+            if Killed.count == 29:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().step(closure)
+    train(40, optimizer=Killed)
+    """
+    run = trace(tmp_path, code)
+    assert run.code == -9
+    assert run.stages()["baseline_sync"] == 10
+    assert run.manifest["exit"] == {"code": None, "signal": "SIGKILL"}
+
+
+def test_stop_ends_the_training_once_recorded(tmp_path: Path):
+    code = """
+    import atexit
+    atexit.register(print, "cleaned up")
+    try:
+        train(10_000_000)
+    except Exception:
+        print("must not be caught here")
+    """
+    run = trace(tmp_path, code, "--stop")
+    assert run.code == 0, run.stderr
+    assert run.stdout == "cleaned up\n"
+    assert run.rank()["windows"][0]["steps"] == 3
+
+
+@pytest.mark.slow
+def test_stop_waits_for_the_baseline_where_a_tool_records(tmp_path: Path):
+    run = trace(tmp_path, "train(10_000_000)", "--stop", env={"NVTX_INJECTION64_PATH": "/nonexistent"})
+    assert run.code == 0
+    assert run.stages() == {"settle": 5, "baseline_free": 10, "baseline_sync": 10}
+
+
+@pytest.mark.slow
+def test_ranks_stop_at_the_same_step(tmp_path: Path):
+    code = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        loss_of(model, next(batches(1))).backward()
+        opt.step()
+        opt.zero_grad()
+    """
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    run = trace(tmp_path, code, "--stop", command=torchrun)
+    assert run.code == 0, run.stderr
+    assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 30
+
+
+@pytest.mark.slow
+def test_two_trainings_in_one_process(tmp_path: Path):
+    run = trace(tmp_path, "train(3); train(50)")
+    assert run.code == 0
+    assert run.stages()["trace"] == 3
+    assert run.rank()["steps_seen"] >= 52
+
+
+def test_a_script_that_never_steps(tmp_path: Path):
+    run = trace(tmp_path, "print('fine')")
+    assert (run.code, run.stdout) == (0, "fine\n")
+    assert not (run.folder / "rank0.json").exists()
+    assert "optimizer step" in run.stderr
+
+
+@pytest.mark.slow
+def test_a_script_that_forks(tmp_path: Path):
+    code = """
+    train(20)
+    child = os.fork()
+    if child == 0:
+        train(30)
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
+    train(20)
+    """
+    run = trace(tmp_path, code)
+    assert run.code == 0, run.stderr
+    assert run.rank()["steps_seen"] == 40
+    assert run.stages()["trace"] == 3
+    assert "recorded by another process" in run.log()
+
+
+@pytest.mark.slow
+def test_training_in_a_spawned_process(tmp_path: Path):
+    code = """
+    import torch.multiprocessing as mp
+    def work(i):
+        train(45)
+    if __name__ == "__main__":
+        mp.spawn(work, nprocs=1)
+    """
+    assert_whole(trace(tmp_path, code))
+
+
+def test_the_programs_own_profiler_is_left_alone(tmp_path: Path):
+    code = """
+    from torch.profiler import profile
+    with profile() as before:
+        train(40)
+    assert len(before.key_averages())
+    train(30)
+    """
+    run = trace(tmp_path, code)
+    assert run.code == 0, run.stderr
+    assert any("own profiler" in note for note in run.rank()["notes"])
+    assert all(step["profiled"] for step in run.steps()[:20])
+    assert run.stages()["trace"] == 3, "recorded once the program's own had ended"
+
+
+@pytest.mark.slow
+def test_the_programs_own_profiler_takes_over_inside_the_window(tmp_path: Path):
+    code = """
+    from torch.profiler import profile
+    model = Model()
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    def step():
+        loss_of(model, next(batches(1))).backward()
+        opt.step()
+        opt.zero_grad()
+    for _ in range(28):
+        step()
+    with profile() as theirs:
+        step()
+    print(any(e.key == "aten::linear" for e in theirs.key_averages()))
+    for _ in range(10):
+        step()
+    """
+    run = trace(tmp_path, code)
+    assert (run.code, run.stdout) == (0, "True\n"), run.stderr
+    assert any("profiler of its own" in note for note in run.rank()["notes"])
+
+
+def test_an_nvtx_tool_gets_the_recording(tmp_path: Path):
+    run = trace(tmp_path, "train(40)", env={"NVTX_INJECTION64_PATH": "/nonexistent"})
+    assert run.code == 0
+    assert not run.rank()["windows"]
+    assert any("NVTX tool" in note for note in run.rank()["notes"])
+
+
+def test_an_error_of_our_own_never_reaches_the_training(tmp_path: Path):
+    code = """
+    os.mkdir(os.path.join(os.environ["GPUPROF_RUN"], "steps.jsonl"))
+    print(train(45) != 0)
+    """
+    run = trace(tmp_path, code)
+    assert (run.code, run.stdout) == (0, "True\n")
+    assert "recording failed" in run.stderr
+    assert "the training goes on" in run.stderr
+
+
+def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):
+    code = """
+    from torch._dynamo.utils import counters
+    model = torch.compile(Model(), backend="eager")
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    for batch in batches(45):
+        loss_of(model, batch).backward()
+        opt.step()
+        opt.zero_grad()
+        seen.append(counters["stats"]["unique_graphs"])
+    print(seen[0] == seen[-1])
+    """
+    run = trace(tmp_path, code)
+    assert run.stdout == "True\n", run.stderr
+    assert run.rank()["model"]["compiled"] is True
+    assert "nn.Module: Linear_0" not in run.ranges()
+    assert run.ranges().count("forward") == 0 or run.ranges().count("forward") == 3
+
+
+def test_as_a_module(tmp_path: Path):
+    (tmp_path / "job.py").write_text(textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + "train(45)\nprint(sys.argv[1:])")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpuprof", "trace", "--settle=5", "--out", "run", "-m", "job", "--steps", "3"],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "['--steps', '3']\n"
+    assert_whole(Run(done, tmp_path / "run"))
+
+
+def test_two_ranks_under_torchrun(tmp_path: Path):
+    code = """
+    import torch.distributed as dist
+    dist.init_process_group("gloo")
+    model = torch.nn.parallel.DistributedDataParallel(Model())
+    opt = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches(45):
+        loss_of(model, batch).backward()
+        opt.step()
+        opt.zero_grad()
+    dist.destroy_process_group()
+    """
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    run = trace(tmp_path, code, command=torchrun)
+    for rank in (0, 1):
+        assert_whole(run, rank)
+        assert run.rank(rank)["world_size"] == 2
+        assert run.rank(rank)["model"]["wrapper"] == "DistributedDataParallel"
+    assert run.stderr.count("gpuprof: step 6") == 1, "one rank speaks for all"
+
+
+@pytest.mark.slow
+def test_only_the_ranks_asked_for(tmp_path: Path):
+    run = trace(tmp_path, "train(45)", "--ranks", "1", env={"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"})
+    assert (run.folder / "rank1.json").exists()
+    assert run.stages(1)["trace"] == 3
+
+
+def test_a_recorder_in_ones_own_loop(tmp_path: Path):
+    code = """
+    import gpuprof
+    with gpuprof.Recorder("run", steps=2, modules=0) as recorder:
+        model = Model()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches(45):
+            loss_of(model, batch).backward()
+            opt.step()
+            recorder.step()
+    """
+    script = tmp_path / "own.py"
+    script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(code))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    run = Run(done, tmp_path / "run")
+    assert run.rank()["step_source"] == "recorder"
+    assert run.rank()["model"]["class"] == "Model"
+    assert run.stages()["trace"] == 2
+    assert run.manifest["status"] == "finished"
+    assert "gpuprof diagnose" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_recorder_under_trace_only_counts(tmp_path: Path):
+    code = """
+    import gpuprof
+    with gpuprof.Recorder("other") as recorder:
+        model = Model()
+        opt = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in batches(45):
+            loss_of(model, batch).backward()
+            opt.step()
+            recorder.step()
+    """
+    run = trace(tmp_path, code)
+    assert_whole(run)
+    assert run.rank()["step_source"] == "recorder"
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
+    """The target's environment has torch, and neither gpuprof nor what gpuprof needs."""
+    ours = Path(torch.__file__).parents[1]
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    left_out = {"gpuprof", "click", "rich", "pandas", "numba", "msgspec", "isal", "sitecustomize.py"}
+    for entry in ours.iterdir():
+        if entry.name.split("-")[0].split(".")[0] not in left_out and not entry.name.endswith((".pth", "finder.py")):
+            (theirs / entry.name).symlink_to(entry)
+    venv.create(tmp_path / "env", symlinks=True)
+    python = tmp_path / "env" / "bin" / "python"
+    packages = next((tmp_path / "env" / "lib").glob("python*")) / "site-packages"
+    (packages / "theirs.pth").write_text(str(theirs) + "\n")
+    script = tmp_path / "train.py"
+    code = """
+    try:
+        import gpuprof
+    except ImportError:
+        print("no gpuprof here")
+    import torch
+    print(any("gpuprof" in entry for entry in sys.path), "click" in sys.modules)
+    train(45)
+    """
+    script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + textwrap.dedent(code))
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuprof.cli import main; sys.exit(main())"
+    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", start, "trace", "--settle", "5", "--out", "run", str(python), str(script)],
+        cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240,
+    )  # fmt: skip
+    assert done.stdout == "no gpuprof here\nFalse False\n", done.stderr
+    assert_whole(Run(done, tmp_path / "run"))
+
+
+NVTX = """
+import atexit
+
+class Domain:
+    def __init__(self):
+        self.seen = []
+        atexit.register(lambda: open("nvtx.log", "w").write("\\n".join(self.seen)))
+    def get_event_attributes(self, message, color=None):
+        return message
+    def push_range(self, name):
+        self.seen.append(f"push {name}")
+    def pop_range(self):
+        self.seen.append("pop")
+    def start_range(self, name):
+        self.seen.append(f"start {name}")
+        return name
+    def end_range(self, name):
+        self.seen.append(f"end {name}")
+
+class DummyDomain(Domain):
+    pass
+
+def get_domain(name):
+    return DOMAIN()
+"""
+
+
+def test_nvtx_ranges_have_the_names_of_the_trace(tmp_path: Path):
+    """There is no tool here to listen, so a stand-in of the nvtx package notes what it is told."""
+    (tmp_path / "nvtx.py").write_text(NVTX.replace("DOMAIN", "Domain"))
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
+    run = trace(tmp_path, "train(40)", "--nvtx", env=env)
+    assert_whole(run)
+    seen = (tmp_path / "nvtx.log").read_text().splitlines()
+    pushed = [line.removeprefix("push ") for line in seen if line.startswith("push ")]
+    assert len(pushed) == seen.count("pop")
+    kineto = {name for name in run.ranges() if not name.startswith(("ProfilerStep", "Optimizer."))}
+    assert set(pushed) == kineto
+    started = [line for line in seen if line.startswith("start ")]
+    assert started[:2] == ["start step_2", "start step_3"]
+    assert seen.index("end step_2") + 1 == seen.index("start step_3")
+
+
+def test_an_nvtx_package_that_turned_itself_off_is_not_believed(tmp_path: Path):
+    (tmp_path / "nvtx.py").write_text(NVTX.replace("DOMAIN", "DummyDomain"))
+    env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}", "NVTX_INJECTION64_PATH": "/nonexistent"}
+    run = trace(tmp_path, "train(40)", env=env)
+    assert run.code == 0
+    assert not (tmp_path / "nvtx.log").read_text()

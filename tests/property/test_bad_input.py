@@ -1,0 +1,654 @@
+"""Whatever file it is given, the command prints a report or one line that says what is wrong, and never a traceback.
+
+Every input is a file on disk and goes through the real command. To be quick, one child process runs the command on
+all of them in turn (`DRIVER`); each way to end is run in a process of its own as well.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from helpers.bad_input import ENVIRONMENT, NAMES, Result, driven, is_json, is_refused, is_report, looks_well
+from helpers.make_trace import TraceBuilder
+
+import gpuprof
+
+PATIENCE_S = 60
+"""Far above what any of these takes (a second or two), far below what a loop that is quadratic in the file does."""
+BOMB_RSS_BYTES = 1_500_000_000
+
+
+# -- traces to spoil
+
+
+def good(rounds: int = 12) -> TraceBuilder:
+    """Three sound steps; times start at 0."""
+    builder = TraceBuilder()
+    length = 80_000 * rounds + 40_000
+    for step in range(3):
+        at = step * length
+        builder.step(step, at, at + length)
+        for i in range(rounds):
+            t = at + i * 80_000
+            builder.op("aten::mm", t, t + 40_000, **{"Input Dims": [[8, 8]], "External id": rounds * step + i + 1})
+            builder.launch("gemm", (t + 1_000, t + 6_000), (t + 8_000, t + 60_000))
+    return builder
+
+
+def text(rounds: int = 12) -> str:
+    return good(rounds).text()
+
+
+def event(cat: str = "cpu_op", extra: str = "", args: str = "", **values: str) -> str:
+    """An event whose values are given as JSON text."""
+    v = {"ph": '"X"', "name": '"aten::mm"', "pid": "1", "tid": "100", "ts": "10", "dur": "20"} | values
+    where = {"device": "0", "stream": "7", "correlation": "1", "External id": "1", "bytes": "8"}
+    inner = ", ".join(f'"{key}": {v.pop(key, value)}' for key, value in where.items())
+    outer = ", ".join(f'"{key}": {value}' for key, value in v.items())
+    return f'{{"cat": "{cat}", {outer}{extra}, "args": {{{inner}{args}}}}}'
+
+
+def beside(*events: str) -> str:
+    """A sound trace with these events before its own."""
+    return text().replace('"traceEvents": [\n', '"traceEvents": [\n' + "".join(f"{e},\n" for e in events), 1)
+
+
+def alone(*events: str) -> str:
+    return '{"traceEvents": [\n' + ",\n".join(events) + "\n]}"
+
+
+def named(name: str) -> str:
+    """A trace in which everything bears one name, JSON text of a string."""
+    spans = [("kernel", "5000"), ("cpu_op", "30000"), ("user_annotation", "40000"), ("python_function", "50000")]
+    return alone(*(event(cat, name=name, dur=dur) for cat, dur in spans))
+
+
+def crowd(count: int, tid: bool = False, pid: bool = False, stream: bool = False, device: bool = False) -> str:
+    """`count` ops, each with a launch and a kernel, on as many threads, processes, streams or devices."""
+    events = []
+    for i in range(count):
+        where = {"tid": str(i) if tid else "1", "pid": str(i) if pid else "1"}
+        on = {"stream": str(i) if stream else "7", "device": str(i) if device else "0", "correlation": str(i + 1)}
+        events += [
+            event(ts=str(10 * i), dur="5", **where),
+            event("cuda_runtime", name='"cudaLaunchKernel"', ts=str(10 * i + 1), dur="2", **where, **on),
+            event("kernel", name='"gemm"', ts=str(10 * i + 4), dur="5", **on),
+        ]
+    return alone(*events)
+
+
+# -- the inputs: what a person may give by mistake, and what a broken or hostile recording may hold
+
+
+@dataclass(frozen=True)
+class Case:
+    data: Callable[[], bytes | str]
+    ends: str
+    """refused: one line, no report · unusable: a report that says why, exit 2 · report: exit 0"""
+    says: str = ""
+    """Regular expression that the refusal, or one of the issues (`id: message`), matches."""
+    modes: tuple[str, ...] = ("text", "json")
+
+
+def zipped() -> bytes:
+    out = BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        archive.writestr("trace.json", text())
+    return out.getvalue()
+
+
+def packed() -> bytes:
+    """Much larger than the pieces in which it is unpacked."""
+    rng = random.Random(1)
+    builder = good(300)
+    for e in builder.events:
+        e["args"] = e.get("args", {}) | {"noise": rng.getrandbits(64)}
+    return gzip.compress(builder.text().encode())
+
+
+def flipped(data: bytes, at: float) -> bytes:
+    place = int(len(data) * at)
+    return data[:place] + bytes([data[place] ^ 0x55]) + data[place + 1 :]
+
+
+def cut(data: bytes | str, share: float) -> bytes:
+    data = data.encode() if isinstance(data, str) else data
+    return data[: int(len(data) * share)]
+
+
+OTHER_FILES = {
+    "empty": Case(lambda: "", "refused", "empty"),
+    "png": Case(lambda: b"\x89PNG\r\n\x1a\n" + bytes(100), "refused", "PNG"),
+    "jpeg": Case(lambda: b"\xff\xd8\xff\xe0" + bytes(100), "refused", "JPEG"),
+    "pdf": Case(lambda: "%PDF-1.7\n", "refused", "PDF"),
+    "html": Case(lambda: "\n<!DOCTYPE html><html><body>Sign in</body></html>", "refused", "web page"),
+    "zip": Case(zipped, "refused", "zip archive"),
+    "sqlite": Case(lambda: b"SQLite format 3\0" + bytes(500), "refused", "SQLite"),
+    "zstd": Case(lambda: b"\x28\xb5\x2f\xfd" + bytes(50), "refused", "zstd"),
+    "random bytes": Case(lambda: random.Random(1).randbytes(100_000), "refused", "not a profiler trace"),
+    "text": Case(lambda: "step 1 loss 2.3\nstep 2 loss 2.2\n", "refused", "not a profiler trace"),
+    "spaces": Case(lambda: " " * 1_000_000, "refused"),
+    "zeros": Case(lambda: bytes(1_000_000), "refused"),
+    "an object": Case(lambda: '{"a": 1, "b": [2]}', "refused", "traceEvents"),
+    "an empty object": Case(lambda: "{}", "refused", "traceEvents"),
+    "a list of numbers": Case(lambda: "[1, 2]", "refused", "not a profiler trace"),
+    "a list of objects": Case(lambda: '[{"id": 1, "title": "a"}, {"id": 2}]', "refused", "not a profiler trace"),
+    "a string": Case(lambda: '"x"', "refused", "not a profiler trace"),
+    "a number": Case(lambda: "3", "refused", "not a profiler trace"),
+    "null": Case(lambda: "null", "refused", "not a profiler trace"),
+    "events are a number": Case(lambda: '{"traceEvents": 5}', "refused", "not a list"),
+    "events are an object": Case(lambda: '{"traceEvents": {}}', "refused", "not a list"),
+    "events are none": Case(lambda: '{"traceEvents": []}', "unusable", "no_events"),
+    "events are no objects": Case(lambda: '{"traceEvents": [1, "x", null, [2]]}', "refused", "nothing in its list"),
+    "lists without end": Case(lambda: "[" * 100_000, "unusable", "truncated"),
+    "lists without end in events": Case(lambda: '{"traceEvents": ' + "[" * 100_000, "unusable", "truncated"),
+    "objects without end": Case(lambda: '{"a": ' * 100_000, "refused", "ends before its first event"),
+}
+
+BROKEN = {
+    "70 % of a file": Case(lambda: cut(text(), 0.7), "report", "truncated"),
+    "70 %, then zeros": Case(lambda: cut(text(), 0.7) + bytes(100_000), "report", "truncated"),
+    "cut in the header": Case(lambda: cut(text(), 0.002), "refused", "ends before its first event"),
+    "cut after an event": Case(lambda: text()[: text().rindex('},\n{"ph"') + 1], "report", "truncated"),
+    "cut after an event, then zeros": Case(
+        lambda: text()[: text().rindex('},\n{"ph"') + 1].encode() + bytes(200_000), "report", "truncated"
+    ),
+    "cut in the next event": Case(lambda: text()[: text().rindex('},\n{"ph"') + 4], "report", "truncated"),
+    "60 % of a gzip": Case(lambda: cut(packed(), 0.6), "report", "truncated.*gzip data ends early"),
+    "gzip of garbage": Case(lambda: gzip.compress(random.Random(1).randbytes(5000)), "refused"),
+    "garbage as gzip": Case(lambda: b"\x1f\x8b" + random.Random(1).randbytes(5000), "refused", "damaged"),
+    "gzip of nothing": Case(lambda: gzip.compress(b""), "refused", "ends before its first event"),
+    "a gzip's header": Case(lambda: packed()[:10], "refused", "gzip data ends early"),
+    "a gzip's magic": Case(lambda: packed()[:2], "refused", "gzip data ends early"),
+    "gzip with a wrong byte": Case(lambda: flipped(packed(), 0.9), "report", "truncated.*gzip data is damaged"),
+    "gzip with a wrong checksum": Case(lambda: flipped(packed(), 0.99999), "report", "gzip data is damaged"),
+    "gzip with garbage behind": Case(lambda: packed() + b"garbage" * 1000, "report"),
+    "gzip padded with zeros": Case(lambda: packed() + bytes(1_000_000), "report"),
+    "gzip of 5,000 empty members": Case(lambda: gzip.compress(b"") * 5000 + packed(), "report"),
+    "objects among numbers": Case(
+        lambda: text().replace('"traceEvents": [\n', '"traceEvents": [\n7, null, "x",\n'), "report", "unreadable_events"
+    ),
+    "trailing comma": Case(lambda: text().replace("}}\n]", "}},\n]"), "report"),
+    "control characters": Case(lambda: text().replace("gemm", "ge\x01\tmm"), "report", "repaired_events"),
+    "invalid UTF-8 in names": Case(
+        lambda: text().encode().replace(b"gemm", b"ge\xff\xfemm"), "report", "repaired_events"
+    ),
+    "invalid UTF-8 in args": Case(lambda: text().encode().replace(b"[[8, 8]]", b'"\xff"'), "report", "repaired_events"),
+    "invalid UTF-8 in threads": Case(
+        lambda: text().encode().replace(b'"tid": 100', b'"tid": "\xff"'), "report", "repaired_events"
+    ),
+    "lone surrogates": Case(lambda: text().replace("gemm", r"\ud800ge\udc00mm"), "report", "repaired_events"),
+    "lone surrogates in threads": Case(lambda: text().replace('"tid": 100', r'"tid": "\udc00"'), "report"),
+    "unescaped quotes": Case(lambda: text().replace("gemm", 'ge"mm'), "report", "repaired_events"),
+    "backslashes": Case(lambda: text().replace("gemm", r"C:\tmp\gemm"), "report", "repaired_events"),
+    "a byte order mark": Case(lambda: b"\xef\xbb\xbf" + text().encode(), "report"),
+    "deep args": Case(
+        lambda: beside(event(args=', "deep": ' + "[" * 50_000 + "]" * 50_000)), "report", "unreadable_events"
+    ),
+    "header of other types": Case(
+        lambda: (
+            text()
+            .replace('"schemaVersion": 1', '"schemaVersion": [], "distributedInfo": 3, "trace_id": null')
+            .replace('"deviceProperties": [', '"deviceProperties": 5, "was": [')
+        ),
+        "report",
+    ),
+    "header with endless numbers": Case(
+        lambda: text().replace('"schemaVersion": 1', f'"cuda_runtime_version": {"9" * 5000}, "a": NaN, "b": 1e999'),
+        "report",
+    ),
+    "devices without a name": Case(
+        lambda: text().replace('"deviceProperties": [', '"deviceProperties": [{}, {"id": null, "name": 3}, 7, '),
+        "report",
+    ),
+}
+
+# Texts on which a careless regular expression takes hours.
+SLOW = {
+    "quotes, all escaped": Case(lambda: '{"traceEvents":[{"name":"' + '\\"' * 300_000, "unusable", "truncated"),
+    "quotes": Case(lambda: '{"traceEvents":[{"name":"' + '"a' * 200_000, "unusable", "truncated"),
+    "backslashes without end": Case(lambda: '{"traceEvents":[{"name":"' + "\\" * 500_001, "unusable", "truncated"),
+    "a list that is something else, cut": Case(
+        lambda: "[" + '{"title": "t", "name": "x", "value": 1},' * 30_000, "refused", "nothing in its list"
+    ),
+    "spaces behind an event": Case(lambda: cut(text(), 0.5) + b'"}' + b" " * 500_000 + b"x", "report", "truncated"),
+    "closing braces": Case(lambda: '{"traceEvents":[' + "}" * 500_000, "refused", "nothing in its list"),
+    "a string without end": Case(lambda: '{"traceEvents":["' + "x" * 3_000_000, "unusable", "truncated"),
+    "nan without end": Case(lambda: '{"traceEvents":[{"name":' + "nan," * 100_000, "unusable", "truncated"),
+    "keys without end": Case(
+        lambda: "{" + ",".join(f'"k{i}":1' for i in range(100_000)), "refused", "ends before its first event"
+    ),
+}
+
+HUGE = "12345678901234567890"
+UNREADABLE_TIMES = (
+    HUGE,
+    "9" * 5000,
+    "NaN",
+    "Infinity",
+    "-Infinity",
+    "1e400",
+    "-1e400",
+    "1e18",
+    "9.3e15",
+    "-9.3e15",
+    "null",
+    '"abc"',
+    '""',
+    "true",
+    "[]",
+    "{}",
+    "0x10",
+    "1_000",
+)
+READABLE_TIMES = ('"12.5"', "1E3", "1e-400", "0." + "0" * 300 + "1", "-0", "-5", "9e10", "-9e10", "1.0005")
+IMPOSSIBLE_TIMES = ("4.7e15", "-4.7e15", "9.2e15", "-9.2e15")
+
+VALUES = {
+    **{f"a time of {t[:25]}": Case(lambda t=t: beside(event(ts=t)), "report", "unreadable") for t in UNREADABLE_TIMES},
+    **{
+        f"a duration of {t[:25]}": Case(lambda t=t: beside(event("kernel", dur=t)), "report", "unreadable_events")
+        for t in UNREADABLE_TIMES
+    },
+    **{f"a time of {t[:25]}": Case(lambda t=t: beside(event("kernel", ts=t)), "report") for t in READABLE_TIMES},
+    **{f"a duration of {t[:25]}": Case(lambda t=t: beside(event(dur=t)), "report") for t in READABLE_TIMES},
+    **{
+        f"a time of {t}": Case(lambda t=t: beside(event("kernel", ts=t)), "unusable", "impossible_times")
+        for t in IMPOSSIBLE_TIMES
+    },
+    **{
+        f"{what} of {HUGE}": Case(lambda key=key, what=what: beside(event("kernel", **{key: HUGE})), "report")
+        for key, what in (
+            ("correlation", "a correlation"),
+            ("External id", "an External id"),
+            ("pid", "a pid"),
+            ("tid", "a tid"),
+            ("device", "a device"),
+            ("stream", "a stream"),
+            ("bytes", "a size"),
+        )
+    },
+    "an occupancy of 1e300": Case(
+        lambda: beside(event("kernel", args=', "est. achieved occupancy %": 1e300')), "report"
+    ),
+    "a grid of other numbers": Case(
+        lambda: beside(event("kernel", args=', "grid": [1, 2, 3e9], "block": [1, 2, 3, 4], "shared memory": -1.5')),
+        "report",
+    ),
+    "a pid of 5,000 digits": Case(lambda: beside(event(pid="9" * 5000)), "report"),
+    "ids that are text": Case(
+        lambda: beside(event("ac2g", ph='"s"', extra=', "id": "0x1f"'), event("ac2g", ph='"f"', extra=', "id": "x"')),
+        "report",
+    ),
+    "290 years": Case(lambda: alone(event(ts="-4.5e15"), event("kernel", ts="4.5e15")), "unusable", "impossible_times"),
+    "two days": Case(lambda: alone(event(ts="0"), event("kernel", ts="172800e6")), "unusable", "impossible_times"),
+    "one kernel of 145 years": Case(lambda: alone(event("kernel", dur="4.6e15")), "unusable", "impossible_times"),
+    "kernels of 500 years in all": Case(
+        lambda: beside(*(event("kernel", ts=str(i), dur="3.1e15", stream=str(i)) for i in range(5))),
+        "unusable",
+        "impossible_times",
+    ),
+    "negative durations only": Case(lambda: alone(event("kernel", dur="-10")), "unusable", "no_events"),
+    "zero durations only": Case(lambda: alone(*(event(ts="5", dur="0") for _ in range(9))), "unusable", "no_events"),
+    "50,000 events without duration": Case(
+        lambda: alone(*(event(ts=str(i), dur="0") for i in range(50_000)), event("kernel")), "report"
+    ),
+    "10,000 events at one time": Case(
+        lambda: alone(*(event(c, ts="5") for c in ("cpu_op", "kernel") for _ in range(5_000))), "report"
+    ),
+    "10,000 events of one correlation": Case(
+        lambda: alone(*(event(c, ts=str(i)) for c in ("cuda_runtime", "kernel") for i in range(5_000))), "report"
+    ),
+    "devices -1 and 10^9": Case(
+        lambda: beside(*(event("kernel", device=d) for d in ("-1", "1000000000", "-2147483648", "2147483648"))),
+        "report",
+    ),
+    "optimizer steps at one time": Case(
+        lambda: alone(event("kernel"), *(event("user_annotation", name='"Optimizer.step#SGD.step"') for _ in range(3))),
+        "report",
+    ),
+    "steps without duration": Case(
+        lambda: re.sub(r'("ProfilerStep.*?"dur": )\d+', r"\g<1>0", text()), "report", "no_steps"
+    ),
+    "args of other types": Case(
+        lambda: beside(
+            *(re.sub(r'"args": .*', f'"args": {args}}}', event("kernel")) for args in ("[1]", '"x"', "null", "3"))
+        ),
+        "report",
+    ),
+    "all keys of other types": Case(
+        lambda: beside(
+            '{"ph": [["X"]], "cat": {"a": 1}, "name": null, "pid": {}, "tid": [1], "ts": 5, "dur": 1, "args": 1}'
+        ),
+        "report",
+    ),
+    "no keys at all": Case(lambda: beside("{}", '{"ph": "X"}'), "report", "unreadable_events"),
+    "thousands of step names": Case(
+        lambda: alone(
+            event("kernel"),
+            *(
+                event(
+                    "user_annotation", name=json.dumps("step " + "".join(chr(97 + int(c)) for c in str(i))), ts=str(i)
+                )
+                for i in range(3000)
+            ),
+        ),
+        "report",
+    ),
+}
+
+CROWDS = {
+    "3,000 threads": Case(lambda: crowd(3000, tid=True), "report", modes=("json",)),
+    "3,000 streams": Case(lambda: crowd(3000, stream=True), "report", modes=("json",)),
+    "3,000 devices": Case(lambda: crowd(3000, device=True), "report", modes=("text",)),
+    "6,000 processes and threads": Case(lambda: crowd(6000, tid=True, pid=True), "report", modes=("text",)),
+}
+
+NAMED = {
+    **{f"name: {what}": Case(lambda n=name: named(json.dumps(n)), "report") for what, name in NAMES.items()},
+    **{
+        f"name in UTF-8: {what}": Case(lambda n=name: named(json.dumps(n, ensure_ascii=False)), "report")
+        for what, name in NAMES.items()
+    },
+    **{
+        f"name that is {value}": Case(lambda v=value: named(v), "report")
+        for value in ("5", "null", '[1, {"a": 2}]', "{}")
+    },
+}
+
+SLOW = {name: replace(case, modes=("text",) if case.ends == "refused" else ("json",)) for name, case in SLOW.items()}
+BATCHES = {
+    "other files": OTHER_FILES,
+    "broken": BROKEN,
+    "slow": SLOW,
+    "values": VALUES,
+    "crowds": CROWDS,
+    "names": NAMED,
+}
+
+
+# -- the runs
+
+
+def answers(cases: dict[str, Case], folder: Path) -> dict[str, Result]:
+    """Every input through the command: "name mode" → what came out."""
+    todo = []
+    for number, (name, case) in enumerate(cases.items()):
+        data = case.data()
+        path = folder / f"{number}.json"
+        path.write_bytes(data if isinstance(data, bytes) else data.encode())
+        todo.append((name, os.fsencode(path).hex(), case.modes))
+    return driven(todo, folder)
+
+
+def command(*arguments: str | Path, timeout_s: float = 120, **options) -> Result:
+    """The command in a process of its own."""
+    begun = time.monotonic()
+    child = subprocess.run(
+        [sys.executable, "-m", "gpuprof", "diagnose", *map(str, arguments)], capture_output=True, env=ENVIRONMENT,
+        timeout=timeout_s, check=False, **options,
+    )  # fmt: skip
+    err = "".join(line for line in child.stderr.decode().splitlines(True) if "compiling the trace reader" not in line)
+    return Result(child.returncode, child.stdout.decode(), err, time.monotonic() - begun)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+def test_every_input_is_answered(batch: str, tmp_path: Path):
+    results = answers(BATCHES[batch], tmp_path)
+    wrong = {}
+    for name, case in BATCHES[batch].items():
+        try:
+            is_answered(case, {mode: results[f"{name} {mode}"] for mode in case.modes})
+        except (Exception, pytest.fail.Exception) as error:
+            wrong[name] = f"{type(error).__name__}: {error}"
+    assert not wrong, "\n\n".join(f"{name}: {what}" for name, what in wrong.items())
+
+
+def is_answered(case: Case, results: dict[str, Result]) -> None:
+    code = 0 if case.ends == "report" else 2
+    for mode, result in results.items():
+        assert result.seconds < PATIENCE_S
+        if case.ends == "refused":
+            is_refused(result)
+            assert re.search(case.says, result.stderr)
+        elif mode == "text":
+            is_report(result, code)
+        else:
+            found = is_json(result, code)
+            issues = [f"{issue['id']}: {issue['message']}" for issue in found["quality"]["issues"]]
+            assert any(re.search(case.says, issue) for issue in issues) or not case.says, issues
+            assert (found["quality"]["status"] == "unusable") == (case.ends == "unusable")
+            assert found["verdict"]["bound"] is None or case.ends == "report"
+
+
+def test_names_are_shown_as_they_are(tmp_path: Path):
+    names = ["markup", "closing markup", "abi tag", "emoji code", "formats", "script"]
+    results = answers({name: NAMED[f"name: {name}"] for name in names}, tmp_path)
+    for name in names:
+        assert NAMES[name] in results[f"{name} text"].stdout
+        assert NAMES[name] in json.dumps(json.loads(results[f"{name} json"].stdout), ensure_ascii=False)
+
+
+def test_characters_that_act_are_shown_escaped(tmp_path: Path):
+    shown = {
+        "colour": r"\x1b[31mred",
+        "bidi": r"\u202eevil\u2066",
+        "c1": r"\x9b31mred",
+        "zero byte": r"a\x00b",
+    }
+    cases = {f"{how}: {name}": NAMED[f"{how}: {name}"] for name in shown for how in ("name", "name in UTF-8")}
+    results = answers(cases, tmp_path)
+    for case in cases:
+        assert shown[case.split(": ")[1]] in results[f"{case} text"].stdout
+
+
+def test_what_is_whole_is_kept(tmp_path: Path):
+    """Of a damaged file all is used that was not hit."""
+    cases = {name: case for name, case in BROKEN.items() if case.ends == "report"}
+    results = answers(cases, tmp_path)
+    kept = {name: json.loads(results[f"{name} json"].stdout)["source"]["events"] for name in cases}
+    sound = good().text().count('"ph": "X"')
+    mended = {n for n, case in BROKEN.items() if case.says == "repaired_events"}
+    assert len(mended) >= 7
+    for name in (*mended, "lone surrogates in threads", "trailing comma", "header of other types"):
+        assert kept[name] == sound, name
+    assert kept["70 % of a file"] >= 0.65 * sound
+    for name in ("cut in the next event", "cut after an event", "cut after an event, then zeros"):
+        assert kept[name] == sound - 1, name
+    packed_events = good(300).text().count('"ph": "X"')
+    assert kept["60 % of a gzip"] > 0.5 * packed_events
+    assert kept["gzip with a wrong byte"] > 0.8 * packed_events
+    assert kept["gzip with a wrong checksum"] > 0.9 * packed_events
+    assert kept["gzip with garbage behind"] == kept["gzip padded with zeros"] == packed_events
+
+
+# -- processes of their own: one for each way to end
+
+
+def test_a_report(tmp_path: Path):
+    is_report(command(good().write(tmp_path / "trace.json.gz")), 0)
+    is_json(command(good().write(tmp_path / "trace.json"), "--json"), 0)
+
+
+def test_a_report_of_an_unusable_recording(tmp_path: Path):
+    path = TraceBuilder().op("aten::mm", 0, 1000).write(tmp_path / "cpu.json")
+    is_report(command(path), 2)
+    found = is_json(command(path, "--json"), 2)
+    assert found["verdict"]["bound"] is None
+
+
+def test_a_gate_that_fails(tmp_path: Path):
+    result = command(good().write(tmp_path / "trace.json"), "--fail-on", "idle:0.1%")
+    assert result.code == 1
+    assert re.fullmatch(r"gpuprof: gate failed: idle [^\n]+\n", result.stderr)
+
+
+@pytest.mark.parametrize("mode", ["text", "json"])
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("missing.json", "no such file"),
+        ("missing/trace.json", "no such file"),
+        ("trace.json/inside.json", "cannot be read"),
+        ("n" * 300, "cannot be read"),
+        ("loop", "cannot be read"),
+        (".", "is a folder"),
+        ("folder", r"is a folder.*such as trace\.json"),
+        ("/dev/null", "pipe or a device"),
+        ("/dev/zero", "pipe or a device"),
+        ("pipe", "pipe or a device"),
+        ("/proc/self/mem", "cannot be read"),
+        ("-", "standard input is not read"),
+    ],
+)
+def test_paths_that_are_no_file(tmp_path: Path, path: str, says: str, mode: str):
+    good().write(tmp_path / "trace.json")
+    (tmp_path / "folder").mkdir()
+    good().write(tmp_path / "folder" / "trace.json")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    result = command(path, *(["--json"] if mode == "json" else []), cwd=tmp_path, timeout_s=30)
+    is_refused(result)
+    assert re.search(says, result.stderr)
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path):
+    path = good().write(tmp_path / "trace.json")
+    path.chmod(0)
+    result = command(path)
+    if os.access(path, os.R_OK):  # root may read anything
+        is_report(result, 0)
+    else:
+        is_refused(result)
+        assert "cannot be read" in result.stderr
+
+
+@pytest.mark.parametrize("path", ["", "missing.json", "a\0b.json", "n" * 5000, "\udcff.json"])
+def test_the_library_raises_its_own_error(path: str):
+    with pytest.raises(gpuprof.GpuprofError) as error:
+        gpuprof.load(path)
+    assert "\n" not in str(error.value)
+
+
+def test_names_of_files_are_text_too(tmp_path: Path):
+    names = [b"[bold]x.json", b"\x1b[31mred.json", b"a\nb.json", b"\xff\xfe.json", "\u202egpj.json".encode(), b" "]
+    todo = []
+    for number, name in enumerate(names):
+        for where, data in (("good", text()), ("bad", "x")):
+            folder = os.fsencode(tmp_path / where)
+            Path(os.fsdecode(folder)).mkdir(exist_ok=True)
+            path = folder + b"/" + name
+            Path(os.fsdecode(path)).write_text(data)
+            todo.append((f"{where} {number}", path.hex(), ("text", "json")))
+    found = driven(todo, tmp_path)
+    for number in range(len(names)):
+        for mode in ("text", "json"):
+            is_refused(found[f"bad {number} {mode}"])
+        is_report(found[f"good {number} text"], 0)
+        is_json(found[f"good {number} json"], 0)
+    assert "[bold]x.json" in found["good 0 text"].stdout
+    assert r"\x1b[31mred.json" in found["bad 1 text"].stderr
+
+
+# -- gzip that unpacks to far more than it is
+
+
+def unpacks_to(head: str, unit: str, count_mb: int) -> bytes:
+    """A valid gzip of `head` and then so many MB of `unit`, as members."""
+    mega = (unit * (2**20 // len(unit) + 1))[: 2**20]
+    return gzip.compress(head.encode()) + gzip.compress(mega.encode()) * count_mb
+
+
+BOMBS = {
+    "spaces": ("", " "),
+    "zeros": ("", "\0"),
+    "a header without end": ('{"a": "', "a"),
+    "a name without end": ('{"traceEvents": [{"name": "', "a"),
+    "lists without end": ('{"traceEvents": [', "["),
+    "commas without end": ('{"traceEvents": [', ","),
+    "spaces between events": ('{"traceEvents": [{"ph": "X", "ts": 1}', " "),
+}
+
+
+def measured(path: Path, timeout_s: float) -> tuple[Result, int]:
+    """A run of the command, and the most memory that it had, in bytes."""
+    code = (
+        "import resource, subprocess, sys; child = subprocess.run(sys.argv[1:], check=False);"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024, file=sys.stderr);"
+        "sys.exit(child.returncode)"
+    )
+    begun = time.monotonic()
+    child = subprocess.run(
+        [sys.executable, "-c", code, sys.executable, "-m", "gpuprof", "diagnose", str(path)], capture_output=True,
+        env=ENVIRONMENT, timeout=timeout_s, check=False,
+    )  # fmt: skip
+    lines = [line for line in child.stderr.decode().splitlines(True) if "compiling the trace reader" not in line]
+    rss = int(lines.pop())
+    return Result(child.returncode, child.stdout.decode(), "".join(lines), time.monotonic() - begun), rss
+
+
+def defused(path: Path) -> None:
+    result, rss = measured(path, timeout_s=120)
+    looks_well(result)
+    assert result.code == 2
+    assert result.stderr or "truncated" in result.stdout or "cut" in result.stdout
+    assert rss < BOMB_RSS_BYTES
+
+
+@pytest.mark.parametrize("name", ["spaces", "lists without end"])
+def test_a_file_that_unpacks_to_400_mb(tmp_path: Path, name: str):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(unpacks_to(*BOMBS[name], 400))
+    defused(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_unpacks_to_10_gb(tmp_path: Path, name: str):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(unpacks_to(*BOMBS[name], 10_000))
+    defused(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["tid", "stream", "device"])
+def test_20_000_of_anything(tmp_path: Path, what: str):
+    path = tmp_path / "crowd.json"
+    path.write_text(crowd(20_000, **{what: True}))
+    result = command(path)
+    is_report(result, 0)
+    assert result.seconds < PATIENCE_S
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["70 % of a file", "control characters", "invalid UTF-8 in names", "unescaped quotes"])
+def test_the_same_damage_to_a_large_file(tmp_path: Path, name: str):
+    """Above 25 MB the other reader takes over."""
+    large = good(24_000).text()
+    assert len(large) > 30 << 20
+    damaged = {
+        "70 % of a file": cut(large, 0.9),
+        "control characters": large.replace("gemm", "ge\x01\tmm", 1000).encode(),
+        "invalid UTF-8 in names": large.encode().replace(b"gemm", b"ge\xff\xfemm", 1000),
+        "unescaped quotes": large.replace("gemm", 'ge"mm', 1000).encode(),
+    }
+    path = tmp_path / "large.json"
+    path.write_bytes(damaged[name])
+    is_report(command(path), 0)
+    found = is_json(command(path, "--json"), 0)
+    assert any(re.search(BROKEN[name].says, issue["id"]) for issue in found["quality"]["issues"])
+    share = 0.89 if name == "70 % of a file" else 1
+    assert found["source"]["events"] >= share * large.count('"ph": "X"')

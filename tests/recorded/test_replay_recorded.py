@@ -1,0 +1,107 @@
+"""The replay of real recordings: untouched it is the recording, and what is made slower shows where it binds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.traces import COMMITTED, shared_trace
+
+from benchmarks import replay as benchmark
+from gpuprof.diagnosis.analyse import replay_error
+from gpuprof.diagnosis.representative import representative
+from gpuprof.replay.build import build
+from gpuprof.replay.carried import carried_over
+from gpuprof.replay.collectives import model_collectives
+from gpuprof.replay.graph import DEVICE, Graph
+from gpuprof.replay.overhead import ROUNDS, remove_profiler
+from gpuprof.replay.simulate import simulate
+from gpuprof.replay.transform import scale
+from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.tracefile.read import read_recording
+
+H200 = (
+    "dense8b_lora_compute", "tiny_lora_small_batch", "tiny_lora_small_batch_stack", "moe_gptoss_expert_loop",
+    "tiny_lora_dataloader", "unsloth_llama1b", "hf_trainer_lora", "ddp_straggler_rank0", "ddp_straggler_rank1",
+    "roofline_pair",
+)  # fmt: skip
+
+
+def timeline_of(path) -> Timeline:
+    trace = read_recording(str(path)).trace
+    assert trace is not None
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    return timeline
+
+
+def slower_kernels(graph: Graph) -> float:
+    """How many times as long a step takes when all kernels take twice as long."""
+    before = simulate(graph, ROUNDS).step_ns
+    return simulate(scale(graph, device=2.0), ROUNDS).step_ns / before
+
+
+@pytest.mark.parametrize("name", H200)
+def test_the_untouched_replay(name):
+    graph = build(timeline_of(shared_trace(f"h200/{name}")))
+    for one in (graph, model_collectives(carried_over(graph))):
+        assert replay_error(one) <= 0.001
+        schedule = simulate(one)
+        gpu = one.on_gpu
+        step = (one.recorded_end_ns.max() - one.recorded_start_ns.min()) / one.steps
+        off = np.abs(schedule.end_ns - one.recorded_end_ns)[gpu]
+        assert np.median(off) <= 0.001 * step
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name.split(".")[0])
+def test_the_untouched_replay_of_what_is_committed(path):
+    assert replay_error(build(timeline_of(path))) <= 0.001
+
+
+def test_kernels_twice_as_long():
+    """A dense model on a busy GPU takes twice as long; one that waits for its host hardly notices."""
+    assert slower_kernels(build(timeline_of(shared_trace("h200/dense8b_lora_compute")))) >= 1.9
+    tiny = build(timeline_of(shared_trace("h200/tiny_lora_small_batch")))
+    assert slower_kernels(tiny) <= 1.1
+    assert slower_kernels(remove_profiler(tiny).graph) <= 1.1
+
+
+def test_a_measured_step_is_met():
+    for name, ms in (
+        ("tiny_lora_small_batch", 81.0),
+        ("moe_gptoss_expert_loop", 134.0),
+        ("dense8b_lora_compute", 631.0),
+    ):
+        removal = remove_profiler(build(timeline_of(shared_trace(f"h200/{name}"))), ms * 1e6)
+        assert removal.fitted
+        assert removal.step_ns == pytest.approx(ms * 1e6, rel=0.002)
+
+
+def test_steps_that_stand_for_all():
+    timeline = timeline_of(shared_trace("h200/tiny_lora_small_batch"))
+    assert representative(timeline) is timeline
+    long = timeline_of(shared_trace("public/kineto_v100_oldschema_resnet50_nw0.pt.trace"))
+    some = representative(long, most_events=1)
+    assert len(some.steps.start_ns) == 2 < len(long.steps.start_ns)
+    assert replay_error(build(some)) <= 0.001
+    assert simulate(build(some), ROUNDS).step_ns == pytest.approx(simulate(build(long), ROUNDS).step_ns, rel=0.1)
+    low, high = some.window
+    begun = some.links.begun_ns[some.members]
+    assert ((begun >= low) & (begun < high)).all()
+    assert sum(d.compute_ns + d.communication_ns + d.copy_ns + d.idle_ns for d in some.devices) == high - low
+
+
+def test_it_is_fast():
+    """A million events a second, and 25 what-ifs of 100,000 events in 5 s, are wanted; it is many times faster."""
+    found = benchmark.measure(timeline_of(shared_trace("h200/tiny_lora_small_batch")))
+    assert found["events"] / found["simulate_s"] > 1e6
+    assert found["what_ifs_s"] * 100_000 / found["events"] < 5
+
+
+def test_the_device_keeps_its_work():
+    graph = build(timeline_of(COMMITTED[0]))
+    removal = remove_profiler(graph)
+    kernels = graph.resource == DEVICE
+    assert np.array_equal(graph.duration_ns[kernels], removal.graph.duration_ns[kernels])
+    assert (removal.graph.duration_ns <= graph.duration_ns + 1e-6).all()
+    assert (removal.graph.duration_ns >= 0).all()
+    assert removal.low_ns <= removal.step_ns <= removal.high_ns

@@ -1,0 +1,203 @@
+"""What takes longer for more tokens, kernel by kernel, and what does not: it works on weights."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers.make_trace import AUTOGRAD, MAIN
+from helpers.paths import ROOT
+from helpers.programs import BF16, PLAIN, PRODUCT, US, Program
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuprof.costs.roofline import roofline
+from gpuprof.projection.batch import event_growth
+from gpuprof.projection.weights import on_weights, shapes_of, weight_shapes
+from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.tracefile.read import read_recording
+
+FULL = [100_000, 1, 1]
+"""Blocks enough for any GPU: more work takes longer."""
+HIDDEN, WIDE, VOCABULARY = 512, 2048, 32_000
+FP32 = "float"
+
+
+def tall(program: Program, name: str, dims: list[Any], types: list[str] | None = None, kernel: str = PLAIN) -> None:
+    told = types if types is not None else [FP32 if one else "Scalar" for one in dims]
+    sequence = {"Sequence number": -1} if program.tid == AUTOGRAD else {}  # gradients have none of their own
+    program.op(name, kernel, 50 * US, dims, told, grid=FULL, **sequence)
+
+
+def autocast(batch: int, length: int, hidden: int = HIDDEN, ahead=(), behind=()) -> Program:
+    """One layer with float32 weights that computes in bf16: forward, and backward on autograd's thread.
+
+    ahead, behind: (op, dims, types or None) of more work in the two.
+    """
+    tokens = batch * length
+    program = Program()
+
+    def body() -> None:
+        tall(program, "aten::embedding", [[VOCABULARY, hidden], [batch, length], [], [], []])
+        tall(program, "aten::copy_", [[WIDE, hidden], [WIDE, hidden], []])  # the weight, to bf16
+        tall(program, "aten::copy_", [[batch, length, hidden], [batch, length, hidden], []])
+        types = [BF16, BF16, ""]
+        program.op("aten::linear", PRODUCT, 50 * US, [[batch, length, hidden], [WIDE, hidden], []], types, grid=FULL)
+        for row in ahead:
+            tall(program, *row)
+        program.tid = AUTOGRAD
+        start = program.now
+        tall(program, "aten::mm", [[WIDE, tokens], [tokens, hidden]], [BF16, BF16], PRODUCT)
+        tall(program, "aten::copy_", [[WIDE, hidden], [WIDE, hidden], []], [FP32, BF16, "Scalar"])  # its gradient
+        tall(program, "aten::fill_", [[VOCABULARY, hidden], []])
+        tall(program, "aten::add_", [[VOCABULARY, hidden], [VOCABULARY, hidden], []])
+        tall(program, "aten::mul", [[tokens, hidden], [tokens, hidden]])
+        for row in behind:
+            tall(program, *row)
+        arguments: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 1}
+        engine = "autograd::engine::evaluate_function: MmBackward0"
+        program.trace.op(engine, start - 1 * US, program.now + 1 * US, AUTOGRAD, **arguments)
+        program.now += 5 * US
+        program.tid = MAIN
+
+    for _ in range(2):
+        program.step(body, sync=True)
+    return program
+
+
+def timeline_of(path: Path) -> Timeline:
+    trace = read_recording(str(path)).trace
+    assert trace is not None
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    return timeline
+
+
+def growth(program: Program, tmp_path: Path, factor: float = 8.0) -> dict[tuple[str, str], float]:
+    """By op and dims, without blanks, how many times as long its kernel takes."""
+    timeline = timeline_of(program.trace.write(tmp_path / "trace.json"))
+    trace, op = timeline.trace, timeline.links.op
+    found = event_growth(timeline, None, factor, None)
+    names, dims = trace.ops.name[op], trace.ops.dims[op]
+    texts = [(trace.strings[n], (trace.text(d) or "").replace(" ", "")) for n, d in zip(names, dims, strict=True)]
+    return dict(zip(texts, found.tolist(), strict=True))
+
+
+def test_work_on_weights_and_their_gradients_takes_no_longer(tmp_path):
+    found = growth(autocast(2, 64), tmp_path)
+    assert found["aten::copy_", "[[2048,512],[2048,512],[]]"] == 1
+    assert found["aten::fill_", "[[32000,512],[]]"] == 1
+    assert found["aten::add_", "[[32000,512],[32000,512],[]]"] == 1
+    assert found["aten::copy_", "[[2,64,512],[2,64,512],[]]"] == 8
+    assert found["aten::mul", "[[128,512],[128,512]]"] == 8
+    assert found["aten::mm", "[[2048,128],[128,512]]"] == 8
+    assert found["aten::embedding", "[[32000,512],[2,64],[],[],[]]"] == 8
+
+
+@pytest.mark.parametrize(("batch", "length"), [(1, 512), (4, 512), (512, 4), (4, 128)], ids=str)
+def test_as_many_tokens_as_the_model_is_wide_leave_it_open(batch: int, length: int, tmp_path):
+    """A tensor of [2048, 512] can then be a weight or activations: it grows, as all does."""
+    found = growth(autocast(batch, length), tmp_path)
+    assert {f for (name, _), f in found.items() if name == "aten::copy_"} == {8}
+
+
+def test_a_second_factor_is_a_weight_in_the_forward_pass_only(tmp_path):
+    """That of a weight's gradient is an activation, of rows that may be no batch's: a loss without the last token."""
+    behind = [
+        ("aten::mm", [[VOCABULARY, 126], [126, HIDDEN]], [BF16, BF16], PRODUCT),
+        ("aten::mul", [[126, HIDDEN], [126, HIDDEN]]),
+    ]
+    assert growth(autocast(2, 64, behind=behind), tmp_path)["aten::mul", "[[126,512],[126,512]]"] == 8
+
+
+def test_rows_that_are_no_batch_are_tokens_too(tmp_path):
+    """Four images of 577 patches, and a second layer that has as many rows as the first one's weight."""
+    ahead = [
+        ("aten::linear", [[4, 577, 1024], [768, 1024], []], [BF16, BF16, ""], PRODUCT),
+        ("aten::linear", [[768, 48], [96, 48], []], [BF16, BF16, ""], PRODUCT),
+        ("aten::copy_", [[768, 1024], [768, 1024], []]),
+        ("aten::copy_", [[96, 48], [96, 48], []]),
+    ]
+    found = growth(autocast(2, 64, ahead=ahead), tmp_path)
+    assert found["aten::copy_", "[[768,1024],[768,1024],[]]"] == 8
+    assert found["aten::copy_", "[[96,48],[96,48],[]]"] == 1
+
+
+def test_a_weight_among_others_is_no_work_on_weights(tmp_path):
+    ahead = [
+        ("aten::index", [[VOCABULARY, HIDDEN], []], [FP32, ""]),  # picks rows: how many tells a list of indices
+        ("aten::cat", [[[WIDE, HIDDEN], [WIDE, HIDDEN]], []], ["TensorList", "Scalar"]),
+        ("aten::add", [[WIDE, HIDDEN], [300, WIDE, HIDDEN], []]),
+        ("aten::mul", [[WIDE, HIDDEN], []], [FP32, "TensorList"]),
+        ("aten::sub", [[WIDE, HIDDEN], [1], []]),
+    ]
+    found = growth(autocast(2, 64, ahead=ahead), tmp_path)
+    grown = {name for (name, _), f in found.items() if f == 8}
+    assert {"aten::index", "aten::cat", "aten::add", "aten::mul"} <= grown
+    assert found["aten::sub", "[[2048,512],[1],[]]"] == 1
+
+
+def test_what_a_gradient_is_accumulated_for_is_a_parameter(tmp_path):
+    """Weights of experts, which no product of two matrices shows."""
+    name = "torch::autograd::AccumulateGrad"
+    program = autocast(2, 64, behind=[(name, [[8, 512, 96]]), ("aten::fill_", [[8, 96, 512], []])])
+    assert growth(program, tmp_path)["aten::fill_", "[[8,96,512],[]]"] == 1
+
+
+def test_a_full_fine_tune_with_float32_weights_under_autocast():
+    """Recorded: 58 casts and gradients cast back, and the embedding's gradient zeroed, 6.4 ms of each step."""
+    timeline = timeline_of(ROOT / "scenarios" / "optimizer_memory" / "recording" / "trace.rank0.json.gz")
+    found = on_weights(timeline)
+    gpu = timeline.trace.gpu
+    assert found.sum() == 3 * 59
+    assert (gpu.end_ns - gpu.start_ns)[found].sum() / 3e6 == pytest.approx(6.38, abs=0.05)
+    assert all(256 not in shape and 1 not in shape for shape in weight_shapes(timeline))
+
+
+@pytest.mark.parametrize(("rows", "slower", "expected"), [(192, 1.41, 5.7), (192, 1.0, 8.0), (4096, 1.2, 8.0)])
+def test_a_product_leaves_the_balance_of_arithmetic_and_memory(rows: int, slower: float, expected: float, tmp_path):
+    """A product of 192 rows computes as long as it reads its weights, and takes 1.4 times that. With 8 times the rows
+    it computes, for 8 times as long as it did. What took no longer than it computes cannot gain, and one of many rows
+    is as slow as it was."""
+    program = Program()
+    wide = 16_384
+    compute = 2 * rows * wide * wide / 796e12 * 1e9
+
+    def body() -> None:
+        types = [BF16, BF16]
+        program.op("aten::mm", PRODUCT, round(slower * compute), [[rows, wide], [wide, wide]], types, grid=FULL)
+
+    for _ in range(2):
+        program.step(body, sync=True)
+    timeline = timeline_of(program.trace.write(tmp_path / "trace.json"))
+    found = event_growth(timeline, roofline(timeline), 8.0, rows)
+    assert found == pytest.approx(expected, rel=0.05)
+
+
+shapes = st.recursive(
+    st.none() | st.integers(-2, 9) | st.text(max_size=3) | st.booleans(), lambda one: st.lists(one, max_size=3)
+)
+
+
+@given(shapes)
+@settings(max_examples=200, deadline=None)
+def test_dims_may_hold_anything(value):
+    found = shapes_of(json.dumps(value))
+    assert found is None or all(type(side) is int and side >= 0 for shape in found for side in shape)
+    assert shapes_of(json.dumps(value)[:-1] + "[") is None
+
+
+def test_many_events_take_no_time(tmp_path):
+    """A million events of few different shapes: each text is decoded once."""
+    timeline = timeline_of(autocast(2, 64).trace.write(tmp_path / "trace.json"))
+    rows = np.resize(np.arange(len(timeline.trace.gpu)), 1_000_000)
+    links = replace(timeline.links, **{name: getattr(timeline.links, name)[rows] for name in timeline.links.__slots__})
+    many = replace(timeline, links=links, category=timeline.category[rows])
+    start = time.perf_counter()
+    assert on_weights(many).sum() > 200_000
+    assert time.perf_counter() - start < 1.0

@@ -1,0 +1,518 @@
+"""Charts say what the diagnosis says, draw with plotly's smallest set of traces, and show names as names only."""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.make_diagnosis import HOSTILE, MS, STEPS, host_bound, two_devices, unusable
+from helpers.paths import ROOT
+from helpers.traces import shared_trace
+
+import gpuprof
+from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.report import charts, palette
+from gpuprof.report.charts.style import number, plain
+from gpuprof.report.charts.thin import extremes
+from gpuprof.report.stepbar import PAINTS
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.phases import PHASES
+
+FIGURES = (
+    "bandwidth",
+    "gap_histogram",
+    "memory",
+    "phases",
+    "ranks",
+    "roofline",
+    "sensitivities",
+    "steps",
+    "telemetry",
+    "what_if",
+)
+PALETTES = {
+    name: tuple(value.values() if hasattr(value, "values") else value)
+    for name, value in vars(palette).items()
+    if name.endswith("_PAINTS")
+}
+RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
+THROTTLED_RUN = ROOT / "tests" / "data" / "runs" / "dense8b_lora"
+BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
+
+
+@pytest.fixture(scope="module")
+def run() -> Diagnosis:
+    return gpuprof.diagnose(RUN)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Diagnosis:
+    return gpuprof.diagnose(BARE)
+
+
+@pytest.fixture(scope="module", params=["run", "bare"])
+def real(request) -> Diagnosis:
+    return request.getfixturevalue(request.param)
+
+
+def drawn(diagnosis: Diagnosis) -> dict[str, object]:
+    """Every figure that there is, by name."""
+    found = {name: getattr(charts, name)(diagnosis) for name in FIGURES}
+    return {name: figure for name, figure in found.items() if figure is not None}
+
+
+def content(figure) -> dict:
+    return json.loads(charts.to_json(figure, titled=True))
+
+
+# -- numbers
+
+
+def test_bars_of_gaps_sum_to_the_idle_time(real):
+    figure = content(charts.gap_histogram(real))
+    idle_ms = sum(sum(bar["y"]) for bar in figure["data"])
+    assert idle_ms == pytest.approx(real.gaps.total_ns / real.steps.count / len(real.devices) / 1e6, rel=1e-4)
+    by_cause = {cause.cause: cause.ns for cause in real.gaps.by_cause if cause.ns}
+    labels = {palette.CAUSE_PAINTS[key].label: ns for key, ns in by_cause.items()}
+    for bar in figure["data"]:
+        expected = labels.pop(bar["name"]) / real.steps.count / len(real.devices) / 1e6
+        assert sum(bar["y"]) == pytest.approx(expected, rel=1e-4)
+    assert not labels, "each cause has its bars"
+
+
+def test_a_gap_is_in_the_bar_of_its_length(bare):
+    """Gaps of 10 to 20 µs, counted by hand, are the bar right of the tick at 10 µs."""
+    figure = content(charts.gap_histogram(bare))
+    ticks = dict(zip(figure["layout"]["xaxis"]["ticktext"], figure["layout"]["xaxis"]["tickvals"], strict=True))
+    at = ticks["10 µs"] + 0.5
+    shown = sum(bar["y"][bar["x"].index(at)] for bar in figure["data"])
+    table = bare.tables.gaps()
+    inside = table[(table.ns >= 10_000) & (table.ns < 20_000)]
+    assert len(inside)
+    assert shown == pytest.approx(inside.ns.sum() / bare.steps.count / 1e6, rel=1e-4)
+
+
+def test_sensitivities_are_halves_in_percent():
+    diagnosis = host_bound(sensitivities=Sensitivities(0.8, 0.0, 0.1, 0.0, 0.3, 0.2, 0.05, 0.01))
+    bar = content(charts.sensitivities(diagnosis))["data"][0]
+    shown = dict(zip(bar["y"], bar["x"], strict=True))
+    assert list(shown.values()) == sorted(shown.values(), reverse=True)
+    assert shown["host (Python, launches)"] == pytest.approx(40)
+    assert shown["GPU arithmetic"] == pytest.approx(10)
+    assert "GPU" not in shown, "its parts tell more"
+    whole = host_bound(sensitivities=Sensitivities(0.8, 0.0, 0.1, 0.0, 0.3))
+    assert "GPU" in content(charts.sensitivities(whole))["data"][0]["y"]
+
+
+def test_phases_are_per_step():
+    busy, idle = content(charts.phases(host_bound()))["data"]
+    assert (busy["name"], idle["name"]) == ("GPU busy", "GPU idle")
+    assert dict(zip(busy["y"], busy["x"], strict=True))["backward"] == pytest.approx(34 / STEPS)
+    assert sum(busy["x"]) + sum(idle["x"]) == pytest.approx(168)
+
+
+def test_points_are_all_kernels_whose_work_is_known(real):
+    """Time, FLOPs and bytes of the points, told from columns in another way, less the small ones that are left out."""
+    roof, timeline = real.tables.roofline, real.tables.timeline
+    gpu, rows = timeline.trace.gpu, timeline.members
+    ns = (gpu.end_ns - gpu.start_ns)[rows]
+    work = roof.work
+    known = work.model[rows] & ~work.over_link[rows] & (work.bytes[rows] > 0)
+    ours = {
+        name: sum(_microseconds(point) for point in _points(getattr(charts, name)(real)))
+        for name in ("roofline", "bandwidth")
+    }
+    steps = real.steps.count
+    product = known & (work.flops[rows] > 0)
+    assert 0.95 < ours["roofline"] / (ns[product].sum() / steps / 1e3) < 1.03
+    other = known & (work.flops[rows] == 0)
+    assert 0.95 < ours["bandwidth"] / (ns[other].sum() / steps / 1e3) < 1.03
+
+
+def _points(figure) -> list[tuple[float, float, list[str]]]:
+    return [
+        (x, y, words)
+        for trace in content(figure)["data"]
+        if "customdata" in trace
+        for x, y, words in zip(trace["x"], trace["y"], trace["customdata"], strict=True)
+    ]
+
+
+def _microseconds(point) -> float:
+    """The time a step that the label of a point states, to its two digits."""
+    value, unit = point[2][2].split(" and ")[0].split(" ")
+    return float(value.replace(",", "")) * {"ns": 1e-3, "µs": 1, "ms": 1e3, "s": 1e6}[unit]
+
+
+def test_the_largest_point_is_the_kernel_with_most_matrix_time(bare):
+    """One group told by pandas: its place on both axes."""
+    roof = bare.tables.roofline
+    table = bare.tables.kernels()
+    rows = bare.tables.timeline.members
+    table["flops"], table["bytes"], table["dtype"] = roof.work.flops[rows], roof.work.bytes[rows], roof.work.dtype[rows]
+    sums = table[(table.flops > 0)].groupby(["name", "op", "dtype"])[["ns", "flops", "bytes"]].sum()
+    top = sums.sort_values("ns").iloc[-1]
+    traces = [t for t in content(charts.roofline(bare))["data"] if "customdata" in t]
+    size, x, y = max(
+        point for t in traces for point in zip(t["marker"]["size"], t["x"], t["y"], strict=True)
+    )  # fmt: skip
+    assert x == pytest.approx(top.flops / top.bytes, rel=1e-4)
+    assert y == pytest.approx(top.flops / top.ns * 1e9, rel=1e-4)
+    assert size == pytest.approx(38)
+
+
+def test_ceilings_are_labelled_with_their_rates(bare):
+    words = " ".join(note["text"] for note in content(charts.roofline(bare))["layout"]["annotations"])
+    assert "memory 4.28 TB/s" in words
+    assert "bf16 tensor 796 TFLOP/s" in words
+    assert "int8" not in words, "only of formats in use"
+
+
+def test_what_if_shows_time_for_the_same_work():
+    fixes = (
+        Finding("a", "first", "high", (), "", Range(40 * MS, 50 * MS, 70 * MS), Range(1, 2, 2.5)),
+        Finding("b", "more work", "high", (), "", Range(150 * MS, 160 * MS, 200 * MS), Range(3, 4, 5), work=4.0),
+    )
+    both = Combined(("a", "b"), ("first", "more work"), Range(80 * MS, 100 * MS, 120 * MS), Range(5, 6, 8), 4.0)
+    steps = replace(host_bound().steps, unprofiled_ns=100 * MS)
+    figure = content(charts.what_if(host_bound(findings=fixes, combined=both, steps=steps)))
+    now, points = figure["data"]
+    assert now["x"] == [100, 100]
+    assert points["x"] == [50, 40, 25]
+    assert points["error_x"]["array"] == pytest.approx([20, 10, 5])
+    assert points["error_x"]["arrayminus"] == pytest.approx([10, 2.5, 5])
+    labels = figure["layout"]["yaxis"]["ticktext"]
+    assert labels == ["1  first", "2  more work (4× work)", "1 + 2  together (4× work)"]
+    assert "for the work of a step now" in figure["layout"]["xaxis"]["title"]["text"]
+
+
+def test_ranks_wait_for_the_slowest():
+    ranks = (rank(0, 75, 42), rank(1, 117, 0))
+    own, waiting = content(charts.ranks(host_bound(ranks=ranks)))["data"]
+    assert (own["y"], own["x"], waiting["x"]) == (["rank 0", "rank 1"], [75, 117], [42, 0])
+    many = content(charts.ranks(host_bound(ranks=tuple(rank(i, 75, 42) for i in range(40)))))
+    assert many["layout"]["height"] < 500
+    assert len(many["data"][0]["x"]) == 40
+
+
+def rank(number: int, pace_ms: int, waiting_ms: int) -> RankSummary:
+    return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None)
+
+
+def test_steps_of_a_run_are_told_apart(run):
+    figure = content(charts.steps(run))
+    points = [trace for trace in figure["data"] if trace["mode"] == "markers"]
+    lines = [json.loads(line) for line in (RUN / "steps.jsonl").read_text().splitlines()]
+    assert sum(len(trace["x"]) for trace in points) == len(lines)
+    recorded = next(trace for trace in points if trace["name"] == "recorded")
+    assert recorded["x"] == [line["step"] for line in lines if line["stage"] == "trace"]
+    assert {trace["name"] for trace in points} >= {"warm-up", "without the profiler", "recorded"}
+    named = [trace["name"] for trace in points if trace.get("showlegend")]
+    assert len(named) == len(set(named)), "once in the legend"
+
+
+def test_a_step_far_above_the_others_does_not_flatten_them():
+    steps = host_bound().steps
+    long = replace(steps, each_ns=(100 * MS,) * 9 + (9000 * MS,))
+    figure = content(charts.steps(host_bound(steps=long)))
+    assert max(figure["data"][0]["y"]) == 400
+    assert figure["data"][0]["marker"]["symbol"][-1] == "triangle-up"
+    assert "9.0 s" in figure["data"][0]["customdata"]
+    assert "1 step far above" in figure["layout"]["meta"]["note"]
+
+
+def test_telemetry_of_a_run():
+    figure = content(charts.telemetry(gpuprof.diagnose(THROTTLED_RUN)))
+    samples = [json.loads(line) for line in (THROTTLED_RUN / "telemetry.jsonl").read_text().splitlines()]
+    assert max(figure["data"][0]["y"]) == pytest.approx(max(s["gpus"][0]["power_w"] for s in samples), rel=1e-4)
+    utilisation = next(trace for trace in figure["data"] if trace.get("yaxis") == "y4")
+    assert max(utilisation["y"]) == pytest.approx(100 * max(s["gpus"][0]["utilization"] for s in samples))
+    held_back = {reason for s in samples for reason in s["gpus"][0]["throttle"] or ()}
+    assert held_back, "the run is one whose clock was held back"
+    assert "sw power cap" in figure["layout"]["meta"]["note"]
+    shaded = [shape for shape in figure["layout"]["shapes"] if shape["fillcolor"].startswith("rgba(213")]
+    seconds = sum(shape["x1"] - shape["x0"] for shape in shaded)
+    share = sum(bool(s["gpus"][0]["throttle"]) for s in samples) / len(samples)
+    span = (samples[-1]["unix_ns"] - samples[0]["unix_ns"]) / 1e9
+    assert seconds == pytest.approx(share * span, rel=0.1)
+
+
+def test_memory_of_a_run_is_that_of_its_steps(run):
+    figure = content(charts.memory(run))
+    lines = [json.loads(line) for line in (RUN / "steps.jsonl").read_text().splitlines()]
+    peak = next(trace for trace in figure["data"] if trace["name"] == "peak of the step")
+    assert max(peak["y"]) == pytest.approx(max(line["peak_bytes"] or 0 for line in lines) / 2**30, rel=1e-4)
+
+
+def test_memory_of_a_trace_keeps_its_peaks():
+    diagnosis = gpuprof.diagnose(shared_trace("public/tl_h100_owlv2_fwd"))
+    figure = charts.memory(diagnosis)
+    events = diagnosis.tables.timeline.trace.memory
+    used = events.allocated_bytes[events.device_type == 1]
+    assert len(used) > 4000
+    line = next(trace for trace in content(figure)["data"] if trace["name"] == "in use")
+    assert len(line["x"]) <= 4000
+    assert max(line["y"]) == pytest.approx(used.max() / 2**30, rel=1e-5)
+    assert min(line["y"]) == pytest.approx(used.min() / 2**30, rel=1e-5)
+    assert len(charts.to_json(figure)) < 100_000
+
+
+def test_thinning_keeps_the_extremes_of_every_stretch():
+    values = np.random.default_rng(5).integers(0, 1_000_000, 10_007)
+    rows = extremes(values, 300)
+    assert len(rows) <= 302
+    assert (np.diff(rows) > 0).all()
+    assert rows[0] == 0
+    assert rows[-1] == len(values) - 1
+    for part, kept in zip(np.array_split(values, 50), np.array_split(np.arange(len(values)), 50), strict=True):
+        near = values[rows[(rows >= kept[0] - 110) & (rows <= kept[-1] + 110)]]
+        assert near.max() >= part.max()
+        assert near.min() <= part.min()
+    assert extremes(values[:5], 300).tolist() == [0, 1, 2, 3, 4]
+
+
+# -- where nothing can be shown
+
+
+def test_nothing_is_drawn_of_what_was_not_recorded(bare):
+    assert set(drawn(bare)) == {"bandwidth", "gap_histogram", "phases", "roofline", "sensitivities", "what_if"}
+    assert set(drawn(unusable())) <= {"phases", "steps"}, "what is told without columns"
+    by_hand = host_bound()
+    assert set(drawn(by_hand)) == {"phases", "steps"}
+    assert charts.steps(replace(by_hand, steps=replace(by_hand.steps, each_ns=(MS, MS)))) is None
+    assert charts.ranks(replace(by_hand, ranks=())) is None
+    assert charts.what_if(by_hand) is None
+    assert charts.phases(replace(by_hand, phases=())) is None
+
+
+def test_every_figure_of_a_run(run):
+    assert set(drawn(run)) == set(FIGURES) - {"ranks"}
+
+
+def test_several_devices():
+    assert "phases" in drawn(two_devices())
+
+
+# -- the format
+
+
+def test_figures_need_the_smallest_bundle_only(real):
+    for name, figure in drawn(real).items():
+        found = content(figure)
+        assert {trace["type"] for trace in found["data"]} <= {"scatter", "bar"}, name
+        assert found["data"], name
+        assert len(json.dumps(found)) < 100_000, name
+        template = found["layout"].get("template", {})
+        assert "layout" not in template, "the style is ours"
+
+
+def test_axes_have_titles_with_units(real):
+    for name, figure in drawn(real).items():
+        layout = content(figure)["layout"]
+        titles = [axis.get("title", {}).get("text") for key, axis in layout.items() if key[1:5] == "axis"]
+        assert any(titles), name
+        assert layout["meta"]["title"]
+        assert len(layout["meta"]["note"]) <= 130, "one line of a page 900 pixels wide"
+
+
+def test_both_themes_are_in_the_figure(real):
+    for name, figure in drawn(real).items():
+        light, dark = (charts.for_theme(figure, theme).to_plotly_json() for theme in ("light", "dark"))
+        assert light == figure.to_plotly_json(), name
+        assert light["layout"]["font"]["color"] != dark["layout"]["font"]["color"]
+        meta = figure.layout.meta
+        assert set(meta["light"]) == set(meta["dark"])
+        for trace in figure.to_plotly_json()["data"]:
+            assert trace["meta"]["light"].keys() == trace["meta"]["dark"].keys()
+
+
+def test_json_may_stand_in_a_script():
+    import plotly.graph_objects as go
+
+    values = [1 / 3, math.nan, math.inf, np.float32(2.5), np.int64(3), None, 1e20, 123456789.0]
+    figure = go.Figure({"data": [{"type": "scatter", "y": values, "name": "</script><b>&\u2028"}], "layout": {}})
+    text = charts.to_json(figure)
+    assert not set("<>&\u2028") & set(text)
+    trace = json.loads(text)["data"][0]
+    assert trace["y"] == [0.333333, None, None, 2.5, 3, None, 1e20, 123457000]
+    assert trace["name"] == "</script><b>&\u2028"
+    arrays = go.Figure({"data": [{"type": "scatter", "y": np.array([1.0, np.nan])}]})
+    assert json.loads(charts.to_json(arrays))["data"][0]["y"] == [1, None]
+
+
+def test_numbers_keep_six_digits():
+    assert number(0.1 + 0.2) == 0.3
+    assert number(1234567.8) == 1234570
+    assert number(-0.0) == 0
+
+
+def test_without_a_title_the_chart_is_smaller(bare):
+    figure = charts.phases(bare)
+    untitled = json.loads(charts.to_json(figure))["layout"]
+    assert "title" not in untitled
+    assert untitled["height"] < figure.layout.height
+    assert figure.layout.title.text, "the figure itself keeps it"
+
+
+def test_only_charts_load_plotly():
+    code = "import sys, gpuprof.cli, gpuprof.report.palette; print('plotly' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+# -- names
+
+EVIL = "&lt;i&gt;<b>bold</b><a href='//evil'>x</a>$\\sqrt{2}$%{x}</script>\u202e\x1b[31m"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory) -> Diagnosis:
+    """A real recording whose kernels and ops have such names."""
+    with gzip.open(BARE, "rt", encoding="utf-8") as file:
+        document = json.load(file)
+    for event in document["traceEvents"]:
+        if event.get("cat") in ("kernel", "cpu_op"):
+            event["name"] = f"{event['name']} {EVIL}" if event["cat"] == "cpu_op" else f"{EVIL} {event['name'][:20]}"
+    path = tmp_path_factory.mktemp("hostile") / "trace.json"
+    path.write_text(json.dumps(document), encoding="utf-8")
+    return gpuprof.diagnose(path)
+
+
+def test_names_are_no_markup(hostile):
+    found = [charts.bandwidth(hostile), charts.gap_histogram(hostile), charts.roofline(hostile)]
+    texts = [text for figure in found if figure is not None for text in _strings(content(figure))]
+    assert any("&amp;lt;i&amp;gt;&lt;b&gt;bold" in text for text in texts), "the names are there"
+    for text in texts:
+        assert "<b>bold" not in text
+        assert "href" not in text or "&lt;a" in text
+        assert "$" not in text, "MathJax would take it for a formula"
+        assert "\u202e" not in text
+        assert "\x1b" not in text
+
+
+def _strings(value) -> list[str]:
+    if isinstance(value, dict):
+        return [text for item in value.values() for text in _strings(item)]
+    if isinstance(value, list):
+        return [text for item in value for text in _strings(item)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_titles_of_findings_are_text():
+    finding = Finding("a", HOSTILE, "high", (), "", Range(MS, MS, MS), Range(1, 2, 3))
+    steps = replace(host_bound().steps, unprofiled_ns=100 * MS)
+    figure = content(charts.what_if(host_bound(findings=(finding,), steps=steps)))
+    assert "<script>" not in json.dumps(figure)
+    assert "&lt;/script&gt;&amp;" in figure["layout"]["yaxis"]["ticktext"][0]
+
+
+def test_plotly_shows_the_name_as_it_is(hostile, tmp_path):
+    """In a browser: the label of a point holds the characters of the name, and no element made of them."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright")
+    chromium = next((p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser") if Path(p).is_file()), None)
+    if chromium is None:
+        pytest.skip("no Chromium")
+    import plotly
+
+    script = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+    figure = charts.to_json(charts.bandwidth(hostile))
+    page_file = tmp_path / "page.html"
+    page_file.write_text(
+        f"<!doctype html><meta charset=utf-8><div id=c style='width:900px'></div><script>{script}</script><script>"
+        f"const f = {figure}; Plotly.newPlot('c', f.data, f.layout, {json.dumps(charts.CONFIG)})"
+        ".then(() => { const i = f.data.findIndex(t => t.customdata);"
+        " Plotly.Fx.hover('c', [{curveNumber: i, pointNumber: 0}]); document.title = 'ready' })</script>",
+        encoding="utf-8",
+    )
+    with playwright.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 900, "height": 600})
+        failures: list[str] = []
+        page.on("pageerror", lambda error: failures.append(str(error)))
+        page.goto(page_file.as_uri())
+        page.wait_for_function("document.title == 'ready' && document.querySelector('.hoverlayer text')")
+        words = page.eval_on_selector(".hoverlayer", "e => e.textContent")
+        links = page.eval_on_selector_all("#c a", "e => e.length")
+        browser.close()
+    assert not failures
+    assert not links
+    assert "<b>bold</b>" in words
+    assert "&lt;i&gt;" in words, "an entity in a name is shown as it is written"
+
+
+def test_plain_words():
+    assert plain("a < b & $c$") == "a &lt; b &amp; &#36;c&#36;"
+
+
+# -- colours
+
+
+def test_everything_has_a_colour():
+    assert set(palette.CAUSE_PAINTS) == set(CAUSES)
+    assert set(palette.PHASE_PAINTS) == set(PHASES)
+    assert {palette.category_group(category) for category in CATEGORIES} == set(palette.CATEGORY_PAINTS)
+    assert len(palette.CATEGORY_PAINTS) <= 8
+    assert palette.category_group("of tomorrow") == "other"
+    for paints in PALETTES.values():
+        for field in ("light", "dark"):
+            colours = [getattr(paint, field) for paint in paints]
+            assert len(set(colours)) == len(colours)
+
+
+def test_colours_are_those_of_the_step_bar():
+    for key in ("compute", "communication", "copy", "idle"):
+        assert palette.WORK_PAINTS[key].light == PAINTS[key].page
+    for key in ("launch", "sync", "input", "allocator", "device", "profiler"):
+        assert palette.CAUSE_PAINTS[key].light == PAINTS[key].page
+
+
+@pytest.mark.parametrize("name", PALETTES)
+def test_fills_are_seen_on_their_page(name):
+    least = {"light": 1.6, "dark": 2.0}
+    for paint in PALETTES[name]:
+        assert palette.contrast(paint.light, palette.LIGHT_PAGE) >= least["light"], paint
+        assert palette.contrast(paint.dark, palette.DARK_PAGE) >= least["dark"], paint
+        for fill in (paint.light, paint.dark):
+            assert palette.contrast(palette.text_on(fill), fill) >= 4.5, "text on it can be read"
+
+
+# Matrices of Machado, Oliveira and Fernandes (2009) for the full absence of one kind of cone, on linear RGB.
+SEEN_BY = {
+    "all": np.eye(3),
+    "protanope": np.array(
+        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+    ),
+    "deuteranope": np.array(
+        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+    ),
+}
+TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
+
+
+def lab(colour: str, eye: str) -> np.ndarray:
+    """CIE L*a*b* of a colour as somebody sees it."""
+    values = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
+    x = TO_XYZ @ np.clip(SEEN_BY[eye] @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
+    f = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+@pytest.mark.parametrize("eye", SEEN_BY)
+@pytest.mark.parametrize("name", [name for name in PALETTES if name != "SERIES_PAINTS"])
+def test_colours_are_told_apart(name, eye):
+    for one, other in itertools.combinations(PALETTES[name], 2):
+        for field in ("light", "dark"):
+            apart = np.linalg.norm(lab(getattr(one, field), eye) - lab(getattr(other, field), eye))
+            assert apart >= 8, (one.key, other.key, field)

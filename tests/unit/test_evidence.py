@@ -1,0 +1,40 @@
+"""Places that findings name: something of that name begins there, and is called a place only if it is most of it."""
+
+from __future__ import annotations
+
+import pytest
+from helpers.paths import ROOT
+
+from gpuprof import diagnose
+from gpuprof.diagnosis.evidence import AND_ON, BEGIN_NS, MOST
+
+RUNS = ROOT / "tests" / "data" / "runs"
+
+
+@pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "unsloth_qlora"])
+def test_places_are_named_after_what_begins_them(run):
+    diagnosis = diagnose(RUNS / run)
+    tables = {True: diagnosis.tables.kernels(), False: diagnosis.tables.ops()}
+    seen = 0
+    for finding in diagnosis.findings:
+        for place in finding.evidence:
+            if place.start_ns is None:
+                continue
+            name = place.text.removesuffix(AND_ON)
+            table = tables[place.where.startswith("GPU")]
+            named = table[table["name"] == name]
+            if named.empty:
+                continue  # a call, or Python without an op
+            seen += 1
+            around = named[
+                (named["start_ns"] <= place.start_ns + 1) & (named["start_ns"] + named["ns"] > place.start_ns)
+            ]
+            near = named[(named["start_ns"] - place.start_ns).abs() <= BEGIN_NS]
+            here = near if len(near) else around
+            assert len(here), place
+            longest = int(here["ns"].max())
+            if place.text.endswith(AND_ON):
+                assert int(here["ns"].min()) < place.ns, place
+            else:
+                assert longest >= MOST * place.ns, place
+    assert seen >= 3

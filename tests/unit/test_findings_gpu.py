@@ -1,0 +1,554 @@
+"""Findings about the GPU's work: small programs whose fixed step a hand computation tells, and measured recordings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.make_trace import AUTOGRAD, MAIN
+from helpers.programs import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, case_of, checkpointed, run_of
+from helpers.traces import RUNS, shared_trace
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import (
+    adapter_casts,
+    dequantize,
+    eager_attention,
+    expert_loop,
+    exposed_communication,
+    fused_elementwise,
+    padding,
+    recompute,
+    tf32,
+    throttling,
+)
+from gpuprof.diagnosis.model import GpuTelemetry, RunMemory, Telemetry, Work
+from gpuprof.diagnosis.predict import WORTH, predict
+from gpuprof.replay.transform import scaled
+
+MODULES = (
+    adapter_casts,
+    dequantize,
+    eager_attention,
+    expert_loop,
+    exposed_communication,
+    fused_elementwise,
+    padding,
+    recompute,
+    tf32,
+    throttling,
+)
+
+
+def only(module, case: Case, key: str = ""):
+    found = [p for p in module.find(case) if p.key == key]
+    assert len(found) == 1, f"{module.PAGE.id} proposes {len(found)} times"
+    return found[0]
+
+
+def after_us(case: Case, proposal) -> float:
+    """The expected step, µs."""
+    return predict(case, proposal).expected / US
+
+
+# -- experts
+
+
+def experts(program: Program, count: int, between: str | None = None) -> None:
+    """40 layers' worth of host time, then a loop over experts with 12 rows each; the host is behind all the time."""
+    for _ in range(40):
+        program.mm(1024, 1024, 1024)
+    for _ in range(count):
+        program.nonzero([4, 1024])
+        program.op("aten::index", PLAIN, dims=[[1024, 1024], []], types=[BF16, ""])
+        program.mm(12, 1024, 1024)
+        program.plain("silu", [12, 512])
+        program.plain("mul", [12, 512], [12, 512])
+        program.mm(12, 512, 1024)
+        if between:
+            program.op(between, PLAIN)
+        program.op(
+            "aten::index_add_", PLAIN, dims=[[1024, 1024], [], [12], [12, 1024]], types=[BF16, "", "long int", BF16]
+        )
+
+
+def test_a_loop_over_experts_becomes_as_many_launches_as_grouped_experts_need(tmp_path):
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: experts(program, 16))
+    case = program.case(tmp_path)
+    proposal = only(expert_loop, case)
+    # 40 launches of 20 µs as before, and 33 of the loop's usual 19 instead of its 7 × 16; the GPU works less than that.
+    assert after_us(case, proposal) == pytest.approx(40 * 20 + 33 * 19, rel=0.02)
+    assert case.step_ns / US > 40 * 20 + 16 * 6 * 20
+    assert "16 experts" in proposal.evidence[0].text
+    assert "grouped_mm" in proposal.fix
+
+
+def test_grouped_experts_take_the_time_of_their_weights_where_those_are_large(tmp_path):
+    program = Program()
+
+    def body():
+        for _ in range(8):
+            program.nonzero([2, 64])
+            program.op("aten::index", PLAIN, dims=[[64, 8192], []], types=[BF16, ""])
+            program.mm(8, 8192, 16384, gpu=90 * US)
+            program.mm(8, 16384, 8192, gpu=90 * US)
+            program.op(
+                "aten::index_add_", PLAIN, dims=[[64, 8192], [], [8], [8, 8192]], types=[BF16, "", "long int", BF16]
+            )
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert case.roofline is not None
+    # Two matrices of 8192 × 16384 for each of 8 experts, once, in bf16 at 48 % of the memory's rate; 33 launches.
+    weights_us = 8 * 2 * 8192 * 16384 * 2 / case.roofline.ceilings.memory_bytes_per_s / 0.48 * 1e6
+    assert after_us(case, only(expert_loop, case)) == pytest.approx(weights_us + 33 + 30, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("count", "between"), [(3, None), (16, "aten::scaled_dot_product_attention"), (16, "aten::rsqrt")]
+)
+def test_few_experts_or_layers_that_repeat_are_no_loop_over_experts(tmp_path, count: int, between: str | None):
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: experts(program, count, between))
+    assert not list(expert_loop.find(program.case(tmp_path)))
+
+
+# -- attention
+
+
+def attention(program: Program, around: tuple[str, ...] = (), keys: int = 2048, more: int = 0) -> None:
+    """Scores of 64 heads of width 64: what the two products and the softmax between them take is 3 ms."""
+    start = program.now
+    program.op("aten::bmm", PRODUCT, 500 * US, [[64, 2048, 64], [64, 64, keys]], [BF16, BF16])
+    program.plain("add", [4, 16, 2048, keys], [4, 1, 2048, keys], gpu=1 * MS)
+    program.op(
+        "aten::softmax", PLAIN, 1 * MS, [[4, 16, 2048, keys + more], [], []], [BF16, "", ""], inner=("aten::_softmax",)
+    )
+    program.op("aten::bmm", PRODUCT, 500 * US, [[64, 2048, keys], [64, keys, 64]], [BF16, BF16])
+    for name in around:
+        program.trace.op(name, start, program.now)
+
+
+def test_eager_attention_becomes_as_fast_as_its_arithmetic_allows(tmp_path):
+    program = Program()
+
+    def body():
+        program.mm(8192, 4096, 4096, gpu=2 * MS)
+        attention(program)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert case.roofline is not None
+    assert case.step_ns / US == pytest.approx(5000, rel=0.01)
+    # Two products over the scores below the diagonal, at 42 % of the ceiling; three launches of a microsecond.
+    flops = 2 * 2 * 64 * 64 * 2048 * 2049 / 2
+    fused_us = flops / case.roofline.ceilings.flops["bf16"] / 0.42 * 1e6 + 3
+    assert after_us(case, only(eager_attention, case)) == pytest.approx(2000 + fused_us, rel=0.02)
+
+
+def test_what_is_done_anew_is_as_much_longer_as_another_change_made_it(tmp_path):
+    """Attention fused after a batch was doubled takes twice what it takes fused in the batch as it is."""
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: attention(program))
+    case = program.case(tmp_path)
+    change = only(eager_attention, case).change
+    twice = scaled(case.graph, case.graph.on_gpu, 2.0)
+    assert case.step_of(change(twice)) == pytest.approx(2 * case.step_of(change(case.graph)), rel=0.02)
+    assert case.step_of(scaled(change(case.graph), case.graph.on_gpu, 2.0)) == case.step_of(change(twice))
+
+
+def test_sinks_are_told_and_get_an_implementation_that_knows_them(tmp_path):
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: attention(program, more=1))
+    assert "flex_attention" in only(eager_attention, program.case(tmp_path)).fix
+
+
+def test_torchs_own_attention_and_other_softmaxes_are_no_eager_attention(tmp_path):
+    program = Program()
+
+    def body():
+        attention(program, around=("aten::scaled_dot_product_attention",))
+        program.op("aten::bmm", PRODUCT, 9 * MS, [[64, 2048, 64], [64, 64, 2048]], [BF16, BF16])
+        program.op("aten::softmax", PLAIN, 9 * MS, [[4096, 128], [], []], [BF16, "", ""], inner=("aten::_softmax",))
+        program.op("aten::bmm", PRODUCT, 9 * MS, [[64, 2048, 2048], [64, 2048, 64]], [BF16, BF16])
+
+    for _ in range(3):
+        program.step(body)
+    assert not list(eager_attention.find(program.case(tmp_path)))
+
+
+# -- formats
+
+
+def test_fp32_products_become_as_fast_as_tf32_is(tmp_path):
+    program = Program()
+
+    def body():
+        program.mm(4096, 4096, 4096, gpu=4 * MS, type=FLOAT, kernel="cutlass_80_simt_sgemm_256x128")
+        program.plain("mul", [4096, 4096], gpu=1 * MS, type=FLOAT)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert case.roofline is not None
+    product_us = 2 * 4096**3 / case.roofline.ceilings.flops["tf32"] / 0.65 * 1e6
+    assert after_us(case, only(tf32, case)) == pytest.approx(1000 + product_us, rel=0.02)
+
+
+@pytest.mark.parametrize(("type", "kernel"), [(BF16, PRODUCT), (FLOAT, "cutlass_80_tensorop_s1688gemm_tf32_128x256")])
+def test_products_on_tensor_cores_are_left_alone(tmp_path, type: str, kernel: str):
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: program.mm(4096, 4096, 4096, gpu=1 * MS, type=type, kernel=kernel))
+    assert not list(tf32.find(program.case(tmp_path)))
+
+
+def adapter(program: Program, type: str = FLOAT) -> None:
+    """A layer with an adapter of rank 8, as PEFT computes it: 1 ms the layer, 1.9 ms the adapter in fp32."""
+    wide = [1, 4096, 4096]
+    program.linear(4096, 4096, 4096, gpu=1 * MS)
+    if type == FLOAT:
+        program.cast(wide, BF16, FLOAT, gpu=300 * US)
+    program.linear(4096, 4096, 8, gpu=400 * US, type=type)
+    program.linear(4096, 8, 4096, gpu=200 * US, type=type)
+    program.plain("mul", wide, [], gpu=200 * US, type=type)
+    program.op("aten::add", PLAIN, 500 * US, [wide, wide, []], [BF16, type, "Scalar"])
+    if type == FLOAT:
+        program.cast(wide, FLOAT, BF16, gpu=300 * US)
+
+
+def test_adapters_in_bf16_need_no_casts(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: [adapter(program) for _ in range(3)])
+    case = program.case(tmp_path)
+    assert case.step_ns / US == pytest.approx(3 * 2900, rel=0.01)
+    # Products keep 29 %, the scaling 50 %, the sum of two formats 40 %, casts nothing.
+    each = 1000 + 600 * 0.29 + 200 * 0.5 + 500 * 0.4
+    assert after_us(case, only(adapter_casts, case)) == pytest.approx(3 * each, rel=0.02)
+
+
+def test_adapters_in_the_models_format_are_left_alone(tmp_path):
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [adapter(program, BF16) for _ in range(3)])
+    assert not list(adapter_casts.find(program.case(tmp_path)))
+
+
+# -- traffic
+
+
+def norm(program: Program, gpu: int = 200 * US) -> None:
+    shape = [8, 2048, 4096]
+    program.cast(shape, BF16, FLOAT, gpu=gpu)
+    program.plain("pow", shape, [], gpu=gpu, type=FLOAT)
+    program.plain("mean", shape, gpu=gpu, type=FLOAT)
+    program.plain("rsqrt", [8, 2048, 1], type=FLOAT)
+    program.plain("mul", shape, [8, 2048, 1], gpu=gpu, type=FLOAT)
+    program.plain("mul", [4096], shape, gpu=gpu)
+
+
+def test_a_fused_norm_reads_and_writes_once(tmp_path):
+    program = Program()
+
+    def body():
+        program.mm(16384, 4096, 4096, gpu=1 * MS)
+        norm(program)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert case.roofline is not None
+    fused_us = 2 * 8 * 2048 * 4096 * 2 / case.roofline.ceilings.memory_bytes_per_s / 0.65 * 1e6 + 1
+    assert after_us(case, only(fused_elementwise, case)) == pytest.approx(1000 + fused_us, rel=0.02)
+
+
+def test_where_the_host_limits_the_step_no_kernels_are_fused_for_traffic(tmp_path):
+    program = Program()
+
+    def body():
+        program.mm(16384, 4096, 4096)
+        norm(program, gpu=2 * US)
+
+    for _ in range(3):
+        program.step(body)
+    assert not list(fused_elementwise.find(program.case(tmp_path)))
+
+
+# -- memory for time
+
+
+def test_without_checkpointing_the_repeated_forward_goes(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: checkpointed(program))
+    case = program.case(tmp_path)
+    proposal = only(recompute, case)
+    assert case.step_ns / US == pytest.approx(7000, rel=0.01)
+    assert after_us(case, proposal) == pytest.approx(5000, rel=0.02)
+    assert "the present peak was not recorded" in proposal.fix
+
+
+def _restoring(program: Program) -> None:
+    """Forward 2 ms of host; backward: 1 ms to restore the random state, the forward again (2 ms), 1 ms to start the
+    backward pass inside, 3 ms of that, 0.2 ms to end. The GPU is never busy."""
+
+    def products(count: int, gpu: int, **args) -> None:
+        for _ in range(count):
+            program.op("aten::mm", PRODUCT, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **args)
+            program.now += 1 * MS - 20 * US
+
+    products(2, 5 * US)
+    program.tid, start = AUTOGRAD, program.now
+    program.now += 1 * MS
+    products(2, 5 * US, **{"Fwd thread id": 0})
+    program.now += 1 * MS
+    products(3, 5 * US, **{"Sequence number": -1})
+    program.now += 200 * US
+    engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
+    program.trace.op("CheckpointFunctionBackward", start, program.now, AUTOGRAD, **engine)
+    program.trace.op(
+        "autograd::engine::evaluate_function: CheckpointFunctionBackward", start - US, program.now, AUTOGRAD, **engine
+    )
+    program.tid = MAIN
+
+
+def test_a_checkpoints_own_python_goes_with_it(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: _restoring(program))
+    case = program.case(tmp_path)
+    gone_us = case.step_ns / US - after_us(case, only(recompute, case))
+    assert gone_us == pytest.approx(4000, rel=0.02)  # not the 0.2 ms at the end, which the engine may need anyway
+
+
+def test_checkpointing_stays_where_the_memory_is_needed(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: checkpointed(program))
+    full = run_of(memory=RunMemory(None, None, int(0.92 * 140 * GB)))
+    assert not list(recompute.find(program.case(tmp_path, full)))
+    half = run_of(memory=RunMemory(None, None, 70 * GB))
+    assert "GiB that are free" in only(recompute, program.case(tmp_path, half)).fix
+
+
+def quantised(program: Program) -> None:
+    """A product of 1 ms with a weight of 16 M in 4 bits that takes 500 µs to unpack."""
+    start = program.now
+    unpack, packed = "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>", [8388608, 1]
+    types = ["unsigned char", FLOAT]
+    program.op(
+        "bitsandbytes::dequantize_4bit", unpack, 500 * US, [packed, [262144]], types, grid=[8388608 // 512, 1, 1]
+    )
+    program.linear(4096, 4096, 4096, gpu=1 * MS)
+    program.trace.op("MatMul4Bit", start, program.now)
+
+
+def test_bf16_weights_are_not_unpacked(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: [quantised(program) for _ in range(4)])
+    case = program.case(tmp_path)
+    assert case.step_ns / US == pytest.approx(4 * 1500, rel=0.01)
+    assert after_us(case, only(dequantize, case)) == pytest.approx(4 * 1000, rel=0.01)
+
+
+def test_weights_stay_quantised_where_they_would_not_fit(tmp_path):
+    program = Program(memory=100_000_000)
+    for _ in range(3):
+        program.step(lambda: [quantised(program) for _ in range(4)])
+    assert not list(dequantize.find(program.case(tmp_path)))
+
+
+# -- tokens
+
+
+def padded(tmp_path, real: float) -> Case:
+    program = Program()
+
+    def body():
+        for _ in range(5):
+            program.mm(8192, 4096, 4096, gpu=1 * MS)
+
+    for _ in range(4):
+        program.step(body)
+    return program.case(tmp_path, run_of(work=Work(4.0, 8192.0, real * 8192, 1.0)))
+
+
+def test_padding_costs_as_much_as_its_share_of_the_tokens(tmp_path):
+    case = padded(tmp_path, 0.25)
+    packed = only(padding, case, "packing")
+    assert packed.work == pytest.approx(0.97 / 0.25)
+    assert after_us(case, packed) == pytest.approx(5000, rel=0.01)
+    # Products of 8192 rows are far above reading their weights: they go with the rows.
+    assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
+    assert after_us(case, only(padding, case, "grouped")) == pytest.approx(5000 * (0.25 + 0.15 * 0.75), rel=0.03)
+
+
+def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
+    """Few recorded steps can be of batches that are padded less, or more."""
+    case = padded(tmp_path, 0.5)
+    assert case.run
+    case = replace(case, run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
+    packed = only(padding, case, "packing")
+    assert packed.work == pytest.approx(0.97 / 0.25)
+    assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")
+    assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
+
+
+def test_little_padding_or_none_known_is_no_finding(tmp_path):
+    case = padded(tmp_path, 0.95)
+    assert not list(padding.find(case))
+    assert not list(padding.find(replace(case, run=None)))
+
+
+# -- several GPUs
+
+
+def exchange(program: Program, beside: bool, passes: int = 1) -> None:
+    """Backward of 4 ms, then an all-reduce of 2 ms on a stream of its own: behind it all, or beside the second half."""
+    for _ in range(passes):
+        program.tid, start = AUTOGRAD, program.now
+        for number in range(4):
+            program.op(
+                "aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16], **{"Sequence number": -1}
+            )
+            if number == 1 or not beside:
+                program.free[20] = program.free[7]
+        moved = {"Collective name": "allreduce", "In msg nelems": 44_000_000, "dtype": "Float", "Group size": 2}
+        program.launch(
+            "ncclDevKernel_AllReduce_Sum_f32_RING_LL", (program.now, program.now + 4 * US), 2 * MS, 20, **moved
+        )
+        program.now += 10 * US
+        engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
+        program.trace.op(
+            "autograd::engine::evaluate_function: MmBackward0", start - US, program.now, AUTOGRAD, **engine
+        )
+        program.tid = MAIN
+        program.op("aten::add", dims=[[1], [1]], types=[FLOAT, FLOAT])
+    program.free[7] = max(program.free.values())
+
+
+def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: exchange(program, beside=False), sync=True)
+    case = program.case(tmp_path)
+    before = case.step_ns / US
+    proposal = only(exposed_communication, case, "overlap")
+    # 60 % of the 2 ms hide, and 40 % of that comes back.
+    assert before - after_us(case, proposal) == pytest.approx(720, rel=0.05)
+    assert [p.key for p in exposed_communication.find(case)] == ["overlap"]
+    assert "bucket_cap_mb=5," in proposal.fix  # one exchange a step has nothing left to hide behind
+
+
+def test_transfers_beside_computation_are_no_finding(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: exchange(program, beside=True), sync=True)
+    assert not list(exposed_communication.find(program.case(tmp_path)))
+
+
+def test_gradients_need_not_be_exchanged_between_micro_steps(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: exchange(program, beside=False, passes=4), sync=True)
+    case = program.case(tmp_path)
+    proposal = only(exposed_communication, case, "no_sync")
+    assert "no_sync" in proposal.fix
+    between = case.step_ns / US - after_us(case, proposal)
+    assert 0 <= between <= 3 * 2000 * 1.02
+    assert "3 all-reduces a step" in proposal.evidence[0].text
+
+
+# -- the clock
+
+
+def kinds(program: Program, slower: float) -> None:
+    for kind in range(60):
+        program.op(
+            "aten::mm", f"{PRODUCT}_{kind}", round(100 * US * slower), [[4096, 4096], [4096, 4096]], [BF16, BF16]
+        )
+
+
+def test_kernels_that_get_slower_while_they_are_recorded_are_throttled(tmp_path):
+    program = Program()
+    for step in range(9):
+        program.step(lambda step=step: kinds(program, 1 + 0.02 * step), sync=True)
+    case = program.case(tmp_path)
+    # From steps 0 to 2 to steps 6 to 8: 1.14 over 1.02.
+    proposal = only(throttling, case)
+    assert after_us(case, proposal) / (case.step_ns / US) == pytest.approx(1.02 / 1.14, rel=0.02)
+
+
+def test_steady_kernels_are_not_throttled(tmp_path):
+    program = Program()
+    for step in range(9):
+        program.step(lambda step=step: kinds(program, 1 + 0.01 * (step % 2)), sync=True)
+    assert not list(throttling.find(program.case(tmp_path)))
+
+
+@pytest.mark.parametrize(("reason", "found"), [("hw_thermal", True), ("sw_power_cap", False)])
+def test_heat_holds_the_clock_back_and_a_power_limit_is_as_it_should_be(tmp_path, reason: str, found: bool):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: program.mm(8192, 8192, 8192, gpu=2 * MS))
+    gpu = GpuTelemetry(0, 500.0, 700.0, 1485.0, 1980.0, 88.0, 1.0, {reason: 0.8})
+    case = program.case(tmp_path, run_of(telemetry=Telemetry((gpu,), 50, None)))
+    proposals = list(throttling.find(case))
+    assert bool(proposals) == found
+    for proposal in proposals:
+        assert after_us(case, proposal) == pytest.approx(2000 * 1485 / 1980, rel=0.02)
+
+
+# -- recordings
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
+def test_findings_of_a_recording_are_plausible(path):
+    """Wherever a finding appears, its interval is one, and it makes the step no longer."""
+    case = case_of(path)
+    for module in MODULES:
+        for proposal in module.find(case):
+            step = predict(case, proposal)
+            assert 0 < step.low <= step.expected <= step.high
+            assert np.isfinite(step.high)
+            assert step.expected <= case.step_ns * 1.001, f"{module.PAGE.id} makes the step longer"
+            assert proposal.evidence[0].text
+            assert proposal.fix
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.PAGE.id)
+def test_pages_are_whole(module):
+    page = module.PAGE
+    assert page.id == module.__name__.rsplit(".", 1)[-1]
+    assert all(len(text.strip()) > 40 for text in (page.means, page.detected, page.gain, page.wrong))
+
+
+def test_the_measured_grouped_experts_lie_in_the_interval():
+    case = case_of(shared_trace("h200/moe_gptoss_expert_loop"))
+    step = predict(case, only(expert_loop, case))
+    assert step.low / MS <= 40.4
+    assert step.high / MS >= 41.0
+    assert step.expected / MS == pytest.approx(40.7, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["tiny_lora_small_batch", "unsloth_llama1b", "ddp_straggler_rank1"])
+def test_recordings_without_experts_or_eager_attention_get_neither(name: str):
+    case = case_of(shared_trace(f"h200/{name}"))
+    assert not list(expert_loop.find(case))
+    assert not list(eager_attention.find(case))
+
+
+def test_a_launch_bound_step_gains_nothing_from_tf32():
+    case = case_of(shared_trace("h200/tiny_lora_small_batch"))
+    for proposal in tf32.find(case):
+        assert case.step_ns / predict(case, proposal).expected < WORTH

@@ -1,0 +1,575 @@
+"""Findings about the host: small programs whose fixed step a hand computation tells, and measured recordings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.host_programs import GAP, MS, US, Program, case_of, only
+from helpers.paths import ROOT
+from helpers.programs import run_of
+from helpers.traces import shared_trace
+
+from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import (
+    allocator,
+    compile,
+    cuda_graphs,
+    larger_batch,
+    optimizer,
+    pageable_copies,
+    rare_steps,
+    recompiles,
+    syncs,
+)
+from gpuprof.diagnosis.predict import WORTH, predict
+from gpuprof.diagnosis.verdict import host_cause
+
+MODULES = (
+    compile,
+    cuda_graphs,
+    larger_batch,
+    syncs,
+    optimizer,
+    allocator,
+    recompiles,
+    pageable_copies,
+    rare_steps,
+)
+
+
+def shown(module, case: Case) -> list:
+    """The proposals that are worth showing."""
+    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
+
+
+LAYERS, CHAIN, PAUSE = 60, 4, 20 * US
+
+
+def eager(tmp_path, *, steps=3, within=None, begin=None, end=None) -> Case:
+    """Layers of one product and a chain of elementwise ops, with pauses for Python; tiny kernels, so launch-bound.
+
+    within, begin, end: what else a step does in its forward pass, before it and after the backward pass.
+    """
+    program = Program()
+
+    def layer():
+        program.mm()
+        program.python(PAUSE)
+        for _ in range(CHAIN):
+            program.elementwise()
+            program.python(PAUSE)
+
+    def body():
+        if begin:
+            begin(program)
+        for i in range(LAYERS):
+            layer()
+            if within:
+                within(program, i)
+        program.backward(layer, LAYERS)
+        if end:
+            end(program)
+
+    for _ in range(steps):
+        program.step(body)
+    return program.case(tmp_path)
+
+
+# -- torch.compile and CUDA graphs
+
+
+def test_compile_keeps_products_and_one_launch_for_each_chain(tmp_path):
+    case = eager(tmp_path)
+    layer_ns = (1 + CHAIN) * (20 * US + PAUSE)
+    assert case.step_ns == pytest.approx(2 * LAYERS * layer_ns, rel=0.02)
+    found = compile.passes(case)
+    assert found is not None
+    assert len(found.speaker) == 2 * LAYERS * case.steps
+    proposal = only(compile, case)
+    host, left, once = compile.HOST[1], compile.LEFT, compile.PASS_NS[1]
+    expected = 2 * (LAYERS * 20 * US * host * (1 + left) + once)
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.03)
+    assert "reduce-overhead" not in proposal.fix
+
+
+def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
+    case = eager(tmp_path)
+    proposal = only(cuda_graphs, case)
+    products = 2 * LAYERS * (3 * US * compile.REST[1] + 3 * US * compile.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
+    expected = max(products, 2 * compile.PASS_NS[1])
+    step = case.step_of(proposal.change(case.graph))
+    assert 0.8 * expected <= step <= expected + 2.2 * compile.PASS_NS[1]
+    assert step < 0.6 * case.step_of(only(compile, case).change(case.graph))
+
+
+def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
+    """A GPU-bound step: each chain's four kernels of 100 µs become one."""
+    program = Program()
+
+    def layer():
+        program.mm(work_ns=100 * US)
+        for _ in range(CHAIN):
+            program.elementwise(100 * US)
+
+    def body():
+        for _ in range(20):
+            layer()
+        program.backward(layer, 20)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    proposal = only(compile, case)
+    expected = 40 * 100 * US * (compile.REST[1] + compile.FUSED[1])
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.05)
+    assert not list(cuda_graphs.find(case)), "a GPU that is busy needs no graphs"
+
+
+def test_no_compile_where_values_part_the_graph(tmp_path):
+    case = eager(tmp_path, within=lambda program, i: program.item() if i % 6 == 0 else None)
+    assert compile.passes(case) is None
+    few = eager(tmp_path, within=lambda program, i: program.item() if i == 5 else None)
+    assert compile.passes(few) is not None
+
+
+@pytest.mark.parametrize("mark", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
+def test_no_compile_where_it_is_compiled(tmp_path, mark):
+    case = eager(tmp_path, begin=lambda program: program.op(mark))
+    assert not list(compile.find(case))
+
+
+def test_no_graphs_where_lengths_vary(tmp_path):
+    length = iter(range(100, 200))
+
+    def begin(program: Program):
+        program.op("aten::embedding", kernel="indexSelect", dims=[[1000, 64], [1, next(length)]])
+
+    case = eager(tmp_path, begin=begin)
+    assert not list(cuda_graphs.find(case))
+    assert "dynamic=True" in only(compile, case).fix
+
+
+def test_graphs_on_top_of_compiled_code(tmp_path):
+    program = Program()
+
+    def region(launches):
+        start = program.now
+        for _ in range(launches):
+            program.op("aten::mm", kernel="nvjet_hsh_64x8")
+        program.trace.op(
+            "## Call CompiledFxGraph fabc ##", start - 1 * US, program.now + 1 * US, program.tid, "user_annotation"
+        )
+        program.now += 2 * US
+
+    def body():
+        program.python(5 * US)
+        region(200)
+        program.backward(lambda: region(300), 1)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    proposal = only(cuda_graphs, case)
+    # The host is done long before the GPU, which goes from kernel to kernel as graphs do.
+    step = case.step_of(proposal.change(case.graph))
+    assert step == pytest.approx(500 * (3 * US + cuda_graphs.NEXT_NS), rel=0.05)
+    host = [proposal.change(case.graph).duration_ns[case.graph.lane >= 0].sum() / 3, 2 * cuda_graphs.GRAPH_NS[1]]
+    assert host[0] == pytest.approx(host[1], abs=50 * US)  # two launches, and what is not in the regions
+
+
+# -- a larger batch
+
+
+def test_a_launch_bound_step_takes_more_tokens_in_the_same_time(tmp_path):
+    case = eager(tmp_path)
+    proposal = only(larger_batch, case)
+    assert proposal.work == 8
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns, rel=0.02)
+
+
+def test_kernels_that_fill_the_chip_grow_with_the_tokens(tmp_path):
+    program = Program()
+
+    def layer():
+        start = program.now
+        program.launch(
+            "vectorized_elementwise_kernel",
+            (start + 2 * US, start + 6 * US),
+            200 * US,
+            grid=[4096, 1, 1],
+            block=[128, 1, 1],
+        )
+        program.trace.op("aten::mul", start, start + 8 * US, program.tid)
+        program.now = start + 10 * US
+
+    def body():
+        for _ in range(20):
+            layer()
+        program.backward(layer, 20)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    doubled = case.step_of(larger_batch.scaled_batch(case, 2)(case.graph))
+    assert doubled == pytest.approx(2 * case.step_ns, rel=0.05)
+    assert not list(larger_batch.find(case))
+
+
+def test_double_batch_of_a_compute_bound_recording():
+    case = case_of(shared_trace("h200/dense8b_lora_compute"))
+    step = case.step_of(larger_batch.scaled_batch(case, 2)(case.graph)) / 1e6
+    assert 0.95 * 1224 <= step <= 1.05 * 1242
+    assert not list(larger_batch.find(case)), "twice the time for twice the tokens"
+
+
+# -- waits
+
+
+def _queued(tmp_path, waits: bool) -> Case:
+    """The host is quick and the GPU is not, until a value is read and the queue runs dry; then slow host work."""
+    program = Program()
+
+    def body():
+        for _ in range(50):
+            program.mm(10 * US, 100 * US)
+        if waits:
+            program.item()
+        for _ in range(50):
+            program.mm(80 * US, 10 * US)
+
+    for _ in range(4):
+        program.step(body)
+    return program.case(tmp_path)
+
+
+def test_without_the_wait_the_host_runs_ahead(tmp_path):
+    case = _queued(tmp_path, waits=True)
+    gpu, slow = 50 * (100 * US + GAP), 50 * 80 * US
+    assert case.step_ns == pytest.approx(gpu + slow, rel=0.03)
+    proposal = only(syncs, case, "values")
+    # 0.5 ms to launch what takes the GPU 5 ms, then 4 ms of host work beside it: the GPU limits.
+    freed = case.step_of(proposal.change(case.graph))
+    assert freed == pytest.approx(50 * (100 * US + GAP) + 50 * (10 * US + GAP), rel=0.03)
+    assert freed == pytest.approx(_queued(tmp_path, waits=False).step_ns, rel=0.03)
+    assert "aten::item" in proposal.evidence[0].text
+    assert proposal.evidence[0].text.startswith("values read from the GPU: 1 a step")
+
+
+def test_a_wait_that_finds_the_gpu_idle_is_no_finding(tmp_path):
+    assert not shown(syncs, eager(tmp_path, within=lambda program, i: program.item() if i % 20 == 0 else None))
+
+
+def test_a_step_closed_by_a_synchronisation_names_that(tmp_path):
+    program = Program()
+
+    def body():
+        for _ in range(50):
+            program.mm(10 * US, 50 * US)
+        program.synchronize()
+        program.python(1 * MS)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    proposal = only(syncs, case, "explicit")
+    assert case.step_ns == pytest.approx(50 * 51 * US + 1 * MS, rel=0.03)
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(50 * 51 * US, rel=0.03)
+    assert "synchronize" in proposal.fix
+
+
+# -- the optimizer
+
+
+def _optimizer(tmp_path, name: str, op: str, count: int, late: int = 0) -> Case:
+    """late: how long after the end of the step the optimizer's range ends."""
+
+    def end(program: Program):
+        start = program.now
+        for _ in range(count):
+            program.op(op, kernel="multi_tensor_apply_kernel<FusedAdam>", work_ns=20 * US)
+        program.trace.annotation(f"Optimizer.step#{name}.step", start - 1 * US, program.now + 1 * US + late)
+        program.now += 2 * US
+
+    return eager(tmp_path, end=end)
+
+
+def test_a_loop_over_parameters_becomes_one_kernel(tmp_path):
+    case = _optimizer(tmp_path, "AdamW", "aten::addcdiv_", 600)
+    proposal = only(optimizer, case)
+    saved = 600 * 20 * US * (1 - optimizer.LOOP_HOST[1])
+    # Launched last, the fused kernel is what the next step's first kernels wait for, or beside that step's host work.
+    tail = 600 * 20 * US * optimizer.GPU[1]
+    step = case.step_of(proposal.change(case.graph))
+    assert 0.99 * (case.step_ns - saved) <= step <= case.step_ns - saved + tail
+    assert proposal.fix == "torch.optim.AdamW(..., fused=True)"
+
+
+def test_a_profiler_that_steps_within_the_optimizer(tmp_path):
+    """The next step's range then begins in the optimizer's, and lies in it by its times."""
+    case = _optimizer(tmp_path, "AdamW", "aten::_foreach_mul_", 40, late=5 * US)
+    assert ": 40 kernels a step" in only(optimizer, case).evidence[0].text
+
+
+@pytest.mark.parametrize(("name", "op"), [("AdamW", "aten::_fused_adamw_"), ("AdamW8bit", "aten::_foreach_mul_")])
+def test_no_fused_optimizer_where_there_is_none_or_it_is_fused(tmp_path, name, op):
+    assert not list(optimizer.find(_optimizer(tmp_path, name, op, 40)))
+
+
+def test_a_small_optimizer_is_within_the_noise(tmp_path):
+    assert not shown(optimizer, _optimizer(tmp_path, "AdamW", "aten::_foreach_mul_", 6))
+
+
+# -- the allocator, plans, copies, rare steps
+
+
+def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Case:
+    count = iter(range(100))
+
+    def begin(program: Program):
+        if next(count) in steps_with:
+            for _ in range(40):
+                program.trace.call("cudaMalloc", program.now, program.now + 200 * US)
+                program.now += 201 * US
+
+    return eager(tmp_path, steps=steps, begin=begin)
+
+
+def test_allocations_in_every_step(tmp_path):
+    case = _allocates(tmp_path, {0, 1, 2})
+    proposal = only(allocator, case)
+    saved = 40 * 200 * US * (1 - allocator.LEFT[1])
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(case.step_ns - saved, rel=0.02)
+    assert "expandable_segments" in proposal.fix
+    assert not list(allocator.find(_allocates(tmp_path, {0})))
+
+
+def test_allocations_in_the_only_step_of_a_run_that_had_settled(tmp_path):
+    case = _allocates(tmp_path, {0}, steps=1)
+    assert not list(allocator.find(case)), "the first step of a training allocates anyway"
+    assert list(allocator.find(replace(case, run=run_of())))
+
+
+def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
+    """cudaFree returns when the GPU is done: 3 ms of a kernel each, while the call itself takes 20 µs."""
+
+    def end(program: Program):
+        for _ in range(24):
+            program.op("aten::mm", kernel="gemm", work_ns=3 * MS)
+            done = max(program.free, program.now) + 20 * US
+            program.trace.call("cudaFree", program.now, done)
+            program.now = done + 5 * US
+            program.python(1_500 * US)
+            program.op("aten::mul", 1_500 * US, kernel="mul")
+
+    # Without the waits the GPU's 3 ms and the host's 1.5 + 1.5 ms would overlap; either of these alone is less.
+    case = eager(tmp_path, end=end)
+    assert host_cause(case.graph) == "allocator"
+
+
+def _plans(tmp_path, steps_with: set[int]) -> Case:
+    count = iter(range(100))
+
+    def begin(program: Program):
+        ns = 50 * MS if next(count) in steps_with else 40 * US
+        program.op("aten::_cudnn_attention_forward", ns, kernel="cudnn_generated_fort_native_sdpa_sm90_flash_fprop")
+        program.op(
+            "aten::_cudnn_attention_forward", 40 * US, kernel="cudnn_generated_fort_native_sdpa_sm90_flash_fprop"
+        )
+
+    return eager(tmp_path, begin=begin)
+
+
+def test_attention_that_is_planned_in_most_steps(tmp_path):
+    case = _plans(tmp_path, {0, 1, 2})
+    proposal = only(recompiles, case)
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(50 * MS, rel=0.02)
+    assert "enable_cudnn_sdp(False)" in proposal.fix
+    assert not list(recompiles.find(_plans(tmp_path, {1}))), "once is warming up"
+
+
+def _compiles(tmp_path, plans: bool) -> Case:
+    """Each step compiles for 60 ms, in which 200 candidates of a kernel are tried for 50 µs each, and takes 0.5 ms for
+    the first product of its shape."""
+
+    def begin(program: Program):
+        start = program.now
+        program.python(50 * MS)
+        for _ in range(200):
+            program.op("triton_poi_fused_mul_0", 50 * US, kernel="triton_poi_fused_mul_0", work_ns=50 * US)
+        program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+        program.mm(500 * US)
+        program.mm(20 * US)
+        if plans:
+            program.op("aten::_cudnn_attention_forward", 50 * MS, kernel="cudnn_generated_fort_native_sdpa_sm90_flash")
+
+    return eager(tmp_path, begin=begin)
+
+
+@pytest.mark.parametrize("plans", [False, True])
+def test_code_that_is_compiled_in_every_step(tmp_path, plans):
+    case = _compiles(tmp_path, plans)
+    proposal = only(recompiles, case)
+    usual = recompiles.USUAL_NS
+    gone = 60 * MS + 500 * US - usual + (50 * MS - usual if plans else 0)
+    assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(gone, rel=0.01)
+    half = (500 * US - usual) / 2
+    assert case.step_ns - case.step_of(proposal.worst(case.graph)) == pytest.approx(gone - half, rel=0.01)
+    assert proposal.title == "shapes that stay the same"
+    assert proposal.fix.startswith("pad each batch")
+    assert ("enable_cudnn_sdp(False)" in proposal.fix) == plans
+    assert recompiles.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
+
+
+def test_work_of_the_processor_is_no_first_call(tmp_path):
+    """Beside 5 ms of compiling: 40 ops of 1 ms that launch nothing, and 50 ms of one at every step."""
+
+    def begin(program: Program):
+        start = program.now
+        program.python(5 * MS)
+        program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+        for _ in range(40):
+            program.op("aten::sort", 1 * MS)
+        program.op("aten::_fused_adamw_", 50 * MS)
+
+    case = eager(tmp_path, begin=begin)
+    proposal = only(recompiles, case)
+    for change in (proposal.change, proposal.worst):
+        assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(5 * MS, rel=0.02)
+
+
+def test_compiling_once_is_not_told(tmp_path):
+    count = iter(range(100))
+
+    def begin(program: Program):
+        if next(count) == 0:
+            start = program.now
+            program.python(200 * MS)
+            program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
+
+    case = eager(tmp_path, begin=begin)
+    assert not list(recompiles.find(case)) and recompiles.compiling_ns(case) == 0
+
+
+def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Case:
+    """`returns_ns`: how long after a copy from pageable memory its call returns."""
+
+    def begin(program: Program):
+        start, ns = program.now, max(size // 8, 2 * US)  # 8 GB/s
+        call = (start + 2 * US, start + 8 * US)
+        work = (call[0] + 5 * US, call[0] + 5 * US + ns)
+        if memory == "Pageable":
+            call = (call[0], work[1] + returns_ns)
+        name = f"Memcpy HtoD ({memory} -> Device)"
+        program.trace.launch(name, call, work, cat="gpu_memcpy", bytes=size)
+        program.free = work[1]
+        program.now = call[1] + 2 * US
+        if memory == "Pageable":
+            program.trace.call("cudaStreamSynchronize", program.now, program.now + 5 * US)
+            program.now += 5 * US
+        program.trace.op("aten::copy_", start, program.now + 1 * US)
+        program.now += 2 * US
+
+    return eager(tmp_path, begin=begin)
+
+
+def test_pageable_copies_become_asynchronous(tmp_path):
+    size = 24_000_000
+    case = _copies(tmp_path, size, "Pageable")
+    proposal = only(pageable_copies, case)
+    saved = case.step_ns - case.step_of(proposal.change(case.graph))
+    # The copy goes on beside the host's work, which is longer than it is.
+    assert saved == pytest.approx(size / 8, rel=0.03)
+    assert "non_blocking=True" in proposal.fix
+
+
+def test_copies_through_the_processor_leave_its_caches_to_the_rest(tmp_path):
+    case = _copies(tmp_path, 80_000_000, "Pageable")
+    (proposal,) = pageable_copies.find(case)
+    assert proposal.best and proposal.worst
+    steps = [case.step_of(way(case.graph)) for way in (proposal.best, proposal.change, proposal.worst)]
+    # Bound by the host after it, which loses the copy, and at best and usually some of its other work.
+    rest = case.step_ns - 10 * MS
+    for step, loss in zip(steps, pageable_copies.CACHE_LOSS, strict=True):
+        assert step == pytest.approx(loss * rest, rel=0.05)
+
+
+def test_a_copy_blocks_though_its_call_returns_a_little_before_it_ends(tmp_path):
+    """The driver lets the host go once the last piece is in its buffer: 7 µs before the end of 65 ms on an H200."""
+    cases = [_copies(tmp_path, 80_000_000, "Pageable", returns_ns) for returns_ns in (2 * US, -7 * US)]
+    after, before = (case.sensitivities.transfer for case in cases)
+    assert before == pytest.approx(after, rel=0.01) and before > 0.25
+
+
+@pytest.mark.parametrize(("size", "memory"), [(80_000_000, "Pinned"), (8_192, "Pageable")])
+def test_no_pinning_of_what_is_pinned_or_small(tmp_path, size, memory):
+    assert not list(pageable_copies.find(_copies(tmp_path, size, memory)))
+
+
+def _saves(tmp_path, steps: int, steps_with: set[int]) -> Case:
+    count = iter(range(100))
+
+    def end(program: Program):
+        program.op("aten::_foreach_mul_", kernel="multi_tensor_apply_kernel")
+        program.trace.annotation("Optimizer.step#AdamW.step", program.now - 25 * US, program.now)
+        if next(count) in steps_with:
+            start = program.now
+            program.python(100 * MS)
+            program.trace.annotation("save_checkpoint", start, program.now)
+
+    return eager(tmp_path, steps=steps, end=end)
+
+
+def test_rare_steps_among_those_that_a_run_timed(tmp_path):
+    """Every fourth step takes ten times as long: 3.25 times the work in the same time without."""
+    told = run_of()
+    baseline = replace(told.baseline, rare=RareStep(every=4, ns=1000 * MS, usual_ns=100 * MS, count=5))
+    case = replace(_saves(tmp_path, 3, set()), run=replace(told, baseline=baseline))
+    (proposal,) = rare_steps.find(case)
+    assert proposal.work == pytest.approx((3 * 100 + 1000) / 400)
+    assert "every 4 steps one takes 1,000 ms, the others 100 ms" in proposal.evidence[0].text
+    assert proposal.same_batch, "it stands with the fixes that leave the batch alone"
+
+
+def test_a_rare_step_that_saves(tmp_path):
+    case = _saves(tmp_path, 5, {2})
+    proposal = only(rare_steps, case)
+    median = float(np.median(case.schedule.each_ns))
+    assert proposal.work == pytest.approx(1 + 100 * MS / 5 / median, rel=0.05)
+    assert not list(rare_steps.find(_saves(tmp_path, 5, set())))
+    assert not list(rare_steps.find(_saves(tmp_path, 3, {1}))), "of three steps none is usual"
+
+
+# -- recordings
+
+
+def test_committed_recordings():
+    """Nothing that has no object: a compiled library's own kernels, a GPU that is busy."""
+    busy = case_of(ROOT / "tests" / "data" / "roofline_pair.json.gz")
+    assert {m.PAGE.id for m in MODULES if shown(m, busy)} == {"compile"}
+    unsloth = case_of(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz")
+    assert {m.PAGE.id for m in MODULES if shown(m, unsloth)} == {"larger_batch"}
+
+
+def test_launch_bound_recording():
+    """Measured: 27 to 30 ms with torch.compile, 72 to 73 with 8 times the batch; a fused optimizer is in the noise."""
+    case = case_of(shared_trace("h200/tiny_lora_small_batch"), ms=75.0)
+    found = {m.PAGE.id: shown(m, case) for m in MODULES}
+    assert {name for name, proposals in found.items() if proposals} == {"compile", "cuda_graphs", "larger_batch"}
+    step = predict(case, found["compile"][0])
+    assert step.low / 1e6 <= 27.4
+    assert step.high / 1e6 >= 30.2
+    assert step.high / step.low <= 2.2
+    assert found["larger_batch"][0].work == 8
+    step = predict(case, found["larger_batch"][0])
+    assert step.low / 1e6 <= 71.7
+    assert step.high / 1e6 >= 73.3
+
+
+@pytest.mark.parametrize("name", ["moe_gptoss_expert_loop", "unsloth_llama1b"])
+def test_not_compiled_as_a_whole(name):
+    case = case_of(shared_trace(f"h200/{name}"))
+    assert not list(compile.find(case))
+    assert not list(cuda_graphs.find(case))

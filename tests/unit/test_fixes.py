@@ -1,0 +1,120 @@
+"""Fixes and what-ifs on the terminal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from helpers.make_diagnosis import HOSTILE, MS, host_bound
+from jsonschema import Draft202012Validator
+
+from gpuprof.diagnosis.json import schema, to_json
+from gpuprof.diagnosis.model import Combined, Evidence, Finding, Range, Remaining, Replay
+from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.report.terminal import plain
+
+HOUR = 3600 * 10**9
+
+
+def finding(**changes) -> Finding:
+    made = Finding(
+        id="compile",
+        title="torch.compile",
+        severity="high",
+        evidence=(Evidence("5,276 launches a step"), Evidence("aten::mul", 3, 40_000, "thread 1")),
+        fix="TrainingArguments(torch_compile=True)",
+        step_ns=Range(13 * MS, 20 * MS, 30 * MS),
+        speedup=Range(2.5, 3.7, 5.7),
+        remaining_ns=Remaining(3 * HOUR + HOUR // 6, HOUR // 2, 3 * HOUR // 4, HOUR),
+    )
+    return replace(made, **changes)
+
+
+def diagnosis(*findings: Finding, **changes):
+    base = host_bound()
+    steps = replace(base.steps, estimated_ns=74 * MS, inflation=168 / 74)
+    changes = {
+        "sensitivities": Sensitivities(0.9, 0.0, 0.0, 0.0, 0.03, 0.02, 0.01, 0.0),
+        "replay": Replay(0.001, True, steps=4),
+        "verdict": replace(base.verdict, confidence=0.97),
+        **changes,
+    }
+    return replace(base, steps=steps, findings=findings, **changes)
+
+
+def lines_of(*findings: Finding, width: int = 100, **changes) -> list[str]:
+    return plain(diagnosis(*findings, **changes), width).splitlines()
+
+
+def test_a_fix_shows_what_it_gains_and_what_to_write():
+    lines = lines_of(finding())
+    at = next(i for i, line in enumerate(lines) if "torch.compile" in line)
+    assert lines[at].split("fixes")[1].split() == ["1", "torch.compile", "74", "ms", "→", "13–30", "ms", "2.5–5.7×"]
+    assert lines[at + 1].strip() == "TrainingArguments(torch_compile=True)"
+    assert any(line.split() == ["next", "gpuprof", "explain", "compile"] for line in lines)
+    assert any("replay error 0.1 % · confidence 0.97 · remaining run 3 h 10 → 45 min with fix 1" in x for x in lines)
+
+
+@pytest.mark.parametrize(
+    ("work", "step", "says"),
+    [
+        (8.0, Range(70 * MS, 74.5 * MS, 80 * MS), "same step, 8× the work"),
+        (2.11112, Range(70 * MS, 74 * MS, 80 * MS), "same step, 2.1× the work"),
+        (2.0, Range(90 * MS, 100 * MS, 110 * MS), "step 74 ms → 90–110 ms, 2× the work"),
+    ],
+)
+def test_more_work_in_a_step_is_said(work, step, says):
+    assert any(says in line for line in lines_of(finding(work=work, step_ns=step)))
+
+
+def test_of_many_fixes_the_rest_is_named():
+    many = [finding(id=f"id{i}", title=f"fix number {i}") for i in range(8)]
+    text = " ".join(" ".join(line.split()) for line in lines_of(*many))
+    assert "5 fix number 4" in text and "and 3 more: fix number 5, fix number 6, fix number 7" in text
+
+
+def test_what_several_gain_together():
+    both = Combined(("a", "b"), ("first", "second"), Range(10 * MS, 12 * MS, 15 * MS), Range(4.9, 6.2, 7.4))
+    lines = lines_of(finding(id="b", title="second"), finding(id="a", title="first"), combined=both)
+    assert any("2 + 1 together   74 ms → 10–15 ms   4.9–7.4×" in line for line in lines)
+
+
+def test_what_twice_as_fast_would_do():
+    (line,) = [line for line in lines_of() if "2× as fast" in line]
+    assert "host −45 %" in line and "compute −1 %" in line and "input –" in line and "device" not in line
+    unsplit = Sensitivities(0.9, 0.0, 0.0, 0.0, 0.03, None, None, None)
+    (line,) = [line for line in lines_of(sensitivities=unsplit) if "2× as fast" in line]
+    assert "device −2 %" in line and "compute" not in line
+
+
+def test_why_nothing_is_predicted():
+    lines = lines_of(sensitivities=None, replay=Replay(0.2, False, "the replay misses the recorded steps by 20 %"))
+    assert any("not predicted: the replay misses the recorded steps by 20 %" in line for line in lines)
+
+
+def test_the_ranks():
+    ranks = tuple(
+        RankSummary(i, f"r{i}.json", 117 * MS, (75 + 42 * i) * MS, 42 * MS * (1 - i), MS, float(i), "host", "python", 0)
+        for i in range(2)
+    )
+    lines = lines_of(ranks=ranks)
+    at = next(i for i, line in enumerate(lines) if line.strip().startswith("ranks"))
+    assert lines[at].split()[1:7] == ["rank", "1", "117", "ms", "by", "itself"]
+    assert "last to come 100 %" in lines[at] and "waits 42 ms" in lines[at + 1]
+
+
+@pytest.mark.parametrize("width", [40, 61, 80, 200])
+def test_hostile_names_are_text_and_fit(width):
+    evil = finding(title=HOSTILE, fix=f"{HOSTILE}\n{HOSTILE}")
+    text = plain(diagnosis(evil), width)
+    assert "\x1b[31m" not in text and "\u202e" not in text
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_the_json_is_valid():
+    both = Combined(("a", "b"), ("first", "second"), Range(10 * MS, 12 * MS, 15 * MS), Range(4.9, 6.2, 7.4))
+    document = to_json(diagnosis(finding(), finding(remaining_ns=None, work=8.0), combined=both))
+    assert not list(Draft202012Validator(schema()).iter_errors(document))
+    assert document["findings"][0]["evidence"][1]["start_ns"] == 3
+    assert document["sensitivities"]["host"] == 0.9

@@ -1,0 +1,453 @@
+"""Exports of Nsight Systems: all that the file holds arrives, and nothing that it should keep to itself.
+
+What a recorded export says is asked of the file again in plain SQL, which shares nothing with the reader.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import sqlite3
+import time
+from collections import Counter, defaultdict
+from contextlib import closing
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import make_nsys, oracle
+from helpers.make_nsys import NsysBuilder, edit, training
+from helpers.nsys_exports import (
+    MARKERS,
+    TINY,
+    WORK_TABLES,
+    document,
+    issues,
+    pids,
+    shared_export,
+    unpacked,
+    with_secrets,
+)
+from helpers.paths import SHARED
+from helpers.traces import shared_trace
+
+import gpuprof
+from gpuprof.cli import main
+from gpuprof.timeline.timeline import build_timeline
+from gpuprof.tracefile.model import ABSENT, KERNEL, MEMCPY, WHOLE_GRAPH
+
+PUBLIC = [f"nsys/{name}" for name in ("mfu_2gpu_before", "h100_2gpu_1s", "pipit-saxpy", "weatherbench")]
+EXPORTS = [*PUBLIC, f"{TINY}.nsys"]
+TWO = "nsys/h100_2gpu_1s"
+
+
+@lru_cache(2)
+def diagnosed(*paths: Path) -> gpuprof.Diagnosis:
+    return gpuprof.diagnose(list(paths))
+
+
+# -- every row arrives
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_every_piece_of_gpu_work_arrives(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+    assert pids(database)
+    for pid in pids(database):
+        gpu = gpuprof.load(f"{path}#pid={pid}").gpu
+        ns = gpu.end_ns - gpu.start_ns
+        for kind, table in WORK_TABLES.items():
+            mine = f"FROM {table} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
+            asked = f"SELECT streamId, deviceId, COUNT(*), SUM(end - start) {mine} GROUP BY 1, 2"
+            truth = {row[:2]: row[2:] for row in database.execute(asked)} if table in there else {}
+            rows = gpu.kind == kind
+            found = defaultdict(lambda: (0, 0))
+            for stream, device, took in zip(
+                gpu.stream[rows].tolist(), gpu.device[rows].tolist(), ns[rows].tolist(), strict=True
+            ):
+                count, total = found[stream, device]
+                found[stream, device] = (count + 1, total + took)
+            assert found == truth
+        copies = f"FROM {WORK_TABLES[MEMCPY]} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
+        asked = f"SELECT copyKind, COUNT(*), SUM(bytes), SUM(end - start) {copies} GROUP BY 1"
+        truth = {row[0]: row[1:] for row in database.execute(asked)} if WORK_TABLES[MEMCPY] in there else {}
+        assert by_copy_kind(gpuprof.load(f"{path}#pid={pid}")) == truth
+
+
+def by_copy_kind(trace: gpuprof.Trace) -> dict[int, tuple[int, int, int]]:
+    kinds = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
+    found: dict[int, tuple[int, int, int]] = {}
+    for row in np.flatnonzero(trace.gpu.kind == MEMCPY).tolist():
+        kind = kinds[trace.strings[trace.gpu.name[row]].split()[1]]
+        count, size, ns = found.get(kind, (0, 0, 0))
+        took = int(trace.gpu.end_ns[row] - trace.gpu.start_ns[row])
+        found[kind] = (count + 1, size + int(trace.gpu.bytes[row]), ns + took)
+    return found
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_calls_and_ranges_arrive(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    classes = "CASE WHEN eventClass IN (0, 1) THEN 1 ELSE 0 END"
+    for pid in pids(database):
+        trace = gpuprof.load(f"{path}#pid={pid}")
+        mine = f"WHERE (globalTid >> 24) & 0xFFFFFF = {pid}"
+        asked = f"SELECT {classes}, COUNT(*), SUM(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME {mine} GROUP BY 1"
+        truth = {kind: rest for kind, *rest in database.execute(asked)}
+        calls = trace.calls
+        assert [len(calls), int((calls.end_ns - calls.start_ns).sum())] == truth[1]
+        again = trace.rows_named(trace.other.category, lambda text: text == "cuda_api")
+        assert int(again.sum()) == truth.get(0, [0])[0]
+        there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+        if "NVTX_EVENTS" not in there:
+            continue
+        text = "COALESCE(text, (SELECT value FROM StringIds WHERE id = textId))"
+        asked = f"SELECT {text}, start, end FROM NVTX_EVENTS {mine} AND eventType IN (59, 60) AND end IS NOT NULL"
+        truth = Counter((re.split(r", (?:seq|op_id) = ", t)[0], a, b) for t, a, b in database.execute(asked))
+        ops = trace.ops
+        assert truth == Counter(
+            (trace.strings[n], a, b)
+            for n, a, b in zip(ops.name.tolist(), ops.start_ns.tolist(), ops.end_ns.tolist(), strict=True)
+        )
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_work_is_linked_to_its_launch(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+    work = " UNION ALL ".join(
+        f"SELECT start, streamId, correlationId, globalPid FROM {table}"
+        for table in WORK_TABLES.values() if table in there
+    )  # fmt: skip
+    asked = (
+        f"SELECT g.start, g.streamId, g.correlationId, c.start, c.end FROM ({work}) g LEFT JOIN"
+        " (SELECT * FROM CUPTI_ACTIVITY_KIND_RUNTIME WHERE eventClass IN (0, 1)) c ON g.globalPid >> 24 ="
+        " c.globalTid >> 24 AND g.correlationId = c.correlationId WHERE (g.globalPid >> 24) & 0xFFFFFF = ?"
+    )
+    for pid in pids(database):
+        truth = defaultdict(list)
+        for start, stream, correlation, *call in database.execute(asked, (pid,)):
+            truth[start, stream, correlation].append(tuple(call))
+        trace = gpuprof.load(f"{path}#pid={pid}")
+        timeline = build_timeline(trace)
+        assert timeline is not None
+        gpu, call = trace.gpu, timeline.links.call
+        assert len(gpu) >= len(truth) > 0
+        for row in range(len(gpu)):
+            launches = truth[int(gpu.start_ns[row]), int(gpu.stream[row]), int(gpu.correlation[row])]
+            at = int(call[row])
+            found = (None, None) if at < 0 else (int(trace.calls.start_ns[at]), int(trace.calls.end_ns[at]))
+            assert found in launches
+
+
+# -- the same program by both profilers
+
+
+@pytest.fixture(scope="module")
+def both() -> tuple[gpuprof.Diagnosis, gpuprof.Diagnosis]:
+    """Of one program: by Nsight Systems, by torch.profiler."""
+    return diagnosed(shared_export(f"{TINY}.nsys")), diagnosed(shared_trace(TINY))
+
+
+def test_both_profilers_tell_of_the_same_kernels(both):
+    names, busy = [], []
+    for diagnosis in both:
+        trace = diagnosis.tables.timeline.trace
+        kernels = trace.gpu.kind == KERNEL
+        names.append({trace.strings[i] for i in trace.gpu.name[kernels].tolist()})
+        steps = diagnosis.tables.timeline.steps
+        begun = diagnosis.tables.timeline.links.begun_ns
+        for start, end in zip(steps.start_ns.tolist(), steps.end_ns.tolist(), strict=True):
+            assert int(np.sum(kernels & (begun >= start) & (begun < end))) == 5_185
+        (device,) = diagnosis.devices
+        busy.append(device.busy_ns / diagnosis.steps.count)
+    assert names[0] == names[1]
+    assert busy[0] == pytest.approx(busy[1], rel=0.02)
+
+
+def test_both_profilers_lead_to_the_same_step(both):
+    with (SHARED / "traces" / "h200" / "truth.json").open() as file:
+        truth = json.load(file)["runs"]["tiny_lora_small_batch"]
+    low, high = 70e6, truth["unprofiled_ms"][1] * 1e6
+    for diagnosis, recorded in zip(both, (truth["recorded_under_nsys_ms"], truth["recorded_ms"]), strict=True):
+        assert diagnosis.steps.recorded_ns == pytest.approx(recorded * 1e6, rel=0.02)
+        assert 0.85 * low <= diagnosis.steps.estimated_ns <= 1.15 * high
+        assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "launch")
+
+
+def test_what_an_export_cannot_tell_is_null(both):
+    found = document(both[0])
+    assert found["source"]["kind"] == "nsys"
+    assert found["environment"]["gpus"][0]["name"] == "NVIDIA H200"
+    assert (found["roofline"] or {}).get("mfu") is None
+    assert {kernel["flops"] for kernel in found["kernels"]["top"]} == {None}
+    assert found["activity"] is None
+    assert "no_ops" in issues(both[0])
+
+
+# -- two processes
+
+
+def test_copies_that_nothing_overlaps_are_the_bound():
+    diagnosis = diagnosed(shared_export(TWO))
+    assert diagnosis.verdict.bound == "transfer"
+    assert "copies" in diagnosis.verdict.summary
+    assert "other_processes" in issues(diagnosis)
+    document(diagnosis)
+
+
+def test_each_process_has_an_address(capfd):
+    path = shared_export(TWO)
+    (one, other) = sorted(pids(unpacked(path)))
+    assert f"#pid={other}" in issues(diagnosed(path))["other_processes"]
+    assert f"#pid={one}" in issues(diagnosed(Path(f"{path}#pid={other}")))["other_processes"]
+    assert main(["diagnose", f"{path}#pid={other}"]) == 0
+    capfd.readouterr()
+    for pid in (other + 1, 0, 99999999):
+        assert main(["diagnose", f"{path}#pid={pid}"]) == 2
+        out, err = capfd.readouterr()
+        assert out == ""
+        assert re.fullmatch(rf"gpuprof: [^\n]*process {pid}[^\n]*{one}, {other}\n", err)
+
+
+@pytest.mark.parametrize("name", EXPORTS)
+def test_device_time_is_partitioned_exactly(name: str):
+    path = shared_export(name)
+    database = unpacked(path)
+    there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
+    for pid in pids(database):
+        diagnosis = diagnosed(Path(f"{path}#pid={pid}"))
+        work = defaultdict(list)
+        for kind, table in WORK_TABLES.items():
+            if table not in there:
+                continue
+            named = "(SELECT value FROM StringIds WHERE id = demangledName)" if kind == KERNEL else "''"
+            asked = f"SELECT deviceId, start, end, {named} FROM {table} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
+            for device, start, end, text in database.execute(asked):
+                what = "copy" if kind != KERNEL else "communication" if "nccl" in text.lower() else "compute"
+                work[device].append((start, end, what))
+        low, high = diagnosis.window.start_ns, diagnosis.window.end_ns
+        assert {device.device for device in diagnosis.devices} == set(work)
+        for device in diagnosis.devices:
+            parts = {what: getattr(device, f"{what}_ns") for what in ("compute", "communication", "copy", "idle")}
+            assert parts == oracle.partition(work[device.device], low, high)
+            assert sum(parts.values()) == device.window_ns == high - low
+
+
+# -- made exports
+
+
+@pytest.mark.parametrize("year", [2022, 2026])
+def test_versions_tell_the_same(year: int, tmp_path: Path):
+    """Old and new tables, rows in any order, packed or not: one diagnosis."""
+    builders = training(2026), training(year)
+    for builder in builders:  # of which 2022 tells less
+        del builder.rows["CUPTI_ACTIVITY_KIND_OVERHEAD"]
+    plain = builders[0].write(tmp_path / "a.sqlite")
+    other = builders[1].write(tmp_path / "b.sqlite.gz", shuffle=year)
+    found = [document(gpuprof.diagnose(path)) for path in (plain, other)]
+    for one in found:
+        del one["source"], one["environment"]
+    assert found[0] == found[1]
+
+
+def test_calls_that_are_seen_twice_count_once(tmp_path: Path):
+    """Rows of class 67, of 2022, are calls of class 0 seen from outside, by another correlation id or the same."""
+    builder = training(2022)
+    plain = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite"))
+    for row in list(builder.rows["CUPTI_ACTIVITY_KIND_RUNTIME"]):
+        outside = {"start": row["start"] - 50, "end": row["end"] + 50, "eventClass": make_nsys.OUTSIDE}
+        builder.row("CUPTI_ACTIVITY_KIND_RUNTIME", **(row | outside))
+    twice = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite"))
+    assert twice.gaps == plain.gaps
+    assert twice.steps == plain.steps
+    assert twice.profiler == plain.profiler
+
+
+def test_equal_correlations_in_two_processes_stay_apart(tmp_path: Path):
+    builder = NsysBuilder()
+    for pid in (100, 200):
+        for i in range(50):
+            t = 1_000 * pid + 10_000 * i
+            builder.call("cudaLaunchKernel_v7000", t, t + 5, tid=pid, pid=pid, correlation=i + 1)
+            builder.kernel("gemm", t + 7, t + 9, correlation=i + 1, pid=pid, device=pid // 200)
+    path = builder.write(tmp_path / "two.sqlite", shuffle=1)
+    for pid in (100, 200):
+        trace = gpuprof.load(f"{path}#pid={pid}")
+        timeline = build_timeline(trace)
+        assert timeline is not None
+        assert len(trace.gpu) == len(trace.calls) == 50
+        assert (trace.calls.start_ns[timeline.links.call] + 7 == trace.gpu.start_ns).all()
+
+
+def test_graphs_recorded_as_a_whole_are_busy_time(tmp_path: Path):
+    builder = training(steps=2, layers=4)
+    before = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).devices[0]
+    for step in range(2):  # in a stretch of the step where nothing runs
+        end = 1_000_000 + (step + 1) * (4 * 4 + 12) * 30_000
+        number = builder.fresh()
+        builder.call("cudaGraphLaunch_v10000", end - 70_000, end - 65_000, correlation=number)
+        builder.graph(3, end - 60_000, end - 20_000, correlation=number)
+    diagnosis = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite"))
+    assert diagnosis.devices[0].compute_ns == before.compute_ns + 2 * 40_000
+    assert re.match("2 CUDA graphs were recorded as a whole", issues(diagnosis)["graphs_whole"])
+    assert any(kernel.name.startswith(WHOLE_GRAPH) for kernel in diagnosis.kernels.top)
+    assert "graphs_whole" not in issues(gpuprof.diagnose(tmp_path / "a.sqlite"))
+
+
+def test_nodes_of_graphs_are_kernels(tmp_path: Path):
+    builder = training(steps=2, layers=4)
+    number = builder.fresh()
+    builder.call("cudaGraphLaunch_v10000", 1_700_000, 1_705_000, correlation=number)
+    for i in range(5):
+        t = 1_710_000 + 3_000 * i
+        builder.kernel("node", t, t + 2_000, correlation=number, graphNodeId=90 + i)
+    trace = gpuprof.load(builder.write(tmp_path / "a.sqlite"))
+    rows = trace.rows_named(trace.gpu.name, lambda text: text == "node")
+    assert trace.gpu.graph_node[rows].tolist() == [90, 91, 92, 93, 94]
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    assert {trace.strings[trace.calls.name[i]] for i in timeline.links.call[rows]} == {"cudaGraphLaunch"}
+    assert "graphs_whole" not in issues(gpuprof.diagnose(trace))
+
+
+def test_waits_arrive(tmp_path: Path):
+    builder = training(steps=2, layers=4)
+    builder.event(9, stream=7, correlation=70, number=1, at=5).event(9, stream=8, correlation=80, number=2, at=50)
+    for number, at in ((1, 20), (2, 90)):
+        builder.sync(2, at, at + 5, stream=20, event=9, number=number, correlation=100 + number)
+    builder.sync(1, 95, 99, event=9, number=2, correlation=110).sync(77, 10, 20)
+    trace = gpuprof.load(builder.write(tmp_path / "a.sqlite", shuffle=4))
+    syncs = trace.syncs
+    told = [trace.strings[i] for i in syncs.name.tolist()]
+    assert Counter(told) == {"Stream Wait Event": 2, "Event Sync": 1, "Stream Sync": 2}, "no kind 77"
+    waits = [i for i, text in enumerate(told) if text == "Stream Wait Event"]
+    assert syncs.wait_stream[waits].tolist() == [7, 8]
+    assert syncs.wait_correlation[waits].tolist() == [70, 80]
+    assert set(syncs.wait_stream[[i for i, text in enumerate(told) if text == "Stream Sync"]].tolist()) == {ABSENT}
+
+
+def test_an_event_that_is_recorded_again_is_waited_for_as_it_was(tmp_path: Path):
+    """2022 gives no number to each record: the one before the wait is meant, and never one that is yet to come."""
+    builder = NsysBuilder(2022).event(5, stream=1, correlation=10).event(5, stream=3, correlation=30)
+    builder.call("cudaEventRecord_v3020", 50, 60, correlation=10)
+    builder.call("cudaStreamWaitEvent_v3020", 100, 110, correlation=20).sync(2, 101, 105, event=5, correlation=20)
+    builder.call("cudaEventRecord_v3020", 200, 210, correlation=30)
+    builder.call("cudaStreamWaitEvent_v3020", 300, 310, correlation=40).sync(2, 301, 305, event=5, correlation=40)
+    builder.launch("gemm", (400, 410), (420, 500))
+    for shuffle in range(3):
+        syncs = gpuprof.load(builder.write(tmp_path / "a.sqlite", shuffle)).syncs
+        assert syncs.wait_correlation.tolist() == [10, 30]
+        assert syncs.wait_stream.tolist() == [1, 3]
+
+
+def test_names_are_those_of_torch_profiler(tmp_path: Path):
+    builder = NsysBuilder()
+    builder.call("cudaLaunchKernel_ptsz_v7000", 0, 5, correlation=1).call("cuLaunchKernelEx", 0, 4, kind=1)
+    builder.kernel("gemm<(int)4, (bool)1>(T1 *)", 10, 20, correlation=1, mangled="_Z4gemmILi4ELb1EEvPf")
+    builder.kernel("f<(int)4, (bool)0, (unsigned int)7>", 30, 40, correlation=2, mangled="not mangled")
+    builder.copy(50, 60, 8, make_nsys.DTOH, make_nsys.DEVICE, make_nsys.PAGEABLE).memset(70, 80, 8)
+    trace = gpuprof.load(builder.write(tmp_path / "a.sqlite"))
+    assert [trace.strings[i] for i in trace.gpu.name.tolist()] == [
+        "void gemm<4, true>(float*)", "f<4, false, 7>", "Memcpy DtoH (Device -> Pageable)", "Memset (Device)",
+    ]  # fmt: skip
+    assert {trace.strings[i] for i in trace.calls.name.tolist()} == {"cudaLaunchKernel", "cuLaunchKernelEx"}
+
+
+def test_an_index_on_the_tables_changes_nothing(tmp_path: Path):
+    """Tools that query an export add indexes to it, and SQLite then reads columns in the order of the index."""
+    path = training().write(tmp_path / "a.sqlite")
+    before = document(gpuprof.diagnose(path))
+    edit(
+        path, "CREATE INDEX a ON NVTX_EVENTS(text)", "CREATE INDEX b ON NVTX_EVENTS(start, end)",
+        "CREATE INDEX c ON TARGET_INFO_GPU(name)", "CREATE INDEX d ON CUPTI_ACTIVITY_KIND_KERNEL(correlationId, start)",
+    )  # fmt: skip
+    after = document(gpuprof.diagnose(path))
+    assert after["ranges"] == before["ranges"]
+    assert after | {"source": None} == before | {"source": None}
+
+
+# -- what must stay where it is
+
+
+def readable(path: Path) -> bytes:
+    """The bytes of a file, and those that it holds packed."""
+    data = path.read_bytes()
+    if data.startswith(b"\x1f\x8b"):
+        return data + gzip.decompress(data)
+    packed = re.findall(rb'<script type="text/plain" id="data">\s*([A-Za-z0-9+/=]+)\s*<', data)
+    if path.suffix == ".html":
+        assert packed
+    if path.suffix == ".parquet":
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = parquet.read_table(path)
+        data += repr((table.schema.metadata, table.to_pydict())).encode()
+    return data + b"".join(gzip.decompress(base64.b64decode(part)) for part in packed)
+
+
+@pytest.mark.parametrize("year", [2022, 2026])
+def test_the_environment_of_the_process_is_written_nowhere(year: int, tmp_path: Path, capfd):
+    path = with_secrets(training(year), year).write(tmp_path / "report.sqlite")
+    assert all(marker.encode() in path.read_bytes() for marker in MARKERS.values())
+    out = tmp_path / "out"
+    out.mkdir()
+    formats = ["--perfetto", "--speedscope", "--parquet"]
+    assert main(["diagnose", str(path)]) == 0
+    assert main(["diagnose", str(path), "--json", "--html", str(out / "page.html")]) == 0
+    assert main(["export", str(path), *formats, "-o", str(out / "files")]) == 0
+    printed = "".join(capfd.readouterr()).encode()
+    files = [file for file in out.rglob("*") if file.is_file()]
+    assert {file.suffix for file in files} == {".html", ".gz", ".json", ".parquet"}
+    for what, data in (("printed", printed), *((file.name, readable(file)) for file in files)):
+        assert b"gemm" in data or what not in ("printed", "page.html")
+        assert b"hush" not in data, what
+        assert b"AWS_SECRET" not in data, what
+
+
+@pytest.mark.parametrize("year", [2022, 2026])
+def test_the_environment_is_not_in_memory_either(year: int, tmp_path: Path):
+    trace = gpuprof.load(with_secrets(training(year), year).write(tmp_path / "report.sqlite"))
+    assert "hush" not in repr((trace.strings, trace.meta, trace.reading, trace.threads)).replace(str(tmp_path), "")
+
+
+# -- large
+
+
+@pytest.mark.slow
+def test_a_million_rows_are_read_in_seconds(tmp_path: Path):
+    """400,000 calls, 300,000 kernels and 300,000 ranges with names of their own."""
+    path = NsysBuilder().write(tmp_path / "large.sqlite")
+    count, work = 300_000, "start, end, deviceId, streamId, correlationId, globalPid"
+    tid = make_nsys.global_tid()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("INSERT INTO StringIds VALUES (1, 'gemm'), (2, 'cudaLaunchKernel_v7000'), (3, 'cudaFree')")
+        database.executemany(
+            f"INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL ({work}, demangledName) VALUES (?, ?, 0, 7, ?, ?, 1)",
+            ((10_000 * i + 6_000, 10_000 * i + 9_000, i + 1, make_nsys.global_pid()) for i in range(count)),
+        )
+        calls = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME (start, end, eventClass, globalTid, correlationId, nameId)"
+        database.executemany(
+            f"{calls} VALUES (?, ?, 0, ?, ?, ?)",
+            (
+                (10_000 * i + 1_000 * k, 10_000 * i + 1_000 * k + 900, tid, i + 1 if k else 0, 2 if k else 3)
+                for i in range(count)
+                for k in ((0, 1) if i % 3 == 0 else (1,))
+            ),
+        )
+        database.executemany(
+            "INSERT INTO NVTX_EVENTS (start, end, eventType, text, globalTid) VALUES (?, ?, 59, ?, ?)",
+            ((10_000 * i, 10_000 * i + 9_500, f"aten::mm, op_id = {i + 1}", tid) for i in range(count)),
+        )
+    begun = time.monotonic()
+    trace = gpuprof.load(path)
+    seconds = time.monotonic() - begun
+    print(f"1,000,000 rows in {seconds:.1f} s")
+    assert (len(trace.gpu), len(trace.calls), len(trace.ops)) == (count, count * 4 // 3, count)
+    assert seconds < 60

@@ -1,0 +1,426 @@
+"""What is said of a bad recording: for each issue a small trace that has it, and the nearest one that has not."""
+
+from __future__ import annotations
+
+import gzip
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from helpers.make_trace import TraceBuilder
+
+import gpuprof
+from gpuprof.timeline import quality
+
+STEP, WINDOW = 1_000_000, 2_000_000
+DAY = 86_400 * 10**9
+LAUNCHES = 100
+
+Made = TraceBuilder | str | bytes
+
+
+def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool = True) -> TraceBuilder:
+    """Steps of 1 ms that give no cause for complaint, with so many launches each."""
+    builder = TraceBuilder()
+    for step, count in enumerate(launches):
+        at = step * STEP
+        if steps:
+            builder.step(step, at, at + STEP)
+        for i in range(count):
+            t = at + i * 20_000
+            builder.op("aten::mm", t, t + 10_000, **({"Input Dims": [[8, 8], [8, 8]]} if shapes else {}))
+            builder.launch("gemm", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
+    return builder
+
+
+def sound_ranges(length: int) -> TraceBuilder:
+    """The same, but what is called a step ends before the next begins."""
+    builder = sound(steps=False)
+    for step in range(2):
+        builder.step(step, step * STEP, step * STEP + length)
+    return builder
+
+
+def without(builder: TraceBuilder, cat: str, count: int | None = None) -> TraceBuilder:
+    """The trace without `count` events of a category, taken evenly from all of it; None: without any."""
+    rows = [i for i, event in enumerate(builder.events) if event["cat"] == cat]
+    gone = set(rows if count is None else (rows[i * len(rows) // count] for i in range(count)))
+    builder.events = [event for i, event in enumerate(builder.events) if i not in gone]
+    return builder
+
+
+def spoiled(old: str, new: str) -> str:
+    """The text of a sound trace with its first `old` replaced."""
+    text = sound().text()
+    assert old in text
+    return text.replace(old, new, 1)
+
+
+def cut(end: bytes) -> bytes:
+    """A sound trace up to the last occurrence of something in it."""
+    text = sound().text().encode()
+    return text[: text.rindex(end)]
+
+
+def lone_kernels(count: int) -> TraceBuilder:
+    builder = sound()
+    for i in range(count):
+        builder.gpu("gemm", 500 + i, 900 + i, stream=20, correlation=10**6 + i)
+    return builder
+
+
+def overhead(ns: int, name: str = "Activity Buffer Request", at: int = 5_000) -> TraceBuilder:
+    return sound().overhead(name, at, at + ns)
+
+
+def runs_over(ns: int) -> TraceBuilder:
+    """The last kernel runs so long beyond the window."""
+    return sound().launch("gemm", (WINDOW - 2_000, WINDOW - 1_000), (WINDOW - 500, WINDOW + ns))
+
+
+def calls_without_work(name: str, at: int = 5_000, count: int = 90, correlation: int = 10**6) -> TraceBuilder:
+    builder = sound()
+    for i in range(count):
+        builder.call(name, at + i, at + i + 1, correlation=correlation and correlation + i)
+    return builder
+
+
+def one_step(length: int) -> TraceBuilder:
+    builder = TraceBuilder().step(0, 0, length).op("aten::mm", 0, length, **{"Input Dims": [[8, 8]]})
+    return builder.launch("gemm", (1_000, 2_000), (3_000, length - 1_000))
+
+
+def periodic(steps: bool) -> TraceBuilder:
+    """Twenty kernels over and over, the backward pass among them."""
+    builder = TraceBuilder()
+    for step in range(5):
+        at = step * STEP
+        if steps:
+            builder.step(step, at, at + STEP)
+        for i in range(20):
+            t = at + i * 20_000
+            backward = {"Fwd thread id": 1, "Sequence number": i} if i >= 10 else {"Fwd thread id": 0}
+            builder.op(f"op{i}", t, t + 10_000, **{"Input Dims": [[8, 8]]}, **backward)
+            builder.launch(f"kernel{i}", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
+    return builder
+
+
+def nested(silent: int) -> TraceBuilder:
+    """250 ops that each hold one that launches, the first `silent` of them another that does not, too."""
+    builder = TraceBuilder().step(0, 0, 250 * 20_000).op("aten::add", 15_000, 15_100, **{"Input Dims": [[8]]})
+    for i in range(250):
+        t = i * 20_000
+        builder.op("aten::linear", t, t + 10_000).op("aten::mm", t + 2_000, t + 9_000)
+        builder.launch("gemm", (t + 3_000, t + 4_000), (t + 5_000, t + 15_000))
+        if i < silent:
+            builder.op("aten::t", t + 500, t + 1_500)
+    return builder
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """Two traces next to each other, and exactly what is said of each: issue id → severity."""
+
+    bad: Callable[[], Made]
+    fine: Callable[[], Made]
+    says: dict[str, str]
+    status: str
+    message: str = ""
+    of_the_fine: dict[str, str] | None = None
+    """Where the neighbour has issues of its own; most have none."""
+
+
+WARNED, NOTED, FAILED = "degraded", "ok", "unusable"
+GUESSES = {"no_steps": "warning"}
+BARE = {"no_host_events": "warning", "gpu_events_unlinked": "warning", **GUESSES}
+
+CASES = {
+    "truncated": Boundary(
+        lambda: cut(b"\n], "),
+        lambda: sound(),
+        {"truncated": "warning"},
+        WARNED,
+        "the event list has no end. 302 events",
+    ),
+    "truncated: gzip": Boundary(
+        lambda: gzip.compress(sound().text().encode())[:-4],
+        lambda: gzip.compress(sound().text().encode()),
+        {"truncated": "warning"},
+        WARNED,
+        "gzip data ends early",
+    ),
+    "unreadable_events": Boundary(
+        lambda: spoiled('"ts": 0.000', '"ts": null'),
+        lambda: spoiled('"ts": 0.000', '"ts": "0.000"'),
+        {"unreadable_events": "warning"},
+        WARNED,
+        "1 event.*ProfilerStep",
+    ),
+    "repaired_events": Boundary(
+        lambda: spoiled('"gemm"', '"ge\x01mm"'),
+        lambda: spoiled('"gemm"', r'"ge\u0001mm"'),
+        {"repaired_events": "info"},
+        NOTED,
+        "^1 event",
+    ),
+    "no_events": Boundary(
+        lambda: TraceBuilder().op("aten::mm", 5, 5),
+        lambda: TraceBuilder().op("aten::mm", 5, 6, **{"Input Dims": [[8]]}),
+        {"no_events": "error"},
+        FAILED,
+        of_the_fine={"no_gpu_events": "error", **GUESSES},
+    ),
+    "no_events: an empty list": Boundary(
+        TraceBuilder, lambda: TraceBuilder().gpu("gemm", 5, 6), {"no_events": "error"}, FAILED, of_the_fine=BARE
+    ),
+    "no_gpu_events: recorded on the CPU": Boundary(
+        lambda: without(without(sound(), "kernel"), "cuda_runtime"),
+        sound,
+        {"no_gpu_events": "error"},
+        FAILED,
+        "on the CPU only.*ProfilerActivity.CUDA",
+    ),
+    "no_gpu_events: CUPTI": Boundary(
+        lambda: without(sound(), "kernel"), sound, {"no_gpu_events": "error"}, FAILED, "100 kernels.*CUPTI"
+    ),
+    "no_gpu_events: calls that launch nothing": Boundary(
+        lambda: without(without(sound(), "kernel"), "cuda_runtime").call("cudaMalloc", 5, 6),
+        sound,
+        {"no_gpu_events": "error"},
+        FAILED,
+        "on the CPU only",
+    ),
+    "gpu_events_lost": Boundary(
+        lambda: without(sound(), "kernel", 3),
+        lambda: without(sound(), "kernel", 2),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+        "^3 of 100 launches",
+    ),
+    "gpu_events_lost: most": Boundary(
+        lambda: without(sound(), "kernel", 51),
+        lambda: without(sound(), "kernel", 50),
+        {"gpu_events_lost": "error"},
+        FAILED,
+        "^51 of 100 launches",
+        of_the_fine={"gpu_events_lost": "warning"},
+    ),
+    "gpu_events_lost: copies of no bytes leave no event": Boundary(
+        lambda: calls_without_work("cudaLaunchKernelExC"),
+        lambda: calls_without_work("cudaMemcpyAsync"),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "gpu_events_lost: nor does a callback": Boundary(
+        lambda: calls_without_work("cudaLaunchCooperativeKernel"),
+        lambda: calls_without_work("cudaLaunchHostFunc"),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "gpu_events_lost: other calls do not count": Boundary(
+        lambda: calls_without_work("cuLaunchKernelEx"),
+        lambda: calls_without_work("cudaEventRecord"),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "gpu_events_lost: nor do calls outside of the steps": Boundary(
+        lambda: calls_without_work("hipLaunchKernel", at=STEP),
+        lambda: calls_without_work("hipLaunchKernel", at=WINDOW),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "gpu_events_lost: nor those that cannot be linked": Boundary(
+        lambda: calls_without_work("hipExtModuleLaunchKernel"),
+        lambda: calls_without_work("hipExtModuleLaunchKernel", correlation=0),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "ends_busy": Boundary(
+        lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=3),
+        lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=2),
+        {"ends_busy": "info"},
+        NOTED,
+        "^The recording ends while the GPU is at work: 3 of 103 launches",
+    ),
+    "ends_busy: not where the GPU stopped before": Boundary(
+        lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100).op("aten::mm", WINDOW, WINDOW + STEP // 20),
+        lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=2),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "gpu_events_unlinked": Boundary(
+        lambda: lone_kernels(3), lambda: lone_kernels(2), {"gpu_events_unlinked": "info"}, NOTED, "^3 of 103 GPU events"
+    ),
+    "no_calls": Boundary(
+        lambda: without(sound(), "cuda_runtime"),
+        lambda: without(sound(), "cuda_runtime", 2),
+        {"no_calls": "warning", "gpu_events_unlinked": "warning"},
+        WARNED,
+    ),
+    "no_host_events": Boundary(
+        lambda: without(without(sound(steps=False), "cuda_runtime"), "cpu_op"),
+        lambda: sound(steps=False),
+        BARE,
+        WARNED,
+        of_the_fine=GUESSES,
+    ),
+    "host_ahead": Boundary(
+        lambda: runs_over(WINDOW // 4 + 1),
+        lambda: runs_over(WINDOW // 4),
+        {"host_ahead": "warning"},
+        WARNED,
+        "GPU 0.*0.5 ms",
+    ),
+    "negative_durations": Boundary(
+        lambda: sound().op("aten::add", 500, 499),
+        lambda: sound().op("aten::add", 500, 500),
+        {"negative_durations": "warning"},
+        WARNED,
+        "^1 event",
+    ),
+    "negative_durations: of the GPU": Boundary(
+        lambda: sound().launch("gemm", (30, 40), (60, 50)),
+        lambda: sound().launch("gemm", (30, 40), (60, 60)),
+        {"negative_durations": "warning"},
+        WARNED,
+    ),
+    "no_steps": Boundary(lambda: sound(steps=False), sound, GUESSES, WARNED, "No steps.*--step"),
+    "steps_guessed": Boundary(
+        lambda: periodic(steps=False), lambda: periodic(steps=True), {"steps_guessed": "info"}, NOTED
+    ),
+    "cut_steps": Boundary(
+        lambda: sound((10, 10, 6)), lambda: sound((10, 10, 7)), {"cut_steps": "info"}, NOTED, "^1 incomplete step "
+    ),
+    "cut_steps: the first too": Boundary(
+        lambda: sound((6, 10, 10, 10, 6)), lambda: sound((7, 10, 10, 10, 7)), {"cut_steps": "info"}, NOTED, "^2 .*steps"
+    ),
+    "cut_steps: a light step between others is none": Boundary(
+        lambda: sound((10, 10, 10, 1)), lambda: sound((10, 10, 1, 10)), {"cut_steps": "info"}, NOTED
+    ),
+    "profiler_overhead": Boundary(
+        lambda: overhead(WINDOW // 100 + 1), lambda: overhead(WINDOW // 100), {"profiler_overhead": "info"}, NOTED
+    ),
+    "profiler_overhead: much": Boundary(
+        lambda: overhead(WINDOW // 20 + 1),
+        lambda: overhead(WINDOW // 20),
+        {"profiler_overhead": "warning"},
+        WARNED,
+        "0.1 ms",
+        of_the_fine={"profiler_overhead": "info"},
+    ),
+    "profiler_overhead: not a full queue": Boundary(
+        lambda: overhead(WINDOW // 2, "Buffer Flush"),
+        lambda: overhead(WINDOW // 2, "Command Buffer Full"),
+        {"profiler_overhead": "warning"},
+        WARNED,
+    ),
+    "profiler_overhead: nor the loading of modules": Boundary(
+        lambda: overhead(WINDOW // 2, "Instrumentation"),
+        lambda: overhead(WINDOW // 2, "Lazy Function Loading"),
+        {"profiler_overhead": "warning"},
+        WARNED,
+    ),
+    "profiler_overhead: only inside of the steps, and once": Boundary(
+        lambda: overhead(WINDOW, at=WINDOW - WINDOW // 10),
+        lambda: overhead(WINDOW, at=WINDOW - WINDOW // 200).overhead("Buffer Flush", WINDOW - WINDOW // 200, WINDOW),
+        {"profiler_overhead": "warning"},
+        WARNED,
+    ),
+    "steps_apart": Boundary(
+        lambda: sound_ranges(810_000),
+        lambda: sound_ranges(825_000),
+        {"steps_apart": "warning"},
+        WARNED,
+        "cover 1.6 of the 1.8 ms",
+    ),
+    "no_shapes": Boundary(
+        lambda: sound(shapes=False),
+        lambda: sound(shapes=False).op("aten::add", 15_000, 15_100, **{"Input Dims": [[8]]}),
+        {"no_shapes": "info"},
+        NOTED,
+    ),
+    "inner_ops_left_out": Boundary(
+        lambda: nested(10), lambda: nested(11), {"inner_ops_left_out": "info"}, NOTED, "reckoned"
+    ),
+    "impossible_times": Boundary(
+        lambda: one_step(DAY + 1), lambda: one_step(DAY), {"impossible_times": "error"}, FAILED, "1.0 days"
+    ),
+    "impossible_times: outside of the steps": Boundary(
+        lambda: sound(steps=False).op("aten::add", -50 * 365 * DAY, -50 * 365 * DAY + 1_000),
+        lambda: sound().op("aten::add", -50 * 365 * DAY, -50 * 365 * DAY + 1_000),
+        {"impossible_times": "error"},
+        FAILED,
+        "18,2[0-9.,]+ days",
+    ),
+    "impossible_times: beyond 64 bits": Boundary(
+        lambda: sound().op("aten::add", 5, 2**62),
+        lambda: sound().op("aten::add", 5, 2**62 - 1),
+        {"impossible_times": "error"},
+        FAILED,
+    ),
+}
+
+
+def diagnosed(made: Made, path: Path) -> gpuprof.Diagnosis:
+    data = made.text() if isinstance(made, TraceBuilder) else made
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return gpuprof.diagnose(path)
+
+
+def said(diagnosis: gpuprof.Diagnosis) -> dict[str, str]:
+    return {issue.id: issue.severity for issue in diagnosis.quality.issues}
+
+
+def test_nothing_is_said_of_a_sound_trace(tmp_path: Path):
+    diagnosis = diagnosed(sound(), tmp_path / "trace.json")
+    assert diagnosis.quality.issues == ()
+    assert diagnosis.quality.status == "ok"
+    assert diagnosis.kernels is not None
+    assert diagnosis.kernels.count == LAUNCHES
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_what_is_said_and_from_where_on(case: Boundary, tmp_path: Path):
+    bad = diagnosed(case.bad(), tmp_path / "bad.json")
+    assert said(bad) == case.says
+    assert bad.quality.status == case.status
+    first = next(iter(case.says))
+    message = next(issue.message for issue in bad.quality.issues if issue.id == first)
+    assert re.search(case.message, message)
+    assert "\n" not in message
+    nothing_known = case.status == "unusable" or first in ("truncated", "no_calls")
+    assert (bad.verdict.bound is None) == nothing_known
+    fine = diagnosed(case.fine(), tmp_path / "fine.json")
+    assert said(fine) == (case.of_the_fine or {})
+
+
+def test_every_issue_has_a_case():
+    source = inspect.getsource(quality)
+    ids = set(re.findall(r'(?:yield|return) \(?\s*"(\w+)",', source))
+    assert len(ids) >= 17
+    of_exports = {"no_ops", "graphs_whole", "other_processes"}  # in test_nsys.py
+    assert ids - of_exports == {name for case in CASES.values() for name in case.says}
+
+
+def test_the_worst_comes_first(tmp_path: Path):
+    builder = without(sound(shapes=False), "kernel", 60).op("aten::add", 500, 499)
+    diagnosis = diagnosed(builder, tmp_path / "trace.json")
+    assert [issue.severity for issue in diagnosis.quality.issues] == ["error", "warning", "info"]
+    assert diagnosis.verdict.summary == diagnosis.quality.issues[0].message
+
+
+def test_a_verdict_needs_no_more_than_warnings(tmp_path: Path):
+    diagnosis = diagnosed(without(sound(), "kernel", 3), tmp_path / "trace.json")
+    assert diagnosis.quality.status == "degraded"
+    assert diagnosis.verdict.bound is not None
+
+
+def test_a_cut_file_without_gpu_events_is_not_called_a_cpu_recording(tmp_path: Path):
+    text = TraceBuilder().step(1, 0, 1000).op("aten::mm", 0, 100).text()
+    path = tmp_path / "cut.json"
+    path.write_text(text[: text.rindex("]")])
+    (issue,) = (i for i in gpuprof.diagnose(path).quality.issues if i.id == "no_gpu_events")
+    assert "could be read" in issue.message and "CPU only" not in issue.message

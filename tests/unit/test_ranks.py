@@ -1,0 +1,434 @@
+"""Several ranks of one training. The truth comes from a small simulation of ranks that meet in collectives."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import math
+import re
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.make_trace import TraceBuilder
+from helpers.paths import ROOT, SHARED
+from helpers.ranks import BUCKETS, CALL, LATENCY, MS, RETURN, US, Program, recording, run, write
+from helpers.traces import shared_trace
+
+import gpuprof
+from gpuprof.diagnosis import ranks
+from gpuprof.diagnosis.findings.straggler import find_straggler
+from gpuprof.diagnosis.ranks import survey
+from gpuprof.errors import GpuprofError
+from gpuprof.replay.build import build
+from gpuprof.replay.carried import carried_over
+from gpuprof.replay.collectives import (
+    communication_cause,
+    estimate_transfers,
+    model_collectives,
+    waiting,
+    without_waiting,
+)
+from gpuprof.replay.graph import COMMUNICATION
+from gpuprof.replay.overhead import remove_profiler
+from gpuprof.replay.sensitivity import sensitivities
+from gpuprof.replay.simulate import simulate
+from gpuprof.replay.transform import scale
+from gpuprof.timeline.timeline import build_timeline
+from gpuprof.tracefile.read import read_trace
+
+
+def truth_ns(programs: list[Program], steps: int = 6, **options) -> float:
+    """A step in the steady state."""
+    done = run(programs, steps, **options)[0]
+    return done[-1].sync[1] - done[-2].sync[1]
+
+
+def graph_of(path: Path):
+    timeline = build_timeline(read_trace(path))
+    assert timeline is not None
+    return build(timeline)
+
+
+def near(expected: float):
+    """Removing the profiler's cost takes some µs an event out, of steps of some ten ms."""
+    return pytest.approx(expected, rel=0.01)
+
+
+# -- several ranks
+
+
+def test_the_slow_rank_is_named_with_what_it_does_more(tmp_path: Path):
+    programs = [Program(), Program(extra_ns=40 * MS), Program()]
+    gang = survey(write(tmp_path, programs), read_trace)
+    assert gang.slow == gang.shown == 1
+    assert gang.step_ns == near(truth_ns(programs))
+    assert gang.next_pace_ns == near(truth_ns([Program()] * 3))
+    assert [r.late_share for r in gang.ranks] == [0, 1, 0]
+    assert [r.waiting_ns for r in gang.ranks] == [near(40 * MS), 0, near(40 * MS)]
+    assert {r.transfer_ns for r in gang.ranks} == {3 * MS}
+    first = gang.excess[0]
+    assert (first.doing.resource, first.doing.what, first.doing.phase) == ("host", "Python", "forward")
+    assert first.ns == near(40 * MS)
+    assert first.doing.longest_ns == 40 * MS
+
+
+def test_its_diagnosis_is_host_straggler_and_the_fix_is_predicted(tmp_path: Path):
+    programs = [Program(), Program(extra_ns=40 * MS)]
+    diagnosis = gpuprof.diagnose(write(tmp_path, programs))
+    assert (diagnosis.verdict.bound, diagnosis.verdict.family, diagnosis.verdict.cause) == ("host", "host", "straggler")
+    assert "rank 1" in diagnosis.verdict.summary
+    fix = next(f for f in diagnosis.findings if f.id == "straggler")
+    truth = truth_ns([Program(), Program()])
+    assert fix.step_ns.expected == near(truth)
+    assert fix.step_ns.low < truth < fix.step_ns.high
+    assert fix.speedup.expected == near(truth_ns(programs) / truth)
+    assert diagnosis.ranks is not None
+    assert [r.rank for r in diagnosis.ranks] == [0, 1]
+    assert diagnosis.environment.rank == 1, "the rank that the others wait for"
+
+
+@pytest.mark.parametrize("clocks", [(0, 3_500 * MS, -7_250 * MS), (0, 1, -3), (0, 3_600_000 * MS, 40 * MS)])
+def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
+    programs = [Program(clock_ns=clock, extra_ns=(r == 2) * 25 * MS) for r, clock in enumerate(clocks)]
+    gang = survey(write(tmp_path, programs), read_trace)
+    assert [r.clock_offset_ns for r in gang.ranks] == list(clocks)
+    assert gang.slow == 2
+    assert gang.step_ns == near(truth_ns(programs))
+
+
+@pytest.mark.parametrize("skipped", [(0, 1), (1, 0), (0, 2)])
+def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
+    """The collectives that both hold are matched, told by ends that fit: the slow rank's steps differ in length."""
+    programs = [Program(skipped=skipped[0]), Program(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
+    done = run(programs, 6)
+    for steps in done:  # steps of slightly different length, as they are
+        for k, s in enumerate(steps):
+            shift = sum(range(k)) * 300 * US
+            for name, value in vars(s).items():
+                if isinstance(value, tuple):
+                    setattr(s, name, tuple(v + shift for v in value))
+                elif isinstance(value, list):
+                    setattr(s, name, [tuple(v + shift for v in one) for one in value])
+                else:
+                    setattr(s, name, value + shift)
+    paths = [recording(r, p, done[r], 2).write(tmp_path / f"{r}.json") for r, p in enumerate(programs)]
+    gang = survey(paths, read_trace)
+    assert gang.ranks[1].clock_offset_ns == 90 * MS
+    assert gang.slow == 1
+
+
+def test_a_missing_rank_is_said_and_its_waits_are_not_called_transfer(tmp_path: Path):
+    programs = [Program(), Program(extra_ns=150 * MS), Program()]
+    paths = write(tmp_path, programs)
+    gang = survey([paths[0], paths[2]], read_trace)
+    assert gang.missing == (1,)
+    assert gang.slow is None
+    assert [r.transfer_ns for r in gang.ranks] == [None, None]
+    assert {r.cause for r in gang.ranks} == {"peer_wait"}
+    diagnosis = gpuprof.diagnose([paths[0], paths[2]])
+    assert "ranks_missing" in {issue.id for issue in diagnosis.quality.issues}
+
+
+def test_groups_of_different_size(tmp_path: Path):
+    """Ranks exchange the first bucket in pairs, the second all together; one is slow."""
+    pairs = ("[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]")
+    programs = [Program(groups=(pairs[r], ""), extra_ns=(r == 2) * 20 * MS, clock_ns=r * 777 * MS) for r in range(4)]
+    gang = survey(write(tmp_path, programs), read_trace)
+    assert gang.slow == 2
+    assert [r.clock_offset_ns for r in gang.ranks] == [0, 777 * MS, 1554 * MS, 2331 * MS]
+    assert gang.step_ns == near(truth_ns(programs))
+    assert gang.ranks[2].late_share == 1.0
+    assert [r.waiting_ns for r in gang.ranks] == [near(20 * MS), near(20 * MS), 0, near(20 * MS)]
+
+
+def test_a_slow_gpu_is_the_devices(tmp_path: Path):
+    programs = [Program(kernel_ns=80 * MS), Program(kernel_ns=80 * MS), Program(kernel_ns=120 * MS)]
+    made = []
+    for r, p in enumerate(programs):  # the exchange waits for the kernel: all on one stream
+        other = TraceBuilder(distributedInfo={"backend": "nccl", "rank": r, "world_size": 3})
+        for k in range(3):
+            t = k * 130 * MS
+            other.step(k, t, t + 130 * MS)
+            other.op("aten::mm", t, t + 10 * US)
+            other.launch("gemm", (t + US, t + 6 * US), (t + 8 * US, t + 8 * US + p.kernel_ns))
+            other.op("record_param_comms", t + 20 * US, t + 30 * US)
+            other.launch(
+                "ncclDevKernel_AllReduce_Sum_f32_RING_LL", (t + 21 * US, t + 26 * US),
+                (t + 9 * US + p.kernel_ns, t + 121 * MS), **{"Collective name": "allreduce", "Group size": 3},
+            )  # fmt: skip
+            other.call("cudaDeviceSynchronize", t + 40 * US, t + 130 * MS - US, correlation=900 + k)
+        made.append(other.write(tmp_path / f"{r}.json"))
+    gang = survey(made, read_trace)
+    assert (gang.slow, gang.excess_bound) == (2, "device")
+    finding = find_straggler(gang)
+    assert finding is not None
+    assert "nvidia-smi" in finding.fix
+
+
+def test_equal_ranks_have_no_straggler(tmp_path: Path):
+    programs = [Program(), Program(extra_ns=1 * MS), Program()]
+    gang = survey(write(tmp_path, programs), read_trace)
+    assert gang.slow is None
+    assert find_straggler(gang) is None
+    assert gang.step_ns == near(truth_ns(programs))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_ranks(tmp_path: Path, seed: int):
+    """Whatever the ranks do, their step is found, and the slowest by 5 % or more is named."""
+    rng = np.random.default_rng(seed)
+    programs = [
+        Program(
+            extra_ns=int(rng.integers(0, 40)) * MS, forward_ns=int(rng.integers(10, 30)) * MS,
+            backward_ns=int(rng.integers(10, 50)) * MS, clock_ns=int(rng.integers(-(10**12), 10**12)),
+        )
+        for _ in range(int(rng.integers(2, 6)))
+    ]  # fmt: skip
+    gang = survey(write(tmp_path, programs, steps=3), read_trace)
+    own = [truth_ns([one]) for one in programs]
+    assert [r.pace_ns for r in gang.ranks] == [near(ns) for ns in own]
+    assert gang.step_ns == near(truth_ns(programs))
+    slowest, second = sorted(own)[-1], sorted(own)[-2]
+    if abs(slowest / second - 1.05) > 0.01:
+        assert gang.slow == (own.index(slowest) if slowest > 1.05 * second else None)
+    offsets = [one.clock_ns - programs[0].clock_ns for one in programs]
+    assert [r.clock_offset_ns for r in gang.ranks] == offsets
+
+
+def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
+    programs = [Program(), Program(extra_ns=40 * MS)]
+    paths = write(tmp_path, programs, steps=8)
+    done = run(programs, 8)
+    text = recording(0, programs[0], done[0], 2).text().encode()
+    (tmp_path / "cut.json").write_bytes(text[: int(len(text) * 0.7)])
+    gang = survey([tmp_path / "cut.json", paths[1]], read_trace)
+    assert gang.slow == 1
+    assert [id_ for id_, _ in gang.notes] == ["rank_truncated"]
+    assert gpuprof.diagnose([tmp_path / "cut.json", paths[1]]).quality.status == "degraded"
+
+
+def test_one_trace_at_a_time_is_held(tmp_path: Path):
+    alive: list[weakref.ref] = []
+
+    def read(path: Path):
+        gc.collect()
+        assert not [one for one in alive if one() is not None], "an earlier trace is still held"
+        trace = read_trace(path)
+        alive.append(weakref.ref(trace))
+        return trace
+
+    survey(write(tmp_path, [Program(), Program(), Program(extra_ns=MS)]), read)
+    assert len(alive) == 6
+
+
+# -- what cannot be compared
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "gpuprof", "diagnose", *map(str, arguments)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+
+
+def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
+    paths = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    done = command(tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
+    assert found["verdict"]["cause"] == "straggler"
+    assert json.loads(command(paths[1], paths[0], "--json").stdout)["ranks"] == found["ranks"], "in any order"
+    alone = json.loads(command(paths[0], "--json").stdout)
+    assert alone["ranks"] is None
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["same", "same"], "both of rank 0"),
+        (["nothing"], "is a folder"),
+        (["rank", "lone"], "share no collective"),
+        (["rank", "no.json"], "no such file"),
+        (["rank", "broken"], "fewer than two.*not a profiler trace"),
+        (["rank", "nothing"], "is a folder"),
+    ],
+)
+def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, says):
+    paths = write(tmp_path, [Program(), Program()])
+    (tmp_path / "nothing").mkdir()
+    (tmp_path / "nothing" / "notes.txt").write_text("no trace")
+    lone = [dataclasses.replace(Program(), groups=("[7, 8]", "[7, 8]"))]
+    done = run([Program()], 3)
+    files = {"same": paths[0], "rank": paths[1], "nothing": tmp_path / "nothing", "no.json": tmp_path / "no.json"}
+    files["lone"] = recording(0, lone[0], done[0], 9).write(tmp_path / "lone.json")
+    files["broken"] = tmp_path / "broken.json"
+    files["broken"].write_text('{"a": 1}')
+    result = command(*(files[name] for name in given))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert re.search(says, result.stderr)
+
+
+def test_a_run_of_several_ranks(tmp_path: Path):
+    """Its folder means all of its ranks; one of its traces means that one."""
+    programs = [Program(), Program(extra_ns=40 * MS)]
+    for r, path in enumerate(write(tmp_path, programs)):
+        path.rename(tmp_path / f"trace.rank{r}.json.gz")
+        (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
+    together = gpuprof.diagnose(tmp_path)
+    assert (together.verdict.cause, together.source.kind) == ("straggler", "run")
+    assert together.ranks is not None
+    assert gpuprof.diagnose(tmp_path / "trace.rank0.json.gz").ranks is None
+
+
+def test_a_run_whose_ranks_cannot_be_compared_is_diagnosed_by_its_first(tmp_path: Path):
+    for r in range(2):
+        made = TraceBuilder(distributedInfo={"rank": r, "world_size": 2}).step(1, 0, 10 * MS)
+        made.op("aten::mm", 0, 9 * MS).launch("gemm", (1 * MS, 2 * MS), (3 * MS, 4 * MS))
+        made.write(tmp_path / f"trace.rank{r}.json.gz")
+        (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
+    alone = gpuprof.diagnose(tmp_path)
+    assert alone.ranks is None
+    assert alone.environment.rank == 0
+
+
+def test_no_paths_at_all():
+    with pytest.raises(GpuprofError, match="no recording"):
+        gpuprof.diagnose([])
+
+
+# -- one rank alone
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_untouched_graph_replays_as_recorded(tmp_path: Path, rank: int):
+    paths = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    graph = model_collectives(carried_over(graph_of(paths[rank])))
+    schedule = simulate(graph)
+    gpu = graph.on_gpu
+    assert np.abs(schedule.start_ns - graph.recorded_start_ns)[gpu].max() < 1
+    assert np.abs(schedule.end_ns - graph.recorded_end_ns)[gpu].max() < 1
+    waits = float(graph.duration_ns[waiting(graph)].max(initial=0))
+    # What a transfer takes is not known to better than the link's usual rate.
+    assert waits == pytest.approx(40 * MS, abs=2 * MS) if rank == 0 else waits < 2 * MS
+
+
+@pytest.mark.parametrize("host", [0.25, 0.5, 0.8, 1.5])
+def test_a_late_peer_is_waited_for_once(tmp_path: Path, host: float):
+    """Both buckets wait for the same peer. With another host on both ranks the peer is as late as before, not twice as
+    late."""
+    (path, _) = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    graph = graph_of(path)
+    exact = np.full(len(graph.timeline.trace.gpu), np.nan)
+    rows = graph.gpu_row[graph.resource == COMMUNICATION]
+    exact[rows] = np.resize([1 * MS, 2 * MS], len(rows))
+    graph = model_collectives(graph, exact)
+    told = simulate(scale(graph, host=host), 3).step_ns
+    assert told == near(truth_ns([Program(host=host), Program(extra_ns=40 * MS, host=host)]))
+    alone = simulate(scale(without_waiting(graph), host=host), 3).step_ns
+    assert alone == near(truth_ns([Program(host=host)] * 2))
+
+
+def test_waiting_for_a_peer_is_communication(tmp_path: Path):
+    (path, _) = write(tmp_path, [Program(), Program(extra_ns=150 * MS)])
+    verdict = gpuprof.diagnose(path).verdict
+    assert verdict.bound == "communication"
+    assert communication_cause(model_collectives(graph_of(path))) == "peer_wait"
+
+
+def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
+    """1 Gb/s: what is moved tells how long it takes, and it does."""
+    rate = 0.125  # bytes a ns
+    transfer = tuple(round(4 * n / rate) for n in BUCKETS)
+    (path, _) = write(tmp_path, [Program(), Program()], transfer=transfer)
+    graph = graph_of(path)
+    found = estimate_transfers(graph)
+    nodes = np.flatnonzero(graph.resource == COMMUNICATION)
+    assert found[graph.gpu_row[nodes]] == pytest.approx(graph.duration_ns[nodes], rel=0.02)
+    assert communication_cause(model_collectives(graph)) == "transfer"
+
+
+def test_what_was_queued_before_the_recording_is_the_round_befores(tmp_path: Path):
+    """15 ms of unlaunched work delay the first kernel, once. In the loop the stream is free when the host has come."""
+    made = TraceBuilder().step(1, 0, 17 * MS)
+    made.gpu("gemm", US, 15 * MS, correlation=77)
+    made.op("aten::mm", 0, 10 * MS)
+    made.launch("gemm", (10 * MS, 10 * MS + CALL), (15 * MS + US, 16 * MS))
+    made.call("cudaDeviceSynchronize", 10 * MS + CALL, 16 * MS + RETURN, correlation=99)
+    graph = carried_over(graph_of(made.write(tmp_path / "queued.json")))
+    first = simulate(graph)
+    launched = graph.on_gpu & (graph.call >= 0)
+    assert first.start_ns[launched] == pytest.approx([15 * MS + US])
+    assert first.step_end_ns == pytest.approx([17 * MS])
+    rest = 17 * MS - (16 * MS + RETURN)
+    looped = 10 * MS + CALL + LATENCY + (1 * MS - US) + RETURN + rest
+    assert simulate(graph, 3).step_ns == pytest.approx(looped, abs=5 * US)
+
+
+# -- recorded ranks
+
+
+def pair() -> list[Path]:
+    return [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
+
+
+def test_the_recorded_straggler():
+    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
+    diagnosis = gpuprof.diagnose(pair())
+    assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
+    assert diagnosis.ranks is not None
+    assert [r.late_share for r in diagnosis.ranks] == [0, 1]
+    assert diagnosis.ranks[0].step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
+    fix = next(f for f in diagnosis.findings if f.id == "straggler")
+    after = truth["without_the_slow_rank_ms"][0] * MS
+    assert fix.step_ns.expected == pytest.approx(after, rel=0.1)
+    assert fix.step_ns.low < after < fix.step_ns.high
+    assert any("Python" in evidence.text and "40" in evidence.text for evidence in fix.evidence)
+
+
+def test_the_recorded_straggler_told_by_the_rank_that_waits():
+    """Alone it knows nothing of its peer but when it came; the step is that of both."""
+    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
+    graph = model_collectives(carried_over(graph_of(pair()[0])))
+    removal = remove_profiler(graph)
+    assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
+    assert removal.low_ns < truth["unprofiled_ms"][0] * MS < removal.high_ns
+    found = sensitivities(removal.graph)
+    assert found.communication == max(found.communication, found.host, found.device)
+    assert communication_cause(removal.graph) == "peer_wait"
+
+
+def test_eight_recorded_ranks():
+    """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
+    folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent
+    diagnosis = gpuprof.diagnose(folder)
+    assert diagnosis.ranks is not None
+    assert [r.rank for r in diagnosis.ranks] == list(range(8))
+    assert diagnosis.verdict.cause != "straggler"
+    # One host: its clocks are one, recorded in whole µs.
+    assert all(abs(r.clock_offset_ns) <= 2 * US for r in diagnosis.ranks)
+    late = max(diagnosis.ranks, key=lambda r: r.late_share)
+    assert late.rank == diagnosis.environment.rank == 7
+
+
+def test_ranks_whose_steps_merely_scatter_have_no_straggler():
+    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
+    gang = gpuprof.diagnose(ROOT / "scenarios" / "ddp_scaling" / "recording")
+    paces = sorted(rank.pace_ns or 0 for rank in gang.ranks)
+    assert paces[1] > 1.1 * paces[0]
+    assert gang.verdict.cause != "straggler"
+    assert "straggler" not in {finding.id for finding in gang.findings}
+
+
+def test_fewer_steps_must_differ_by_more_to_name_a_straggler():
+    margins = [ranks._least_slower(steps) for steps in (1, 2, 3, 12)]
+    assert margins == sorted(margins, reverse=True)
+    assert margins[0] == pytest.approx(1 + 0.05 * math.sqrt(3))
+    assert margins[2] == margins[3] == ranks.SLOWER

@@ -1,0 +1,660 @@
+"""`gpuprof diagnose RUN`: the unprofiled step of a run, what its folder tells, and folders that are damaged."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.make_diagnosis import HOSTILE
+from helpers.make_run import BEGUN_NS, MS, RECORDING, UNPROFILED_MS, RunBuilder, usual_run
+from helpers.make_trace import TraceBuilder
+from helpers.paths import ROOT
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+import gpuprof
+from gpuprof.cli import main
+from gpuprof.diagnosis import diagnose as diagnosing
+from gpuprof.diagnosis.baseline import durations, line, step_time
+from gpuprof.diagnosis.json import dumps, schema, to_json
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.run import RunFacts, run_facts
+from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.report.notebook import diagnosis_html
+from gpuprof.report.terminal import plain
+from gpuprof.report.words import label
+from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.run import RunFolder, read_run
+
+VALIDATOR = Draft202012Validator(schema())
+WINDOW_NS = 10 * MS
+
+
+def is_valid(diagnosis: Diagnosis) -> Diagnosis:
+    wrong = [f"{error.json_path}: {error.message}" for error in VALIDATOR.iter_errors(json.loads(dumps(diagnosis)))]
+    assert not wrong
+    return diagnosis
+
+
+def facts(run: RunBuilder, folder: Path) -> RunFacts:
+    return run_facts(read_run(run.write(folder, None)))
+
+
+def issues(found: RunFacts | Diagnosis) -> dict[str, str]:
+    listed = found.quality.issues if isinstance(found, Diagnosis) else found.issues
+    return {issue.id: issue.severity for issue in listed}
+
+
+def array(*values: float) -> np.ndarray:
+    return np.array(values, np.float64)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Path:
+    """Three steps of 10 ms on one device, each of them ended by a synchronisation."""
+    builder = TraceBuilder()
+    for i in range(3):
+        at = i * WINDOW_NS
+        builder.step(i, at, at + WINDOW_NS)
+        builder.op("aten::mm", at + MS, at + 2 * MS)
+        builder.launch("gemm_kernel", (at + MS + 1000, at + MS + 9000), (at + MS + 20_000, at + 4 * MS))
+        builder.call("cudaDeviceSynchronize", at + 8 * MS, at + WINDOW_NS - 10_000)
+    return builder.write(tmp_path_factory.mktemp("trace") / "steps.json")
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory) -> Path:
+    return usual_run().write(tmp_path_factory.mktemp("run") / "gpuprof-runs" / "2026-11-21_101500_train")
+
+
+# -- a whole run
+
+
+def test_a_recording_meets_its_own_truth(usual):
+    diagnosis = is_valid(gpuprof.diagnose(usual))
+    assert diagnosis.source.kind == "run" and diagnosis.source.path == str(usual)
+    assert diagnosis.quality.status == "ok"
+    assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "launch")
+    assert diagnosis.steps and diagnosis.devices_estimated and diagnosis.run
+    assert diagnosis.steps.unprofiled_ns == UNPROFILED_MS * MS
+    assert diagnosis.steps.inflation == pytest.approx(2.32, abs=0.01)
+    assert diagnosis.devices_estimated[0].step_ns == UNPROFILED_MS * MS
+    by_hand = gpuprof.diagnose(RECORDING, step_ms=UNPROFILED_MS)
+    same = ("quality", "steps", "window", "devices", "devices_estimated", "gaps", "kernels", "phases", "verdict")
+    for name in same:
+        assert getattr(by_hand, name) == getattr(diagnosis, name), name
+    assert [f.id for f in by_hand.findings] == [f.id for f in diagnosis.findings if f.id != "padding"]
+
+
+def test_what_the_run_says(usual):
+    run = gpuprof.diagnose(usual).run
+    assert run
+    assert (run.status, run.steps_seen, run.steps_total, run.remaining_ns) == ("finished", 40, 1000, 0)
+    told = run.baseline
+    assert (told.free_ns, told.free_steps, told.equal_work, told.fitted) == (81 * MS, 10, True, False)
+    assert told.synchronised_ns == 83 * MS and told.synchronised_steps == 10
+    assert told.free_low_ns and told.free_high_ns and told.free_low_ns < 81 * MS < told.free_high_ns
+    assert run.throughput.tokens_per_s == pytest.approx(128 / 0.081, rel=0.01)
+    assert run.throughput.samples_per_s == pytest.approx(1 / 0.081, rel=0.01)
+    assert run.memory.peak_bytes == 22 * 2**30
+    assert run.telemetry and run.telemetry.samples == 8 and run.telemetry.gpus[0].power_w == 310
+
+
+def test_the_terminal_says_it_in_three_lines(usual):
+    text = plain(gpuprof.diagnose(usual), 132)
+    assert "81 ms a step (188 ms under the profiler)" in text.splitlines()[0]
+    assert text.splitlines()[0].endswith("NVIDIA H200, torch 2.11, CUDA 13.0, 128 tokens a step")
+    assert (
+        "  run        Llama 1.1 B, LoRA r 16 on 7 modules, 12.6 M of 1.1 B trainable, bf16, sdpa, AdamW fused\n"
+        "             1,579 tokens/s, 12 samples/s, peak 22.0 of 139.8 GiB\n"
+        "             81 ms unprofiled over 10 steps (80–82 ms)\n"
+    ) in text
+    assert "1,579 tokens/s" in diagnosis_html(gpuprof.diagnose(usual))
+
+
+def test_an_option_goes_before_the_run(usual):
+    steps = gpuprof.diagnose(usual, step_ms=90).steps
+    assert steps and steps.unprofiled_ns == 90 * MS
+
+
+def test_a_loaded_trace_is_taken_with_its_run(usual):
+    trace = gpuprof.load(usual)
+    steps = gpuprof.diagnose(trace).steps
+    assert steps and steps.unprofiled_ns == 81 * MS
+
+
+@pytest.mark.parametrize("path", ["..", "../latest", "trace.rank0.json.gz", "manifest.json"])
+def test_paths_that_mean_a_run(usual, path, tmp_path):
+    if not (usual.parent / "latest").exists():
+        (usual.parent / "latest").symlink_to(usual.name)
+    run = read_recording(usual / path).run
+    assert run and run.own.steps_total == 1000
+
+
+def test_without_a_path_it_is_the_latest_run(usual, monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(usual.parent.parent)
+    assert main(["diagnose"]) == 0
+    assert "HOST-BOUND · launch   81 ms a step" in capsys.readouterr().out
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "gpuprof trace" in said
+
+
+def test_other_folders_are_what_they_were(tmp_path):
+    (tmp_path / "trace.json").write_text("{}")
+    with pytest.raises(UnreadableTrace, match=r"is a folder.*such as trace\.json"):
+        gpuprof.diagnose(tmp_path)
+
+
+def test_the_trace_of_the_lowest_rank(small, tmp_path):
+    for rank in (2, 1):
+        run = RunBuilder(rank, 4).stage("baseline_free", [9.0] * 5).stage("trace", [10.0] * 3)
+        run.write(tmp_path, small)
+    recording = read_recording(tmp_path)
+    assert recording.run and recording.run.rank == 1
+    assert recording.trace and recording.trace.reading.path.endswith("trace.rank1.json")
+    other = read_recording(tmp_path / "trace.rank2.json")
+    assert other.run and other.run.rank == 2
+
+
+def test_throughput_is_of_all_ranks(tmp_path):
+    run = RunBuilder(0, 4).stage("baseline_free", [100.0] * 5).stage("trace", [110.0] * 3)
+    throughput = facts(run, tmp_path).run.throughput
+    assert throughput.tokens_per_s == pytest.approx(4 * 1280)
+    assert throughput.samples_per_s == pytest.approx(40)
+
+
+def test_the_share_of_padding_is_that_of_all_steps(tmp_path):
+    run = RunBuilder().stage("settle", [100.0] * 2, tokens=[100, 300], real_tokens=60)
+    run.stage("baseline_free", [100.0] * 3, tokens=200).stage("trace", [110.0], tokens=100, real_tokens=80)
+    work = facts(run, tmp_path).run.work
+    assert work.real_tokens == 80
+    assert work.real_share == pytest.approx((60 + 60 + 80) / (100 + 300 + 100)), "where both are known"
+    assert facts(RunBuilder().stage("trace", [110.0]), tmp_path / "none").run.work.real_share is None
+
+
+def test_padding_is_told(tmp_path):
+    run = RunBuilder().stage("baseline_free", [100.0] * 5, real_tokens=96).stage("trace", [110.0] * 3)
+    throughput = facts(run, tmp_path).run.throughput
+    assert throughput.tokens_per_s == pytest.approx(960) and throughput.padded_tokens_per_s == pytest.approx(1280)
+
+
+def test_what_remains(tmp_path):
+    run = RunBuilder().stage("baseline_free", [100.0] * 5).stage("trace", [150.0] * 5)
+    run.manifest["status"] = "running"
+    assert facts(run, tmp_path).run.remaining_ns == 990 * 100 * MS
+    assert facts(run.stage("after", [120.0] * 60), tmp_path).run.remaining_ns == 930 * 120 * MS
+
+
+def test_synchronised_steps_are_compared_with_synchronised_ones(small, tmp_path):
+    run = RunBuilder().stage("baseline_free", [8.0] * 5).stage("baseline_sync", [9.0] * 5).stage("trace", [10.0] * 3)
+    steps = gpuprof.diagnose(run.write(tmp_path, small)).steps
+    assert steps and steps.unprofiled_ns == 9 * MS
+
+
+def test_an_unlike_baseline_is_told(small, tmp_path):
+    run = RunBuilder().stage("baseline_free", [40.0] * 5).stage("trace", [10.0] * 3)
+    diagnosis = is_valid(gpuprof.diagnose(run.write(tmp_path, small)))
+    assert issues(diagnosis)["baseline_mismatch"] == "warning"
+
+
+# -- the unprofiled step
+
+
+def test_the_gpus_own_clock_goes_first():
+    ns, device = np.array([10, 10, 10]), np.array([30, 31, ABSENT])
+    assert durations(ns, device, 300, 3, on_gpu=True)[:2].tolist() == [30, 31]
+    assert math.isnan(durations(ns, device, 300, 3, on_gpu=True)[2])
+
+
+def test_a_host_that_ran_ahead_is_corrected_by_the_whole_stage():
+    ns, none = np.array([10, 10, 20]), np.full(3, ABSENT)
+    assert durations(ns, none, 80, 3, on_gpu=True).tolist() == [20, 20, 40]
+    assert durations(ns, none, 80, 3, on_gpu=False).tolist() == [10, 10, 20], "a CPU is never behind"
+    assert durations(ns, none, 80, 4, on_gpu=True).tolist() == [10, 10, 20], "steps are missing"
+    assert durations(ns, none, 30, 3, on_gpu=True).tolist() == [10, 10, 20]
+
+
+def test_steps_of_equal_work_only():
+    found = step_time(array(80, 81, 82, 160, 170), array(100, 104, 96, 200, 220), 100)
+    assert found and (found.ns, found.steps, found.equal_work, found.fitted) == (80, 3, True, False)
+
+
+def test_steps_of_nearly_equal_work_are_reckoned_to_it():
+    """All three of nearly that work do 9 % less, and take 9 % less."""
+    work = array(4736, 4736, 4736, 6656, 7552, 4224)
+    found = step_time(work * 24 + 100, work, 5205)
+    assert found and found.equal_work and not found.fitted
+    assert found.ns == pytest.approx(5205 * 24 + 100, rel=1e-4)
+    # What does not grow with the work is as it was, and none grows by more than the work does.
+    flat = step_time(array(80, 80, 80, 80), array(91, 92, 93, 100), 100)
+    assert flat and flat.ns == 80
+    noise = step_time(array(80, 99, 81, 80, 99), array(91, 92, 93, 94, 95), 100)
+    assert noise and noise.ns == 81
+    steep = step_time(array(80, 80, 80, 400, 410), array(95, 95, 95, 140, 141), 100)
+    assert steep and steep.ns == round(80 / 95 * 100)
+
+
+def test_an_evaluation_is_no_step():
+    found = step_time(array(80, 9000, 82, 81), array(100, 100, 100, 100), 100)
+    assert found and (found.ns, found.steps) == (81, 3)
+
+
+def test_few_steps_are_better_than_none():
+    found = step_time(array(80, 160), array(100, 200), 100)
+    assert found and (found.ns, found.steps) == (80, 1)
+    assert step_time(array(80, 160), array(100, 200), 150) is None
+    assert step_time(array(), array(), 150) is None
+    assert step_time(array(math.nan), None, None) is None
+
+
+def test_work_that_nobody_told():
+    found = step_time(array(80, 81, 82), None, None)
+    assert found and found.ns == 81 and found.equal_work is None
+
+
+def test_the_line_does_not_reach_far():
+    ns, work = array(80, 90, 110, 125), array(100, 120, 150, 180)
+    assert step_time(ns, work, 1000) is None
+    found = step_time(ns, work, 225)
+    assert found and found.fitted and 140 < found.ns < 160
+
+
+amounts = st.lists(
+    st.tuples(st.floats(1e6, 1e9), st.integers(1, 1_000_000)), min_size=3, max_size=40, unique_by=lambda row: row[1]
+)
+
+
+@given(amounts)
+@settings(max_examples=200, deadline=None)
+def test_the_line_is_that_of_least_squares(rows):
+    """Against a search that knows no formula: least squares over slopes from 0 on."""
+    ns, work = (np.array(column, np.float64) for column in zip(*rows, strict=True))
+    start, slope = line(work, ns)
+    assert slope >= 0
+
+    def error(start: float, slope: float) -> float:
+        return float(np.sum((ns - start - slope * work) ** 2))
+
+    best, scale = error(start, slope), float(np.ptp(ns)) + 1
+    for k in (-1.0, -0.1, -1e-3, 1e-3, 0.1, 1.0):
+        tilted = slope + k * scale / float(np.ptp(work))
+        assert best <= error(start + k * scale, slope) * (1 + 1e-6) + 1
+        if tilted >= 0:
+            centred = float(np.mean(ns - tilted * work))
+            assert best <= error(centred, tilted) * (1 + 1e-6) + 1
+    # And against numpy's own, where its slope is allowed.
+    theirs = np.polyfit(work - work.mean(), ns, 1)
+    assert slope == pytest.approx(max(theirs[0], 0), rel=1e-6, abs=1e-6 * scale)
+
+
+@given(st.integers(1, 10**9), st.integers(0, 10**5), st.lists(st.integers(100, 1000), min_size=4, max_size=20))
+@settings(max_examples=200, deadline=None)
+def test_an_exact_line_is_found(start, slope, lengths):
+    work = np.array(lengths, np.float64)
+    target = float(work.mean())
+    found = step_time(start + slope * work, work, target)
+    if found is None:
+        return
+    expected = start + slope * target
+    assert found.ns == pytest.approx(expected, rel=1e-6 if found.fitted else 0.11, abs=1)
+    assert found.low_ns <= found.ns <= found.high_ns
+
+
+def test_steps_timed_in_another_way_tell_how_time_grows_with_work():
+    """Alone, the three lie on a line that is too steep; beside others that are 20 ms longer they show the right one."""
+    work = np.array([300.0, 400.0, 500.0])
+    ns = np.array([60.0, 60.0, 80.0])
+    others = np.linspace(100.0, 900.0, 9)
+    assert line(work, ns)[1] == pytest.approx(0.1)
+    assert line(work, ns, (80 + 0.01 * others, others))[1] == pytest.approx(0.013, abs=0.0005)
+    alone, together = step_time(ns, work, 700), step_time(ns, work, 700, (80 + 0.01 * others, others))
+    assert alone and together and alone.ns == 97 and together.ns == 71
+    assert step_time(ns, work, 900) is None, "too far from what was measured"
+    assert step_time(ns, work, 900, (80 + 0.01 * others, others)) is not None
+
+
+@pytest.mark.parametrize(
+    ("samples", "loader", "found"),
+    [(1, {"batch_size": 8}, 8), (2, {"batch_size": 8}, 2), (1, {"batch_size": 1}, 1), (1, None, 1), (1, {}, 1)],
+)
+def test_samples_that_a_loader_puts_into_one_row(tmp_path, samples, loader, found):
+    """Nothing is padded then, and a batch is one long row."""
+    run = RunBuilder().stage("baseline_free", [100.0] * 8, samples=samples)
+    run.rank["loader"] = loader
+    told = facts(run.stage("trace", [110.0], samples=samples), tmp_path).run
+    assert told.work.samples == found
+    assert told.throughput.samples_per_s == pytest.approx(10 * found)
+
+
+def test_varying_lengths_in_a_run(tmp_path):
+    lengths = [200, 400, 900, 300, 700, 500, 1000, 600]
+    run = RunBuilder().stage("baseline_free", [20 + 0.1 * n for n in lengths], lengths)
+    run.stage("trace", [200, 240], [750, 850])
+    found = facts(run, tmp_path)
+    assert found.unprofiled and found.unprofiled.fitted
+    assert found.unprofiled.ns == pytest.approx(100 * MS, rel=1e-6)
+    assert found.run.baseline.fitted and found.run.baseline.equal_work is False
+    assert issues(found) == {"baseline_fitted": "info"}
+
+
+SAVES = [124.4, 123.0, 123.0, 1116.7, 123.0, 123.1, 123.3, 1150.2, 123.3, 123.0]
+SAVES_CLOSED = [124.2, 1201.2, 124.5, 124.5, 124.1, 1219.9, 124.0, 124.5, 124.0, 1210.8]
+"""A run on an H200 that saved every four steps."""
+
+
+def _timed(free: list[float], closed: list[float], **fields) -> RunBuilder:
+    run = RunBuilder().stage("baseline_free", free, **fields).stage("baseline_sync", closed, **fields)
+    return run.stage("trace", [130.0, 1207.0, 124.0])
+
+
+def test_steps_that_come_back_and_take_long(tmp_path):
+    rare = facts(_timed(SAVES, SAVES_CLOSED), tmp_path).run.baseline.rare
+    assert rare and (rare.every, rare.count) == (4, 5)
+    assert rare.ns == pytest.approx(1201.2 * MS) and rare.usual_ns == pytest.approx(124.1 * MS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("free", "closed", "fields"),
+    [
+        (SAVES, [124.0] * 10, {}),  # twice is an accident
+        ([*SAVES[1:3], *SAVES], SAVES_CLOSED[1:], {}),  # at no fixed distance
+        (SAVES, SAVES_CLOSED, {"data_ns": 1000 * MS}),  # waits for its batch
+        ([124.0] * 10, [150.0, 124.0] * 5, {}),  # no longer than steps differ anyway
+    ],
+)
+def test_long_steps_that_say_nothing(free, closed, fields, tmp_path):
+    assert facts(_timed(free, closed, **fields), tmp_path).run.baseline.rare is None
+
+
+def test_long_steps_that_do_more_work(tmp_path):
+    run = RunBuilder().stage("baseline_free", [100.0, 100, 100, 400] * 5, [100, 100, 100, 400] * 5)
+    assert facts(run.stage("trace", [110.0] * 3, 100), tmp_path).run.baseline.rare is None
+
+
+def test_work_that_cannot_be_compared(tmp_path):
+    run = RunBuilder().stage("baseline_free", [100.0] * 5, 100).stage("trace", [900.0] * 3, 1000)
+    found = facts(run, tmp_path)
+    assert found.unprofiled is None and issues(found) == {"baseline_work": "warning"}
+
+
+def test_the_users_own_profiler(tmp_path):
+    run = RunBuilder().stage("baseline_free", [200.0] * 4, profiled=True).stage("baseline_free", [100.0] * 3)
+    found = facts(run.stage("trace", [220.0] * 3), tmp_path)
+    assert found.unprofiled and found.unprofiled.ns == 100 * MS
+    assert issues(found)["baseline_profiled"] == "warning"
+
+
+def test_no_baseline_at_all(small, tmp_path):
+    run = RunBuilder().stage("settle", [20.0]).stage("trace", [10.0] * 3)
+    diagnosis = is_valid(gpuprof.diagnose(run.write(tmp_path, small)))
+    assert diagnosis.steps and diagnosis.steps.unprofiled_ns is None
+    assert issues(diagnosis)["no_baseline"] == "info"
+
+
+# -- what is odd
+
+
+def test_steps_that_stay_slow(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0, 81, 82] * 3).stage("trace", [160.0] * 3)
+    assert issues(facts(run.stage("after", [82.0] * 80), tmp_path)) == {}
+    run = RunBuilder().stage("baseline_free", [80.0, 81, 82] * 3).stage("trace", [160.0] * 3)
+    found = facts(run.stage("after", [97.0] * 80), tmp_path)
+    assert found.run.after_ns == 97 * MS and issues(found) == {"slower_after": "warning"}
+
+
+def test_steps_that_vary(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0, 120, 85, 125, 90, 80, 118]).stage("trace", [160.0] * 3)
+    assert issues(facts(run, tmp_path)) == {"baseline_varies": "warning"}
+
+
+def test_a_mean_far_from_the_median(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0] * 19 + [900.0]).stage("trace", [160.0] * 3)
+    assert issues(facts(run, tmp_path)) == {"baseline_skewed": "info"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("hw_thermal", {"throttled": "warning"}),
+        ("sw_thermal_slowdown", {"throttled": "warning"}),
+        ("hw_power_brake", {"throttled": "warning"}),
+        ("sw_power_cap", {"throttled": "info"}),
+        ("gpu_idle", {}),
+    ],
+)
+def test_a_clock_that_is_held_back(tmp_path, reason, expected):
+    run = RunBuilder().stage("settle", [1000.0])
+    for k in range(4):  # before the baseline: nobody's business
+        run.sample(BEGUN_NS + k * 100 * MS, ("hw_thermal",))
+    begun = run.now_ns
+    run.stage("baseline_free", [100.0] * 10).stage("trace", [160.0] * 3)
+    for k in range(1, 5):
+        run.sample(begun + k * 200 * MS, (reason,) if k % 2 else (), sm_mhz=1000 + k)
+    found = facts(run, tmp_path)
+    assert issues(found) == expected
+    gpu = found.run.telemetry and found.run.telemetry.gpus[0]
+    assert gpu and gpu.throttled == {reason: 0.5}
+    assert gpu.sm_mhz == 1002.5 and gpu.sm_mhz_max_seen == 1980
+
+
+def test_modules_that_lora_has_not_reached(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0] * 4)
+    run.rank["model"] = {"lora": {"r": 8, "requested": ["q_proj", "gate_up_proj"], "adapted": {"q_proj": 24}}}
+    found = facts(run, tmp_path)
+    assert "gate_up_proj" in next(issue.message for issue in found.issues if issue.id == "lora_not_adapted")
+
+
+# -- runs without a trace
+
+
+@pytest.mark.parametrize(
+    ("status", "exit_", "stages", "says"),
+    [
+        ("killed", {"code": None, "signal": 9}, ["settle", "baseline_free"], "ended by SIGKILL after step 8"),
+        ("failed", {"code": 1, "signal": None}, [], "exit code 1 before a step was seen"),
+        ("finished", {"code": 0, "signal": None}, ["settle"], "before the recording began"),
+        ("finished", {"code": 0, "signal": None}, ["settle", "trace", "after"], "was not written or is gone"),
+        ("running", None, ["settle", "baseline_free"], "no trace yet"),
+    ],
+)
+def test_a_run_without_a_trace(tmp_path, capsys, status, exit_, stages, says):
+    run = RunBuilder()
+    for stage in stages:
+        run.stage(stage, [80.0] * 4)
+    run.manifest |= {"status": status, "exit": exit_}
+    run.write(tmp_path, None)
+    (tmp_path / "trace.rank0.json.partial").write_text('{"traceEv' if status == "running" else "")
+    diagnosis = is_valid(gpuprof.diagnose(tmp_path))
+    assert diagnosis.quality.status == "unusable" and diagnosis.verdict.bound is None
+    assert diagnosis.run and diagnosis.run.status == status
+    assert main(["diagnose", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    assert err == "" and out.startswith("NO TRACE")
+    assert says in " ".join(out.split())
+
+
+def test_a_leftover_is_read_as_far_as_it_goes(small, tmp_path):
+    run = RunBuilder().stage("baseline_free", [9.0] * 5).stage("trace", [10.0] * 3)
+    run.manifest["status"] = "killed"
+    run.write(tmp_path, None)
+    text = small.read_bytes()
+    (tmp_path / "trace.rank0.json.partial").write_bytes(text[: len(text) * 9 // 10])
+    diagnosis = is_valid(gpuprof.diagnose(tmp_path))
+    assert issues(diagnosis)["truncated"] == "warning"
+    with pytest.raises(GpuprofError, match="has no trace"):
+        (tmp_path / "trace.rank0.json.partial").unlink()
+        gpuprof.load(tmp_path)
+
+
+def test_neither_a_trace_nor_a_run():
+    with pytest.raises(GpuprofError):
+        diagnosing.diagnose(None)
+
+
+# -- folders that cannot be trusted
+
+
+JUNK = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just(HOSTILE),
+    st.integers(10**30, 10**40), st.lists(st.integers(), max_size=3), st.just({"a": {"b": []}}), st.just("9" * 400),
+)  # fmt: skip
+
+
+def places(value: object, path: tuple = ()) -> list[tuple]:
+    """Every place inside a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
+
+
+def put(document, path: tuple, value):
+    if not path:
+        return value
+    here = document
+    for key in path[:-1]:
+        here = here[key]
+    here[path[-1]] = value
+    return document
+
+
+@st.composite
+def damage(draw) -> tuple[str, str, object]:
+    name = draw(st.sampled_from(["manifest.json", "rank0.json", "steps.jsonl", "telemetry.jsonl", "trace.rank0.json"]))
+    how = draw(st.sampled_from(["gone", "cut", "garbage", "value", "value", "folder", "nested"]))
+    return name, how, draw(st.tuples(st.floats(0, 1), st.binary(max_size=40), JUNK))
+
+
+def harm(folder: Path, name: str, how: str, what) -> None:
+    share, garbage, junk = what
+    path = folder / name
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    at = int(share * len(content))
+    if how in ("gone", "folder"):
+        path.unlink()
+        if how == "folder":
+            path.mkdir()
+    elif how == "cut":
+        path.write_bytes(content[:at])
+    elif how == "garbage":
+        path.write_bytes(content[:at] + garbage + content[at + len(garbage) :])
+    elif how == "nested":
+        path.write_bytes(b"[" * 100_000)
+    elif name.startswith("trace") or not content:
+        return
+    else:
+        lines = content.decode(errors="replace").splitlines()
+        row = min(int(share * len(lines)), len(lines) - 1)
+        try:
+            document = json.loads(lines[row])
+        except (ValueError, RecursionError):
+            return
+        found = places(document)
+        lines[row] = json.dumps(put(document, found[int(share * 7919) % len(found)], junk))
+        path.write_text("\n".join(lines))
+
+
+@given(st.lists(damage(), min_size=1, max_size=4))
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+def test_damage_never_ends_in_a_traceback(small, hurts):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        run = RunBuilder().stage("settle", [9.0] * 2).stage("baseline_free", [9.0] * 4).stage("trace", [10.0] * 3)
+        for k in range(3):
+            run.sample(BEGUN_NS + k * 20 * MS, ("sw_power_cap",))
+        run.rank["notes"] = ["a note"]
+        run.stage("after", [9.0] * 5).write(folder, small)
+        for hurt in hurts:
+            harm(folder, *hurt)
+        try:
+            diagnosis = is_valid(gpuprof.diagnose(folder))
+        except GpuprofError as error:
+            assert str(error) and "\n" not in str(error)
+            return
+        shown = plain(diagnosis, 80)
+        assert all(char.isprintable() for row in shown.splitlines() for char in row)
+        diagnosis_html(diagnosis)
+        if diagnosis.quality.status != "unusable":
+            assert diagnosis.run and diagnosis.devices
+
+
+def test_hostile_names_are_text(small, tmp_path):
+    run = RunBuilder().stage("baseline_free", [9.0] * 4).stage("trace", [10.0] * 3)
+    run.rank |= {"notes": [HOSTILE], "step_source": HOSTILE, "torch": HOSTILE, "packages": {HOSTILE: HOSTILE}}
+    run.rank["model"] = {
+        "class": HOSTILE, "type": HOSTILE, "parameters": 1, "attention": HOSTILE, "wrapper": HOSTILE,
+        "dtypes": {HOSTILE: 3}, "quantization": {"method": HOSTILE}, "lora": {"adapted": {HOSTILE: 1}},
+    }  # fmt: skip
+    run.rank["optimizer"] = {"class": HOSTILE}
+    run.manifest |= {"status": "failed", "exit": {"code": None, "signal": HOSTILE}}
+    run.sample(BEGUN_NS + MS, (HOSTILE,)).sample(BEGUN_NS + 2 * MS, (f"thermal {HOSTILE}",))
+    diagnosis = is_valid(gpuprof.diagnose(run.write(tmp_path, small)))
+    for width in (40, 80, 132):
+        shown = plain(diagnosis, width)
+        assert all(char.isprintable() for row in shown.splitlines() for char in row)
+    assert "<script>" not in diagnosis_html(diagnosis)
+
+
+def test_numbers_that_cannot_be(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0] * 4).stage("trace", [160.0] * 3)
+    for step, junk in zip(run.steps, (math.nan, math.inf, 10**400, -5, True, "9", None), strict=True):
+        step |= {"ns": junk, "tokens": junk, "peak_bytes": junk}
+    text = "\n".join(json.dumps(step) for step in run.steps)
+    (run.write(tmp_path, None) / "steps.jsonl").write_text(text)
+    folder = read_run(tmp_path)
+    assert len(folder.steps) == 0
+    assert run_facts(folder).run.baseline.free_ns is None
+
+
+def test_pipes_and_links_are_not_waited_for(small, tmp_path):
+    RunBuilder().stage("baseline_free", [9.0] * 4).write(tmp_path, small)
+    for name in ("steps.jsonl", "telemetry.jsonl", "rank0.json"):
+        (tmp_path / name).unlink()
+        os.mkfifo(tmp_path / name)
+    (tmp_path / "rank1.json").symlink_to("rank1.json")
+    assert gpuprof.diagnose(tmp_path).devices
+
+
+def test_the_run_is_in_the_json(usual, capsys):
+    assert main(["diagnose", str(usual), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["run"]["model"]["lora"]["r"] == 16
+    assert document == to_json(gpuprof.diagnose(usual))
+    shorter = {**document, "run": {**document["run"], "more": 1}}
+    assert list(VALIDATOR.iter_errors(shorter))
+
+
+def test_a_folder_that_was_moved(usual, tmp_path):
+    copy = shutil.copytree(usual, tmp_path / "elsewhere")
+    folder = read_run(copy)
+    assert isinstance(folder, RunFolder) and folder.trace == copy / "trace.rank0.json.gz"
+    assert ROOT not in folder.trace.parents
+
+
+def test_a_training_on_the_cpu_is_not_told_how_to_record_a_gpu(tmp_path):
+    builder = TraceBuilder(gpus=0)
+    for i in range(3):
+        builder.step(i, i * WINDOW_NS, (i + 1) * WINDOW_NS).op("aten::mm", i * WINDOW_NS, i * WINDOW_NS + MS)
+    recording = builder.write(tmp_path / "cpu.json")
+    run = RunBuilder().stage("baseline_free", [9.0] * 4, device_ns=None).stage("trace", [10.0] * 3)
+    run.rank["gpu"] = None
+    diagnosis = is_valid(gpuprof.diagnose(run.write(tmp_path / "run", recording)))
+    assert diagnosis.steps and diagnosis.steps.unprofiled_ns == 9 * MS
+    assert "ran on the CPU" in diagnosis.verdict.summary
+    assert label(diagnosis) == "NO GPU"
+
+
+def test_steps_beyond_the_last_line_count(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0] * 4)
+    run.rank["steps_seen"] = 700
+    assert facts(run, tmp_path).run.steps_seen == 700

@@ -1,0 +1,174 @@
+"""What the terminal shows: for hand-made diagnoses of every kind, at every width."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+import pytest
+from helpers.make_diagnosis import ALL, MS, STEPS, host_bound, hostile, no_steps, timed, two_devices, unusable
+from rich.cells import cell_len
+from rich.console import Console
+
+from gpuprof.diagnosis.model import Issue, Profiler, Quality
+from gpuprof.report.stepbar import Bar, Part, bars, cells
+from gpuprof.report.terminal import plain, render
+
+WIDTHS = (40, 80, 100, 132, 200)
+
+
+def coloured(diagnosis, width: int = 100) -> str:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard")
+    with console.capture() as captured:
+        console.print(render(diagnosis, width))
+    return captured.get()
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+def test_no_line_is_wider_than_the_terminal(make, width):
+    lines = plain(make(), width).splitlines()
+    assert max(cell_len(line) for line in lines) <= width
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+def test_everything_shows_and_nothing_acts(make):
+    text = plain(make(), 100)
+    assert all(char.isprintable() for line in text.splitlines() for char in line)
+    # Colour codes are the only controls where colour is wanted.
+    assert "\x1b" not in re.sub(r"\x1b\[[\d;]*m", "", coloured(make()))
+
+
+def test_markup_in_names_is_text():
+    text = plain(hostile(), 160)
+    assert r"\x1b[31m[bold red]\x07\u202ekernel\u200b<script>" in text
+    assert text.count("evil") >= 6
+
+
+def test_a_normal_diagnosis_fits_a_screen():
+    assert len(plain(host_bound(), 100).splitlines()) <= 30
+
+
+def test_the_verdict_comes_first():
+    first, second = plain(host_bound(), 100).splitlines()[:2]
+    assert first.startswith("HOST-BOUND · launch   168 ms a step, as recorded")
+    assert first.endswith("NVIDIA H200, CUDA 13.0")
+    assert second.startswith("The GPU works 15 of 168 ms.")
+
+
+def test_the_gpu_moves_down_where_there_is_no_room():
+    lines = plain(two_devices(), 60).splitlines()
+    assert lines[0] == "COMMUNICATION-BOUND · peer wait   168 ms a step, as recorded"
+    assert lines[1] == "2 × NVIDIA H200"
+
+
+def test_a_measured_step_is_named_and_drawn():
+    text = plain(timed(), 100)
+    assert "74 ms a step (168 ms under the profiler)" in text
+    assert "compute 20 %" in text
+    assert "153 ms a step as recorded" in text, "waits are known as recorded only"
+    assert "Recording made the step 2.3× as long" in text
+    assert "--json" in text.splitlines()[-1]
+
+
+def test_without_an_estimate_the_bar_is_as_recorded():
+    text = plain(timed(devices_estimated=None), 100)
+    assert "as recorded, under the profiler" in text
+    assert "launch 73 %" in text
+
+
+def test_idle_time_is_split_by_cause():
+    text = plain(host_bound(), 120)
+    assert "█ compute 9 %  ▒ copy <1 %  idle 91 %: ░ launch 73 %  ∙ python 13 %  ╱ sync 4 %" in text
+
+
+def test_each_device_has_its_bar():
+    text = plain(two_devices(), 100)
+    assert "GPU 0  █" in text and "GPU 1  █" in text
+    assert text.count("░ idle 10 %") == 2, "whose causes they are is not known"
+    assert "rank 0 of 2" in text
+
+
+def test_many_devices_are_counted():
+    device = two_devices().devices[0]
+    devices = tuple(replace(device, device=i) for i in range(10))
+    text = plain(two_devices(devices=devices), 100)
+    assert "GPU 7  █" in text and "GPU 8  █" not in text and "and 2 more devices" in text
+
+
+def test_an_unusable_recording_says_so_before_anything_else():
+    lines = plain(unusable(), 100).splitlines()
+    assert lines[0].startswith("UNUSABLE RECORDING")
+    assert "✗ The recording holds 1,203 launches and no kernel." in "\n".join(lines[:4])
+    assert "record again as said above" in lines[-1]
+    assert "profiler" not in "\n".join(lines), "nothing is believed, so nothing is qualified"
+
+
+def test_one_sentence_is_not_said_twice():
+    message = unusable().quality.issues[0].message
+    text = plain(unusable(verdict=replace(unusable().verdict, summary=message)), 200)
+    assert text.count("no kernel") == 1
+
+
+def test_warnings_stand_above_the_numbers_and_notes_below():
+    issues = (
+        Issue("a", "info", "A note."),
+        Issue("b", "warning", "A warning."),
+        Issue("c", "error", "An error."),
+    )
+    text = plain(host_bound(quality=Quality("degraded", issues)), 100)
+    assert text.index("✗ An error.") < text.index("! A warning.") < text.index("█") < text.index("· A note.")
+
+
+def test_a_recording_without_steps_asks_for_them():
+    text = plain(no_steps(), 80)
+    assert "672 ms recorded, no steps" in text
+    assert "a step" not in text.split("quality")[1].split("next")[0], "nothing below is per step"
+    assert "--step REGEX" in text.splitlines()[-1]
+
+
+def test_the_profilers_cost_has_a_range():
+    text = plain(host_bound(profiler=Profiler(100_000, 50 * MS, 90 * MS, 153 * MS)), 120)
+    assert "100,000 recorded events a step, which may have cost 50–153 ms of it, likely some 90 ms." in text
+    assert "time a step without the profiler, then add --step-ms MS" in text
+    text = plain(host_bound(profiler=Profiler(1_000_000, 153 * MS, 153 * MS, 153 * MS)), 100)
+    assert "may have cost up to 153 ms of it." in text
+
+
+def test_a_cheap_profiler_is_believed():
+    text = plain(host_bound(profiler=Profiler(1_000, 500_000, 2 * MS, 5 * MS)), 100)
+    assert "Recording cost at most 5.0 ms of a step" in text
+    assert "--step-ms" not in text
+
+
+def test_numbers_are_per_step():
+    text = plain(host_bound(), 120)
+    assert f"{336 // STEPS} ms  2,750 gaps  MulBackward0 ← lora_A.default" in text
+    assert "15 ms a step in 5,276 kernels and copies, half under 1.9 µs" in text
+    assert "vectorized_elementwise_kernel<MulFunctor, bf16>" in text
+
+
+def test_as_many_kernels_as_asked_for():
+    kernels = host_bound().kernels
+    many = host_bound(kernels=replace(kernels, top=kernels.top[:1] * 12))
+    assert plain(many, 100).count("nvjet") == 5
+    assert plain(many, 100, rows=10).count("nvjet") == 10
+
+
+def test_the_last_line_is_what_to_do():
+    for width in WIDTHS:
+        last = plain(host_bound(), max(width, 80)).splitlines()[-1]
+        assert last == "  next       time a step without the profiler, then add --step-ms MS"
+
+
+def test_colour_is_only_an_addition():
+    assert re.sub(r"\x1b\[[\d;]*m", "", coloured(host_bound(), 80)).split() == plain(host_bound(), 80).split()
+    assert "\x1b[33m" in coloured(host_bound())
+
+
+def test_a_bar_fills_its_width():
+    for width in range(1, 200):
+        for bar in (*bars(host_bound()), *bars(two_devices()), Bar(0, 3, (Part("idle", 1, True),) * 3)):
+            assert sum(cells(bar, width)) == width
+    assert cells(Bar(0, 0, ()), 10) == []

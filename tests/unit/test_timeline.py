@@ -1,0 +1,236 @@
+"""Steps, phases, links and categories: on hand-made traces where the truth is plain, and on recorded ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
+from helpers.paths import ROOT
+from helpers.traces import shared_trace
+
+from gpuprof.errors import GpuprofError
+from gpuprof.timeline.categories import CATEGORIES, categorize
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.tracefile.kineto.build import build
+from gpuprof.tracefile.kineto.reader import read_kineto
+from gpuprof.tracefile.kineto.small import read_small
+
+
+def timeline_of(trace: TraceBuilder, **options) -> Timeline:
+    data = trace.text().encode()
+    timeline = build_timeline(build(read_small(data), "t.json", len(data)), **options)
+    assert timeline is not None
+    return timeline
+
+
+def recorded(path) -> Timeline:
+    timeline = build_timeline(read_kineto(path, path.stat().st_size, small_bytes=1 << 28))
+    assert timeline is not None
+    return timeline
+
+
+def training(steps: int, micro: int = 1, ranges: bool = True, period: int = 1000) -> TraceBuilder:
+    """Steps of `micro` forward/backward passes and one optimizer step; ProfilerStep counts passes."""
+    trace = TraceBuilder()
+    for i in range(steps * micro):
+        at = i * period
+        if ranges:
+            trace.step(i, at, at + period - 10)
+        trace.op("aten::mm", at + 10, at + 100, **{"Sequence number": i, "Fwd thread id": 0})
+        trace.launch("fwd_gemm", (at + 20, at + 30), (at + 40, at + 140))
+        engine = "autograd::engine::evaluate_function: MmBackward0"
+        trace.op(engine, at + 200, at + 500, AUTOGRAD, **{"Sequence number": i, "Fwd thread id": 1})
+        trace.launch("bwd_gemm", (at + 220, at + 230), (at + 240, at + 480), tid=AUTOGRAD)
+        if i % micro == micro - 1:
+            trace.op("aten::_foreach_norm", at + 550, at + 580)
+            trace.launch("norm", (at + 560, at + 570), (at + 570, at + 590))
+            trace.annotation("Optimizer.step#AdamW.step", at + 600, at + 800)
+            trace.launch("adam", (at + 620, at + 630), (at + 640, at + 700))
+            trace.op("aten::item", at + 850, at + 900)
+            trace.launch("copy", (at + 860, at + 870), (at + 880, at + 890))
+    return trace
+
+
+def test_profiler_steps():
+    steps = timeline_of(training(3)).steps
+    assert (steps.source, steps.start_ns.tolist(), steps.end_ns.tolist()) == (
+        "profiler_step",
+        [0, 1000, 2000],
+        [990, 1990, 2990],
+    )
+
+
+def test_micro_steps_of_an_accumulation_are_one_step():
+    steps = timeline_of(training(3, micro=4)).steps
+    assert (steps.merged, steps.start_ns.tolist()) == (4, [0, 4000, 8000])
+
+
+def test_skip_and_named_steps():
+    assert timeline_of(training(3), skip=2).steps.start_ns.tolist() == [2000]
+    named = timeline_of(training(3).annotation("my step", 0, 400).annotation("my step", 500, 2900), step="my st.p")
+    assert named.steps.start_ns.tolist() == [0, 500]
+    for options, word in (
+        ({"skip": 9}, "--skip 9"),
+        ({"step": "nothing"}, "matches no"),
+        ({"step": "("}, "not a reg"),
+    ):
+        with pytest.raises(GpuprofError, match=word):
+            timeline_of(training(3), **options)
+
+
+def test_steps_from_optimizer_ranges_and_user_ranges():
+    bare = timeline_of(training(4, ranges=False)).steps
+    assert (bare.source, bare.start_ns.tolist()) == ("optimizer", [800, 1800, 2800])
+    trace = training(4, ranges=False)
+    for i in range(4):
+        trace.annotation(f"train_step_{i}", i * 1000, i * 1000 + 990)
+    assert timeline_of(trace).steps.source == "user_range"
+
+
+def test_steps_from_the_period_of_the_kernels():
+    trace = TraceBuilder()
+    for i in range(6):
+        at = i * 100_000
+        for k in range(20):
+            trace.op("aten::mm", at + k * 1000, at + k * 1000 + 500, **{"Fwd thread id": 0, "Sequence number": k})
+            trace.launch(
+                f"layer_{k % 4}",
+                (at + k * 1000, at + k * 1000 + 10),
+                (at + k * 1000 + 20, at + k * 1000 + 900),
+            )
+        engine = "autograd::engine::evaluate_function: MmBackward0"
+        trace.op(engine, at + 30_000, at + 40_000, AUTOGRAD, **{"Fwd thread id": 1})
+        trace.launch("loss_backward", (at + 31_000, at + 31_010), (at + 32_000, at + 39_000), tid=AUTOGRAD)
+    steps = timeline_of(trace).steps
+    assert steps.source == "periodicity"
+    assert set((steps.end_ns - steps.start_ns).tolist()) == {100_000}
+
+
+def test_a_cut_last_step_is_left_out():
+    trace = training(3)
+    trace.step(3, 3000, 3100)
+    trace.launch("fwd_gemm", (3010, 3020), (3030, 3090))
+    steps = timeline_of(trace).steps
+    assert (len(steps.start_ns), steps.cut) == (3, 1)
+
+
+def test_phases_of_a_step():
+    timeline = timeline_of(training(2))
+    names = [timeline.trace.strings[i] for i in timeline.trace.gpu.name]
+    phases = [PHASES[code] for code in timeline.phase]
+    assert dict(zip(names, phases, strict=True)) == {
+        "fwd_gemm": "forward",
+        "bwd_gemm": "backward",
+        "norm": "optimizer",
+        "adam": "optimizer",
+        "copy": "other",
+    }
+
+
+def test_forward_between_two_micro_steps_is_forward():
+    timeline = timeline_of(training(2, micro=3))
+    names = np.array([timeline.trace.strings[i] for i in timeline.trace.gpu.name])
+    assert {PHASES[code] for code in timeline.phase[names == "fwd_gemm"]} == {"forward"}
+
+
+def test_recompute_is_told_from_backward():
+    trace = TraceBuilder().step(1, 0, 1000)
+    engine = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
+    backward = {"Sequence number": 5, "Fwd thread id": 1}
+    trace.op(engine, 100, 900, AUTOGRAD, **backward)
+    trace.op("aten::linear", 200, 300, AUTOGRAD, **{"Sequence number": 9, "Fwd thread id": 0})
+    trace.launch("again", (210, 220), (230, 290), tid=AUTOGRAD)
+    trace.op("autograd::engine::evaluate_function: MmBackward0", 400, 500, AUTOGRAD, **backward)
+    trace.launch("grad", (410, 420), (430, 490), tid=AUTOGRAD)
+    timeline = timeline_of(trace)
+    assert [PHASES[code] for code in timeline.phase] == ["recompute", "backward"]
+
+
+def test_links_by_flow_and_external_id():
+    trace = TraceBuilder().step(1, 0, 1000)
+    trace.op("aten::mm", 0, 100, **{"External id": 41})
+    trace.op("cudaLaunchKernel", 20, 30, cat="cuda_runtime")
+    trace.gpu("by_flow", 200, 300, correlation=0)
+    trace.flow("ac2g", 1, (1, MAIN, 20), (0, 7, 200))
+    trace.gpu("by_external", 400, 500, correlation=77, **{"External id": 41})
+    timeline = timeline_of(trace)
+    assert timeline.links.op.tolist() == [1, 1]
+    assert timeline.links.begun_ns.tolist()[0] == 20
+
+
+def test_an_external_id_that_repeats_the_correlation_names_no_op():
+    trace = TraceBuilder().step(1, 0, 1000).op("aten::mm", 0, 100, **{"External id": 77})
+    trace.gpu("k", 400, 500, correlation=77, **{"External id": 77})
+    assert timeline_of(trace).links.op.tolist() == [-1]
+
+
+def test_a_graph_launch_owns_all_its_kernels():
+    trace = TraceBuilder().step(1, 0, 1000)
+    trace.call("cudaGraphLaunch", 0, 10, correlation=5)
+    for i in range(4):
+        trace.gpu("k", 100 + i * 50, 140 + i * 50, correlation=5, **{"graph node id": i + 1})
+    timeline = timeline_of(trace)
+    assert timeline.links.call.tolist() == [0, 0, 0, 0]
+    assert timeline.trace.gpu.graph_node.tolist() == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel", "category"),
+    [
+        ("aten::mm", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "gemm"),
+        ("aten::mm", "void cublasLt::splitKreduce_kernel<32, 16, int, float>", "gemm"),
+        (None, "Cijk_Ailk_Bljk_HHS_BH_MT128x128x16", "gemm"),
+        ("aten::_grouped_mm", "cutlass::device_kernel<GemmUniversal<GroupProblemShape>>", "grouped_gemm"),
+        (
+            "aten::_cudnn_attention_forward",
+            "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16",
+            "attention",
+        ),
+        (None, "void pytorch_flash::flash_fwd_kernel<...>", "attention"),
+        ("aten::_softmax", "void (anonymous namespace)::cunn_SoftMaxForward<8>", "softmax"),
+        ("aten::copy_", "void at::native::unrolled_elementwise_kernel<direct_copy_kernel_cuda>", "cast/copy"),
+        ("aten::mul", "void at::native::vectorized_elementwise_kernel<4, MulFunctor>", "elementwise"),
+        ("aten::sum", "void at::native::reduce_kernel<512, 1>", "reduction"),
+        ("aten::index", "void at::native::index_elementwise_kernel", "gather/scatter/index"),
+        (
+            "aten::_fused_adamw_",
+            "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>",
+            "optimizer",
+        ),
+        ("unsloth::x", "_nf4_dequant_kernel", "dequantize"),
+        (None, "void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>", "dequantize"),
+        ("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "communication"),
+        (None, "void deep_ep::intranode::dispatch<8>", "communication"),
+        (None, "triton_poi_fused_add_mul_0", "triton_fused"),
+        ("aten::nll_loss_forward", "void at::native::nll_loss_forward_reduce_cuda_kernel_2d", "loss"),
+        ("aten::native_layer_norm", "vectorized_layer_norm_kernel", "norm"),
+        ("_rope_embedding", "_rope_embedding_QK", "rope"),
+        (None, "my_kernel", "other"),
+    ],
+)
+def test_categories(op, kernel, category):
+    assert categorize(op, kernel) == category
+    assert category in CATEGORIES
+
+
+def test_recompute_on_recordings():
+    """Checkpointed runs recompute about a forward; runs without checkpointing recompute nothing."""
+
+    def shares(timeline: Timeline) -> dict[str, int]:
+        gpu = timeline.trace.gpu
+        ns = (gpu.end_ns - gpu.start_ns)[timeline.members]
+        return {name: int(ns[timeline.phase[timeline.members] == i].sum()) for i, name in enumerate(PHASES)}
+
+    checkpointed = shares(recorded(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
+    assert 0.5 < checkpointed["recompute"] / checkpointed["forward"] < 1.1
+    assert shares(recorded(ROOT / "gpuprof" / "data" / "demo.json.gz"))["recompute"] == 0
+    dense = shares(recorded(shared_trace("h200/dense8b_lora_compute")))
+    assert 0.8 < dense["recompute"] / dense["forward"] < 1.05
+
+
+def test_every_kernel_of_a_healthy_recording_has_a_launch_and_an_op():
+    timeline = recorded(ROOT / "gpuprof" / "data" / "demo.json.gz")
+    assert (timeline.links.call >= 0).all()
+    assert (timeline.links.op >= 0).mean() > 0.99
+    assert (timeline.links.launched_ns <= timeline.trace.gpu.start_ns).all()
