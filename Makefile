@@ -4,18 +4,21 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow lint bench hta viewer clean
+.PHONY: demo test slow lint accuracy bench hta viewer clean
 
 demo: .venv/.installed ## what gpuprof says of a run that comes with it
 	@$(BIN)/gpuprof demo
 
-test: .venv/.installed-dev ## the tests; those that need what is not there are skipped, in CI failed
+test: .venv/.installed-dev ## the tests (ARGS=tests/unit: seconds); those that need what is not there are skipped, in CI failed
 	@$(BIN)/python -m pytest $(ARGS)
 
 slow: .venv/.installed-dev ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
-lint: .venv/.installed-dev
+accuracy: .venv/.installed-dev ## the floors under the accuracy: replay, unprofiled step, verdicts, fixes, projection
+	@$(BIN)/python -m pytest tests/accuracy $(ARGS)
+
+lint: .venv/.installed-dev ## style, format and types
 	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: .venv/.installed-dev .venv-hta/.installed ## loading, beside json, orjson, HTA and the machine's own limit

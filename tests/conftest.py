@@ -1,8 +1,12 @@
-"""What the tests share: recorded traces, HTA's interpreter, and what CI thinks of a skipped test."""
+"""What the tests share: recorded traces, HTA's interpreter, and what becomes of a skipped test."""
 
 from __future__ import annotations
 
+import ast
 import os
+import re
+from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,33 @@ IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 ALLOWED_SKIPS: tuple[str, ...] = ()
 """Parts of skip reasons that CI accepts, each with a comment that says why. Empty is best."""
+
+REMEDIES = (
+    (r"no recorded traces? ", "recordings that are not in the repository: set GPUPROF_SHARED to their folder"),
+    (r"\b(torch|transformers|peft|accelerate|trl|datasets|lightning)\b",
+     "torch and its trainers: .venv/bin/pip install -c constraints.txt torch transformers peft accelerate trl datasets"
+     " lightning"),
+    (r"Chromium|playwright", "Chromium on the PATH (Debian: apt-get install chromium)"),
+    (r"HTA|Holistic", "HolisticTraceAnalysis: make hta, then GPUPROF_HTA_PYTHON=.venv-hta/bin/python"),
+    (r"viewer|node|npm", "Node.js and npm: make viewer"),
+)  # fmt: skip
+"""Pattern of a skip reason, and what to install; the first that matches."""
+
+SLOWEST = 20
+"""Tests whose durations are printed at the end."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--only-shared", action="store_true",
+        help="only tests that mention the recordings outside of the repository (with GPUPROF_SHARED set to a missing "
+        "folder: do they pass or skip without them?)",
+    )  # fmt: skip
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("durations") is None:
+        config.option.durations = SLOWEST
 
 
 @pytest.fixture(scope="session")
@@ -31,12 +62,65 @@ def hta_python() -> str:
     return python
 
 
-# A test that silently stopped running looks like one that passes, so in CI a skip is a failure.
+# -- tests that use recordings outside of the repository
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With --only-shared, keep the tests whose code mentions those recordings."""
+    if not config.getoption("--only-shared"):
+        return
+    chosen, others = [], []
+    for item in items:
+        (chosen if _name(item) in mentioning_shared(item.path) else others).append(item)
+    config.hook.pytest_deselected(items=others)
+    items[:] = chosen
+
+
+def _name(item: pytest.Item) -> str:
+    return getattr(item, "originalname", item.name)
+
+
+@cache
+def mentioning_shared(path: Path) -> frozenset[str]:
+    """The functions and names at the top of a file that mention shared recordings, themselves or by what they use.
+
+    `WHOLE` is the list of all recordings, the shared ones included.
+    """
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    uses: dict[str, set[str]] = {}
+    for node in tree.body:
+        words = {word for part in ast.walk(node) for word in _words(part)}
+        for name in _defined(node):
+            uses.setdefault(name, set()).update(words)
+    found = {name for name, words in uses.items() if any(re.search(r"(?i)shared|^WHOLE$", word) for word in words)}
+    while True:
+        more = {name for name, words in uses.items() if words & found} - found
+        if not more:
+            return frozenset(found)
+        found |= more
+
+
+def _words(node: ast.AST) -> tuple[str, ...]:
+    if isinstance(node, ast.Name):
+        return (node.id,)
+    if isinstance(node, ast.Attribute):
+        return (node.attr,)
+    return (node.arg,) if isinstance(node, ast.arg) else ()
+
+
+def _defined(node: ast.stmt) -> tuple[str, ...]:
+    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+        return (node.name,)
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return tuple(target.id for target in targets if isinstance(target, ast.Name))
+
+
+# -- skips: in CI a failure, elsewhere a line that says what to install
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """Fail a test that was skipped in CI."""
+    """Fail a test that was skipped in CI: one that silently stopped running looks like one that passes."""
     report = yield
     return _refuse_skip(report)
 
@@ -51,8 +135,22 @@ def pytest_make_collect_report():
 def _refuse_skip(report):
     if not (IN_CI and report.skipped) or hasattr(report, "wasxfail"):
         return report
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = _reason(report)
     if not any(allowed in reason for allowed in ALLOWED_SKIPS):
         report.outcome = "failed"
         report.longrepr = f"skipped, which CI does not accept: {reason}"
     return report
+
+
+def _reason(report) -> str:
+    return report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+
+
+def pytest_terminal_summary(terminalreporter) -> None:
+    """What was skipped, by what would have to be installed."""
+    counts: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", ()):
+        reason = _reason(report).removeprefix("Skipped: ")
+        counts[next((remedy for pattern, remedy in REMEDIES if re.search(pattern, reason)), reason)] += 1
+    for remedy, count in counts.most_common():
+        terminalreporter.write_line(f"{count} skipped tests or files want {remedy}")

@@ -1,6 +1,6 @@
 """Handing a Trace to HolisticTraceAnalysis: the same as its own parser where that is right, and right where it errs.
 
-HTA lives in a venv of its own; `hta_script.py` runs there and prints JSON.
+HTA lives in a venv of its own; `helpers/hta_script.py` runs there and prints JSON.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHARED = [
 def run(python: str, what: str, *traces: Path) -> dict[str, Any]:
     """What `hta_script.py` prints about traces; several are ranks of one run."""
     done = subprocess.run(
-        [python, str(ROOT / "tests" / "hta_script.py"), what, *map(str, traces)],
+        [python, str(ROOT / "tests" / "helpers" / "hta_script.py"), what, *map(str, traces)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
