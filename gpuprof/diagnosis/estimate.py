@@ -6,13 +6,13 @@ import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
 from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
-from gpuprof.replay.graph import F64, INPUT, LAUNCH, Graph, Mask
+from gpuprof.replay.graph import INPUT, LAUNCH, Graph
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import F64, I64, Mask
 
 _DEVICE, _PYTHON = CAUSES.index("device"), CAUSES.index("python")
 

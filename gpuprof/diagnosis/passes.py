@@ -6,11 +6,10 @@ import msgspec
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
-from gpuprof.replay.graph import Mask
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, OP
+from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, OP, Mask
 
 _ENGINE = "autograd::engine::evaluate_function"
 USUAL_LAUNCH_NS = 8_000.0

@@ -12,8 +12,7 @@ from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.model import Combined, Finding, Range, Remaining
 from gpuprof.diagnosis.proposal import MARKED, NOISE, SEVERE, WORTH, Proposal
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 
 MOST_COMBINED = 4
 

@@ -13,12 +13,12 @@ from gpuprof.costs.split import roof_ns
 from gpuprof.projection.apart import ROUND, more_calls, rounds_of
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
-from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
+from gpuprof.replay.graph import INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import F64, I64, Mask
 
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, F64, I64, Mask
 
 _MODULE = "nn.Module: "
 

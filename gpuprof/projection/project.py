@@ -34,9 +34,8 @@ from gpuprof.projection.subject import Question, Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained import Reach, reach_of
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.overhead import ROUNDS
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 
 KEPT, KEPT_NEAR = 1.15, 1.05
 """Kernels keep how near they come to their roof within this between architectures, and within one."""

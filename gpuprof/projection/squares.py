@@ -10,11 +10,10 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from gpuprof.replay.graph import F64, Mask
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import NO_TEXT
+from gpuprof.tracefile.model import F64, NO_TEXT, Mask
 
 _SOFTMAX = CATEGORIES.index("softmax")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")

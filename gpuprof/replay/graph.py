@@ -14,13 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I32, I64, U8
-
-F64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from gpuprof.tracefile.model import F64, I32, I64, U8, Mask
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "nothing")
 """What has to be faster for a node to be shorter; `nothing`: no resource of this machine (a wait, a pause)."""

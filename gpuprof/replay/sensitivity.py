@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.graph import DEVICE, F64, Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.graph import DEVICE, Graph
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
+from gpuprof.tracefile.model import F64
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,11 +23,19 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
 NO_TEXT = -1
 
-_DTYPES = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "NDArray[np.float32]": np.float32, "F64": np.float64}
+_DTYPES = {
+    "I64": np.int64,
+    "I32": np.int32,
+    "U8": np.uint8,
+    "NDArray[np.float32]": np.float32,
+    "F64": np.float64,
+    "Mask": np.bool_,
+}
 """What a column is made of, by how its type is written below."""
 
 # Ops.kind
@@ -292,7 +300,7 @@ class Trace:
         """From text to its id in `strings`."""
         return {text: i for i, text in enumerate(self.strings)}
 
-    def rows_named(self, name: I32, test: Callable[[str], object]) -> NDArray[np.bool_]:
+    def rows_named(self, name: I32, test: Callable[[str], object]) -> Mask:
         """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
         passes = np.zeros(len(self.strings) + 1, bool)
         passes[name] = True

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
-from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Columns
+from gpuprof.tracefile.model import ABSENT, F64, I32, I64, U8, Columns, Mask
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
 
@@ -64,7 +63,7 @@ class StepColumns(Columns):
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
-    profiled: NDArray[np.bool_]
+    profiled: Mask
 
     def rows(self, stage: str, rank: int) -> I64:
         """Rows of one stage of one rank."""
@@ -77,12 +76,12 @@ class TelemetryColumns(Columns):
 
     unix_ns: I64
     gpu: I32
-    power_w: NDArray[np.float64]
-    limit_w: NDArray[np.float64]
-    sm_mhz: NDArray[np.float64]
-    temperature_c: NDArray[np.float64]
-    utilization: NDArray[np.float64]
-    load1: NDArray[np.float64]
+    power_w: F64
+    limit_w: F64
+    sm_mhz: F64
+    temperature_c: F64
+    utilization: F64
+    load1: F64
     throttle: I64
     """Bits: the n-th of `RunFolder.throttle_reasons` held the clock back."""
 

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import F64
 from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
@@ -37,6 +36,7 @@ from gpuprof.diagnosis.model import Diagnosis, Steps
 from gpuprof.diagnosis.proposal import NOISE
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.model import F64
 
 TOP = 10
 EQUAL_WORK = 0.02
