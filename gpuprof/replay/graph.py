@@ -110,3 +110,11 @@ class Graph:
 
     def with_edges(self, edges: Edges) -> Graph:
         return replace(self, edges=edges)
+
+
+def launcher_of(graph: Graph) -> I64:
+    """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
+    source = np.full(len(graph), -1, np.int64)
+    launches = graph.edges.kind == LAUNCH
+    source[graph.edges.targets()[launches]] = graph.edges.source[launches]
+    return source

@@ -11,6 +11,9 @@ from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.model import F64
 
+CLOSE, SMALL = 0.05, 0.1
+"""Sensitivities closer than the first differ by no more than noise; ones below the second say little."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sensitivities:

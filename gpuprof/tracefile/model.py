@@ -27,6 +27,8 @@ Mask = NDArray[np.bool_]
 
 ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
 NO_TEXT = -1
+LATEST_NS = 2**62
+"""Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
 
 _DTYPES = {
     "I64": np.int64,
@@ -46,6 +48,8 @@ RUNTIME, DRIVER = 0, 1
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 WHOLE_GRAPH = "CUDA graph"
 """How the name of a kernel begins that stands for a graph whose kernels were not recorded one by one."""
+AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
+"""What comes before the name of a node that autograd's engine runs, in the op or range around it."""
 # Flows.kind
 FLOW_LAUNCH, FLOW_FWDBWD, FLOW_OTHER = 0, 1, 2
 
