@@ -12,7 +12,8 @@ from typing import Any
 
 from gpuprof.errors import GpuprofError
 
-SCRIPT = Path(__file__).with_name("measure_script.py")
+SCRIPT = Path(__file__).with_name("programs") / "measure_gpu.py"
+"""What takes the measurement: a program for another Python than this, not a module."""
 SECONDS = 600
 """No GPU that trains takes longer for it; what does hangs."""
 
