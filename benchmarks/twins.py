@@ -34,9 +34,9 @@ from gpuprof.diagnosis.proposal import WORTH
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate
-from gpuprof.tracefile.model import Calls, Ops, Trace
+from gpuprof.tracefile.model import Calls, Mask, Ops, Trace
 from gpuprof.tracefile.read import read_recording
 from scenarios.catalogue import Scenario, scenarios
 

@@ -12,14 +12,14 @@ import numpy as np
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.model import Run
 from gpuprof.diagnosis.stack import Stack
-from gpuprof.replay.graph import Graph, Mask
-from gpuprof.replay.overhead import ROUNDS, Removal
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities
-from gpuprof.replay.simulate import Schedule, simulate
+from gpuprof.replay.simulate import ROUNDS, Schedule, simulate
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, Trace
+from gpuprof.tracefile.model import I64, Mask, Trace
 
 Change = Callable[[Graph], Graph]
 

@@ -45,6 +45,7 @@ from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
+from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.syncs import end_in_sync
@@ -52,9 +53,6 @@ from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.turns import take_turns
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
-
-NOISE = 0.15
-"""Steps of one program differ by this much between hosts and hours (H200 runs: 10–20 %)."""
 
 WAITING = 1.15
 """Nsight Systems slows a process down before it records, too: launch-bound steps took 1.08 times as long in 20 pairs of
@@ -339,11 +337,11 @@ def _mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_ru
     if measured is None:
         return None
     work = max(s.compute_ns + s.copy_ns for s in recorded)
-    if measured < (1 - NOISE) * work:
+    if measured < (1 - MACHINE_NOISE) * work:
         if rare and of_run:
             return None
         what = f"is shorter than the GPU's own work in the recorded step ({work / 1e6:,.1f} ms)"
-    elif measured > (1 + NOISE) * steps.recorded_ns:
+    elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
         what = f"is longer than the step as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
     else:
         return None

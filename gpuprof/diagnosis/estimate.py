@@ -6,13 +6,13 @@ import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
 from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
-from gpuprof.replay.graph import F64, INPUT, LAUNCH, Graph, Mask
+from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import F64, I64, Mask
 
 _DEVICE, _PYTHON = CAUSES.index("device"), CAUSES.index("python")
 
@@ -83,7 +83,7 @@ class _HostCauses:
         self._schedule = schedule
         graph = schedule.graph
         self._cause = host_causes(graph)
-        self._launch = _launching_nodes(graph)
+        self._launch = launcher_of(graph)
         self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
 
     def _lane(self, lane: int) -> tuple[F64, F64, np.ndarray]:
@@ -160,15 +160,6 @@ def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
         return before[k] - over
 
     return np.maximum(until(high) - until(low), 0.0)
-
-
-def _launching_nodes(graph: Graph) -> I64:
-    """Per node the host node that launched it, or -1."""
-    launch = np.full(len(graph), -1, np.int64)
-    edges = graph.edges
-    rows = np.flatnonzero(edges.kind == LAUNCH)
-    launch[edges.targets()[rows]] = edges.source[rows]
-    return launch
 
 
 def host_causes(graph: Graph) -> np.ndarray:

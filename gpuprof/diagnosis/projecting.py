@@ -15,8 +15,8 @@ from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.model import Interval
 from gpuprof.projection.subject import Subject
-from gpuprof.replay.graph import Mask
 from gpuprof.replay.stretches import nodes_in
+from gpuprof.tracefile.model import Mask
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:

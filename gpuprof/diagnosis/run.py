@@ -9,17 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import (
-    EQUAL,
-    F64,
-    OUTLIER,
-    RareStep,
-    StepTime,
-    durations,
-    rare_step,
-    step_time,
-    steps_alike,
-)
+from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.model import (
     Baseline,
     Exit,
@@ -32,7 +22,7 @@ from gpuprof.diagnosis.model import (
     Work,
 )
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
 
 WORK = ("tokens", "real_tokens", "samples")

@@ -19,10 +19,9 @@ from gpuprof.projection.kernels import Scaled, on_graph, scaled_kernels
 from gpuprof.projection.memory import Usage, usage
 from gpuprof.projection.subject import Question, Subject
 from gpuprof.projection.sustained import Reach, reach_of
-from gpuprof.replay.graph import DEVICE, F64, Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
-from gpuprof.tracefile.model import I64
+from gpuprof.replay.graph import DEVICE, Graph
+from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.tracefile.model import F64, I64
 
 PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 

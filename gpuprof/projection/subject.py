@@ -11,8 +11,9 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.projection.depth import Layers
 from gpuprof.projection.memory import Told
 from gpuprof.projection.model import Interval
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+from gpuprof.tracefile.model import Mask
 
 
 @dataclass(frozen=True)

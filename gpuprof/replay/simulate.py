@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.replay.graph import F64, NEVER, Graph
+from gpuprof.replay.graph import NEVER, Graph
+from gpuprof.tracefile.model import F64
+
+ROUNDS = 3
+"""Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
 
 
 @dataclass(frozen=True, slots=True)

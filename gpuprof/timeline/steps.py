@@ -14,14 +14,12 @@ import numpy as np
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import busiest_thread
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, Trace
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
 
 CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
 
-LATEST_NS = 2**62
-"""Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
 LONGEST_NS = 86_400 * 10**9
 """A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
 

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
-from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Columns
+from gpuprof.tracefile.model import ABSENT, F64, I32, I64, LATEST_NS, U8, Columns, Mask
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
 
@@ -35,7 +34,6 @@ STATUSES = ("running", "finished", "failed", "killed", "interrupted")
 
 _LARGEST = 2**53
 """Numbers beyond this are damage: as nanoseconds 104 days, as bytes 9 PB."""
-_LATEST_NS = 2**62
 _DEEPEST, _MOST_ITEMS, _LONGEST_TEXT = 6, 1000, 2000
 """What is kept of the parts of a file that are passed on as they are."""
 _MOST_REASONS = 62
@@ -64,7 +62,7 @@ class StepColumns(Columns):
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
-    profiled: NDArray[np.bool_]
+    profiled: Mask
 
     def rows(self, stage: str, rank: int) -> I64:
         """Rows of one stage of one rank."""
@@ -77,12 +75,12 @@ class TelemetryColumns(Columns):
 
     unix_ns: I64
     gpu: I32
-    power_w: NDArray[np.float64]
-    limit_w: NDArray[np.float64]
-    sm_mhz: NDArray[np.float64]
-    temperature_c: NDArray[np.float64]
-    utilization: NDArray[np.float64]
-    load1: NDArray[np.float64]
+    power_w: F64
+    limit_w: F64
+    sm_mhz: F64
+    temperature_c: F64
+    utilization: F64
+    load1: F64
     throttle: I64
     """Bits: the n-th of `RunFolder.throttle_reasons` held the clock back."""
 
@@ -410,7 +408,7 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         rank=np.array([_whole(line.get("rank"), most=2**31 - 1) or 0 for line in rows], np.int32),
         step=_column(rows, "step"),
         stage=np.array([stages.get(stage, UNKNOWN_STAGE) for stage in named], np.uint8),
-        unix_ns=_column(rows, "unix_ns", _LATEST_NS),
+        unix_ns=_column(rows, "unix_ns", LATEST_NS),
         ns=_column(rows, "ns"),
         device_ns=_column(rows, "device_ns"),
         data_ns=_column(rows, "data_ns"),
@@ -443,7 +441,7 @@ def _telemetry(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryCo
     times, gpus, loads, throttle = [], [], [], []
     sensors: dict[str, list[float]] = {name: [] for name in _SENSORS}
     for line in lines:
-        moment = _whole(line.get("unix_ns"), most=_LATEST_NS)
+        moment = _whole(line.get("unix_ns"), most=LATEST_NS)
         if moment is None:
             continue
         gpus_seen = [gpu for gpu in _dicts(line.get("gpus")) if _bare_uuid(_text(gpu.get("uuid")) or "") not in others]
@@ -514,7 +512,7 @@ def _bounded(value: Any, depth: int = 0) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float)):
-        return value if -_LATEST_NS < value < _LATEST_NS else None  # NaN is in no range
+        return value if -LATEST_NS < value < LATEST_NS else None  # NaN is in no range
     if depth >= _DEEPEST:
         return None
     if isinstance(value, dict):

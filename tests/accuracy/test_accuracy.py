@@ -18,7 +18,7 @@ from benchmarks import accuracy, accuracy_page, alone
 from benchmarks.accuracy import Case, Result
 from benchmarks.alone import Alone
 from gpuprof.replay.build import build
-from gpuprof.replay.overhead import recorded_events
+from gpuprof.replay.profiler_cost import recorded_events
 from gpuprof.timeline.timeline import build_timeline
 
 OWN = list(accuracy.pairs())

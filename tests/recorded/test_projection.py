@@ -35,8 +35,7 @@ from gpuprof.projection.ranks import scaling
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.read import read_recording
 

@@ -13,8 +13,8 @@ from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import DEVICE, Graph
-from gpuprof.replay.overhead import ROUNDS, remove_profiler
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.profiler_fit import remove_profiler
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.read import read_recording

@@ -34,7 +34,7 @@ from gpuprof.replay.collectives import (
     without_waiting,
 )
 from gpuprof.replay.graph import COMMUNICATION
-from gpuprof.replay.overhead import remove_profiler
+from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import F64
 from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.facts import Facts, best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
@@ -34,9 +33,10 @@ from gpuprof.diagnosis.comparison.ranks import rank_differences
 from gpuprof.diagnosis.comparison.samples import recorded, unprofiled
 from gpuprof.diagnosis.comparison.significance import LEVEL, correlation, rank_sum
 from gpuprof.diagnosis.model import Diagnosis, Steps
-from gpuprof.diagnosis.proposal import NOISE
 from gpuprof.errors import GpuprofError
+from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.model import F64
 
 TOP = 10
 EQUAL_WORK = 0.02
@@ -135,7 +135,7 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
     # Untested, a difference has to exceed what processes of one program differ by.
-    alike = difference == 0 or abs(ratio - 1) < NOISE
+    alike = difference == 0 or abs(ratio - 1) < PROCESS_NOISE
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
         alike = not tested.significant or contrary

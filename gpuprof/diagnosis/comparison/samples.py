@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import F64
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.run import unprofiled_steps
+from gpuprof.tracefile.model import F64
 
 
 def unprofiled(diagnosis: Diagnosis) -> F64:

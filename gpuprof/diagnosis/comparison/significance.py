@@ -11,9 +11,8 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from gpuprof.tracefile.model import F64, I64
 
 LEVEL = 0.05
 """p below which a difference counts as one."""
@@ -59,7 +58,7 @@ def rank_sum(a: F64, b: F64) -> Ranked | None:
     return Ranked(math.erfc(away / math.sqrt(2 * variance)), False, 0.0)
 
 
-def doubled_ranks(values: F64) -> NDArray[np.int64]:
+def doubled_ranks(values: F64) -> I64:
     """Twice the rank of each value, from 2 up; equal values have the middle of their ranks, so halves occur."""
     ordered = np.sort(values)
     below = np.searchsorted(ordered, values, side="left")
@@ -67,7 +66,7 @@ def doubled_ranks(values: F64) -> NDArray[np.int64]:
     return below + upto + 1
 
 
-def arrangements(doubled: NDArray[np.int64], n: int) -> F64:
+def arrangements(doubled: I64, n: int) -> F64:
     """How many choices of n of the ranks have each sum of doubled ranks, by sum."""
     most = int(np.sort(doubled)[-n:].sum())
     ways = np.zeros((n + 1, most + 1), np.float64)

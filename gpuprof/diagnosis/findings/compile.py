@@ -13,7 +13,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
-from gpuprof.replay.graph import COPY, F64, LAUNCH, SYNC, Graph, Mask
+from gpuprof.replay.graph import COPY, F64, SYNC, Graph, Mask, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import I64, NO_TEXT
@@ -299,11 +299,3 @@ def _within(case: Case) -> tuple[Mask, I64]:
         k = np.searchsorted(graph.recorded_start_ns[rows], moments, side="left")
         found.append(rows[k[k < len(rows)]])
     return within, np.unique(np.concatenate(found))
-
-
-def launcher_of(graph: Graph) -> I64:
-    """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
-    source = np.full(len(graph), -1, np.int64)
-    launches = graph.edges.kind == LAUNCH
-    source[graph.edges.targets()[launches]] = graph.edges.source[launches]
-    return source

@@ -17,6 +17,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
+from gpuprof.tracefile.model import AUTOGRAD_ENGINE
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
 PACKED_BYTES, HALF_BYTES = 0.53, 2.0
@@ -124,7 +125,7 @@ def _gone(case: Case, kernels: Mask) -> Mask:
     )
     kept = case.nodes_within(case.ops_named(PRODUCTS.__contains__))
     # Backward: autograd's node of the layer is the outermost op that says so.
-    backward = quantised & case.ops_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    backward = quantised & case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
     inside = case.nodes_within(backward)
     rows, family = siblings(case)
     if len(rows):

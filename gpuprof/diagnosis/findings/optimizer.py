@@ -9,9 +9,8 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import launcher_of
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph, Mask, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.model import ANNOTATION, I64

@@ -8,10 +8,9 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import launcher_of
 from gpuprof.diagnosis.findings.syncs import copies_to_device
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import COPY, SYNC, Graph
+from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
 
 LEAST_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.model import Evidence
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import WORTH, Page, Proposal
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph, Mask
 from gpuprof.replay.stretches import nodes_in
@@ -27,8 +27,6 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
-WORTH = 1.05
-"""What all waits together must cost before any of them is looked at: less is not told from noise."""
 FRAMES_SHOWN = 3
 EVERY = 50
 """Steps from one log line to the next that a person still can follow."""
@@ -65,6 +63,7 @@ def find(case: Case) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
+    # What all waits together cost must be worth it before any of them is looked at.
     if not waits.any() or case.step_ns < WORTH * _least(case, waits):
         return
     if case.sensitivities.communication > case.sensitivities.host:

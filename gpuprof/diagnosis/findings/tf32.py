@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from gpuprof.costs.dtypes import CODE
+from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
@@ -18,8 +19,6 @@ from gpuprof.replay.transform import scaled
 TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
 """What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS
 13, 0.65 over all of a step."""
-FLOOR_NS = 4_000.0
-"""A small product does not get shorter than this: 3 to 5 µs recorded for products of under a microsecond of work."""
 
 PAGE = Page(
     id="tf32",
@@ -83,6 +82,6 @@ def _left(graph: Graph, roof: Roofline, nodes: Mask, level: int) -> F64:
     ceilings, work, duration = roof.ceilings, roof.work, graph.duration_ns[rows]
     tensor = work.flops[event] / ceilings.flops["tf32"] / TENSOR_SHARE[level]
     memory = np.nan_to_num(work.bytes[event]) / ceilings.memory_bytes_per_s / MEMORY_SHARE[level]
-    wanted = np.maximum(np.maximum(tensor, memory) * 1e9, FLOOR_NS)
+    wanted = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
     return left
