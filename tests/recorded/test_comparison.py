@@ -20,26 +20,29 @@ from jsonschema import Draft202012Validator
 import gpuprof
 from benchmarks import twins
 from gpuprof.diagnosis.baseline import step_time
-from gpuprof.diagnosis.comparison.cells import Cell, Cells, busy_shares
+from gpuprof.diagnosis.comparison.cells import Cell, Cells, allot, busy_shares
 from gpuprof.diagnosis.comparison.compare import (
     compare,
     compare_steps,
     compare_work,
     phase_differences,
-    significance,
     terms,
 )
-from gpuprof.diagnosis.comparison.counts import Counts, OpTable
+from gpuprof.diagnosis.comparison.counts import Counts, OpTable, own_work
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.kernels import KernelTable, compare_kernels, compare_ops, difference
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.comparison.model import Comparison, Side, Work
-from gpuprof.diagnosis.comparison.own import own_work
-from gpuprof.diagnosis.comparison.parts import allot
-from gpuprof.diagnosis.comparison.samples import unprofiled
-from gpuprof.diagnosis.comparison.significance import arrangements, correlation, doubled_ranks, rank_sum
+from gpuprof.diagnosis.comparison.significance import (
+    arrangements,
+    correlation,
+    doubled_ranks,
+    rank_sum,
+    significance,
+    unprofiled,
+)
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Finding, Range
 from gpuprof.errors import GpuprofError
