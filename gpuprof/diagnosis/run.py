@@ -20,11 +20,11 @@ from gpuprof.diagnosis.baseline import (
     step_time,
     steps_alike,
 )
-from gpuprof.diagnosis.model import (
+from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
     GpuTelemetry,
-    Issue,
     Run,
     RunMemory,
     Telemetry,
