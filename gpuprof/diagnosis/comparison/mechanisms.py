@@ -37,7 +37,8 @@ def explain(a: Facts, b: Facts, work: Work | None) -> Explained:
     Less of what costs time cannot have made a step longer: a change whose part of the difference is contrary to it is
     not what happened there, and its cells go to the others.
     """
-    strong = [one for change in CHANGES for one in change(a, b)]
+    # By id: which of equals gets the nanoseconds that rounding leaves does not depend on how findings are registered.
+    strong = sorted((one for change in CHANGES for one in change(a, b)), key=lambda one: one.id)
     dropped: set[str] = set()
     while True:
         strong = [one for one in strong if one.id not in dropped]
@@ -73,7 +74,7 @@ def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str,
 def mechanisms(
     explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis]
 ) -> Iterator[Mechanism]:
-    """What each explained part says, with what the diagnosis of `both` predicted of it; A's and B's own are facts."""
+    """The explained parts, each with what either diagnosis of `both` predicted of such a fix."""
     names = [one.id for one, _ in explained.parts]
     told = False
     for one, phases in explained.parts:
