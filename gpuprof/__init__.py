@@ -185,7 +185,7 @@ def project(
     """
     from gpuprof.diagnosis import diagnose as diagnosing
     from gpuprof.diagnosis.model import Diagnosis
-    from gpuprof.diagnosis.projecting import subject_of
+    from gpuprof.diagnosis.projection_input.subject import subject_of
     from gpuprof.projection import project as projecting
     from gpuprof.projection.asked import question
     from gpuprof.projection.names import gpu_named

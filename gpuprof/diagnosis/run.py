@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
-from gpuprof.diagnosis.model import (
+from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
     GpuTelemetry,
-    Issue,
     Run,
     RunMemory,
     Telemetry,

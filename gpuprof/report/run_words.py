@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpuprof.diagnosis.model import Diagnosis, Run
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range, gib, long_duration, rate, scaled, share
 

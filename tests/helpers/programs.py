@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
+from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
 from gpuprof.replay.profiler_fit import remove_profiler

@@ -19,7 +19,7 @@ from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured import Measurement
 from gpuprof.costs.split import MEMORY
 from gpuprof.diagnosis import diagnose as diagnosing
-from gpuprof.diagnosis.projecting import subject_of
+from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.asked import parse_prices, question
 from gpuprof.projection.batch import grown

@@ -15,10 +15,11 @@ from helpers.programs import checkpointed, run_of
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
-from gpuprof.diagnosis.model import Combined, Kernels, RunMemory
+from gpuprof.diagnosis.model import Combined, Kernels
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import rework_of, reworked
+from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.graph import HOST, Graph

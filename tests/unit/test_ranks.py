@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.make_diagnosis import host_bound
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT, SHARED
 from helpers.ranks import BUCKETS, CALL, LATENCY, MS, RETURN, US, Program, recording, run, write
@@ -23,6 +24,7 @@ import gpuprof
 from gpuprof.diagnosis import ranks
 from gpuprof.diagnosis.findings.straggler import find_straggler
 from gpuprof.diagnosis.ranks import survey
+from gpuprof.diagnosis.together import with_ranks
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
@@ -168,6 +170,21 @@ def test_a_slow_gpu_is_the_devices(tmp_path: Path):
     finding = find_straggler(gang)
     assert finding is not None
     assert "nvidia-smi" in finding.fix
+
+
+def test_a_measured_step_scales_the_interval_with_everything_else(tmp_path: Path):
+    gang = survey(write(tmp_path, [Program(), Program(extra_ns=40 * MS), Program()]), read_trace)
+    assert gang.step_ns and gang.low_ns and gang.high_ns and gang.low_ns < gang.step_ns < gang.high_ns
+    estimated = find_straggler(gang)
+    measured_ns = round(gang.step_ns / 2)
+    timed = host_bound()
+    assert timed.steps and estimated
+    timed = dataclasses.replace(timed, steps=dataclasses.replace(timed.steps, unprofiled_ns=measured_ns))
+    found = with_ranks(timed, gang).findings[0]
+    assert dataclasses.astuple(found.step_ns) == pytest.approx(
+        [ns / 2 for ns in dataclasses.astuple(estimated.step_ns)]
+    )
+    assert dataclasses.astuple(found.speedup) == pytest.approx(dataclasses.astuple(estimated.speedup))
 
 
 def test_equal_ranks_have_no_straggler(tmp_path: Path):

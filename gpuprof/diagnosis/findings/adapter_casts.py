@@ -10,6 +10,10 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -90,6 +94,20 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer casts, where only the side with more of them has the finding."""
+    kind = ("cast/copy",)
+    pieces = kernel_counts(a, b, kind, PASSES)
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+        yield Candidate(
+            PAGE.id,
+            "casts around the adapters",
+            f"kernels that cast or copy: {pieces} a step, {kernel_ns(a, b, kind).ms} ms of GPU time",
+            claim_model((*kind, "gemm", "elementwise"), fewer_kernels(a, b, kind)),
+            pieces.more,
+        )
 
 
 def find_adapters(case: Case) -> Stretches | None:

@@ -8,6 +8,10 @@ from functools import partial
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
+from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.recompute import USABLE_SHARE, free_bytes
 from gpuprof.diagnosis.passes import siblings
@@ -85,6 +89,22 @@ def find(case: Case) -> Iterator[Proposal]:
         change=partial(removed, nodes=gone),
         worst=partial(_mostly, nodes=gone),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Weights that one side need not unpack, or not as often."""
+    kind = ("dequantize",)
+    pieces, took = kernel_counts(a, b, kind), kernel_ns(a, b, kind)
+    # The same weights unpacked in fewer pieces take as long: that is another change.
+    if pieces.fell() and took.fell(least=0.0):
+        yield Candidate(
+            PAGE.id,
+            "unpacking of quantised weights",
+            f"kernels that unpack weights: {pieces} a step, {took.ms} ms of GPU time; "
+            f"kernels in all: {kernel_counts(a, b)}",
+            claim_model((*kind, "elementwise", "cast/copy", "memcpy"), fewer_kernels(a, b)),
+            pieces.more,
+        )
 
 
 def _mostly(graph: Graph, nodes: Mask) -> Graph:

@@ -13,8 +13,8 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
 from gpuprof.diagnosis.findings.recompiles import MULTIPLE
-from gpuprof.diagnosis.model import Work
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.transform import scaled

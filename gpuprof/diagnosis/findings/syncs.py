@@ -8,6 +8,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, is_model_wait
+from gpuprof.diagnosis.comparison.cells import Cell
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEW, FEWER, quantity
+from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
@@ -100,6 +105,29 @@ def find(case: Case) -> Iterator[Proposal]:
             "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
             key="explicit",
+        )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer calls that wait for the GPU."""
+    waits = quantity(a, b, lambda side: side.counts.syncs)
+    # A single wait a step may be all that keeps the host from running ahead; whether it did, the findings know.
+    found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
+    if found or waits.fell(to=FEWER, least=FEW / 2):
+        # A host that no longer waits also launches ahead: what it then saves is the launches' and Python's.
+        weight = max(waits.apart, 1.0)
+
+        def claim(cell: Cell) -> float:
+            if cell[:2] == ("idle", "sync"):
+                return weight * FEW
+            return weight if is_model_wait(cell) else 0.0
+
+        yield Candidate(
+            PAGE.id,
+            "waits of the host for the GPU",
+            f"calls that wait for the GPU: {waits} a step",
+            claim,
+            waits.more,
         )
 
 

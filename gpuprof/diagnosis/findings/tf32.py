@@ -11,6 +11,10 @@ from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
+from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import F64, Graph, Mask
@@ -72,6 +76,24 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=partial(scaled, nodes=nodes, factor=left[2]),
         excludes=("adapter_casts",),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """The same products of fp32 operands in less time, where only the slower side is advised to use TF32."""
+    kind = ("gemm",)
+    took, pieces = kernel_ns(a, b, kind), kernel_counts(a, b, kind)
+    flops = quantity(a, b, lambda side: side.side.product_flops or 0)
+    # Operands of another type are another change, though that too lets tensor cores multiply.
+    types = quantity(a, b, lambda side: side.counts.float32_products)
+    alike = not any(one.fell(to=FEWER) for one in (pieces, flops, types))
+    if advised(a, b, PAGE.id, took) and alike and took.fell(to=FEWER):
+        yield Candidate(
+            PAGE.id,
+            "matrix products on tensor cores",
+            f"{number(pieces.a)} matrix products take {took.ms} ms of GPU time a step",
+            claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
+            took.more,
+        )
 
 
 def _left(graph: Graph, roof: Roofline, nodes: Mask, level: int) -> F64:
