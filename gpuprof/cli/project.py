@@ -46,8 +46,8 @@ def command(
     PATH is as for gpuprof diagnose; without it, the latest run. Every projection says what it assumes.
     """
     from gpuprof import project
-    from gpuprof.cli.diagnose import latest
     from gpuprof.cli.progress import reading
+    from gpuprof.cli.recordings import latest
     from gpuprof.projection.asked import parse_prices, question
 
     names = [name.strip() for text in to for name in text.split(",") if name.strip()]
