@@ -8,7 +8,10 @@ that happens before the target starts.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
+
+from ..runfile import MANIFEST, read_json
 
 STEPS = 3
 """Steps that are recorded."""
@@ -65,6 +68,12 @@ OPTIONS = (
 DEFAULTS: dict[str, Any] = {option.name: option.default for option in OPTIONS}
 
 _PLANNED = ("settle", "baseline", "steps", "stacks", "memory")
+
+
+def options_of(run: Path) -> dict[str, Any]:
+    """The options that a run's manifest holds; one that it lacks is at its default."""
+    found = (read_json(run / MANIFEST) or {}).get("options")
+    return DEFAULTS | found if isinstance(found, dict) else dict(DEFAULTS)
 
 
 def planned(options: Mapping[str, Any]) -> dict[str, int]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..runfile import MANIFEST, NSYS, log, rank_file, read_json
+from ..runfile import NSYS, log, rank_file
 from . import forks
 from .capture import Capture, cuda_runtime
 from .environment import describe_process, place_among_ranks
@@ -27,7 +27,7 @@ from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
 from .memory import gpu_bytes_to_spare
-from .options import DEFAULTS, planned
+from .options import options_of, planned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .stepmeter import StepMeter
@@ -46,12 +46,11 @@ HANDOVER_S = 30.0
 class Session:
     """The recording of one process.
 
-    options: as manifest.json holds them; one that is not there is at its default. source: who says where steps end
-    (recorder, trainer or optimizer).
+    options: as `options_of` reads them. source: who says where steps end (recorder, trainer or optimizer).
     """
 
     def __init__(self, folder: Path, options: dict[str, Any], source: str) -> None:
-        self.folder, self.options, self.source = folder, DEFAULTS | options, source
+        self.folder, self.options, self.source = folder, options, source
         self.pid, self.thread = os.getpid(), threading.get_ident()
         self.rank, self.local_rank, self.world_size = place_among_ranks()
         self.ended = False
@@ -93,9 +92,7 @@ class Session:
     @classmethod
     def begin(cls, folder: Path, source: str) -> Session | None:
         """The session of this process, or None if this rank is not to be recorded, or is being recorded already."""
-        manifest = read_json(folder / MANIFEST) or {}
-        options = manifest.get("options")
-        session = cls(folder, options if isinstance(options, dict) else {}, source)
+        session = cls(folder, options_of(folder), source)
         wanted = session.options["ranks"]
         if isinstance(wanted, list) and session.rank not in wanted:
             log(folder, f"rank {session.rank} is not recorded: --ranks names others")
