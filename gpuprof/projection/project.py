@@ -12,6 +12,7 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
 from gpuprof.projection.apart import ROUND
+from gpuprof.projection.asked import Question
 from gpuprof.projection.batch import GROWS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import LIKELIEST, Elsewhere, combined
@@ -31,7 +32,7 @@ from gpuprof.projection.model import (
     Work,
 )
 from gpuprof.projection.ranks import scaling
-from gpuprof.projection.subject import Question, Subject
+from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained import Reach, reach_of
 from gpuprof.replay.graph import Graph

@@ -27,6 +27,7 @@ from gpuprof.diagnosis.comparison.model import (
 from gpuprof.diagnosis.comparison.notes import notes, same_program
 from gpuprof.diagnosis.comparison.significance import significance
 from gpuprof.diagnosis.model import Diagnosis, Steps
+from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
@@ -190,31 +191,21 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
         return "A and B do not differ: their steps take the same time, in all their parts."
     if step.outcome == "same":
         return (
-            f"No difference that can be told from scatter, of steps or of processes: {_ms(step.a_ns)} and"
-            f" {_ms(step.b_ns)} ms a step."
+            f"No difference that can be told from scatter, of steps or of processes: {size_in_ms(step.a_ns)} and"
+            f" {size_in_ms(step.b_ns)} ms a step."
         )
     first = mechanisms[0] if mechanisms else None
     if first is None:
-        return f"B's step takes {_ms(step.b_ns)} ms where A's takes {_ms(step.a_ns)}."
+        return f"B's step takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
     if first.id in WORK:
-        return f"{_capital(first.text)}, in {step.ratio:.2g}× the time."
-    return f"{_capital(first.text)}: {_of_difference(first, step)}."
+        return f"{capital(first.text)}, in {step.ratio:.2g}× the time."
+    return f"{capital(first.text)}: {_of_difference(first, step)}."
 
 
 def _of_difference(first: Mechanism, step: Step) -> str:
     sign = "−" if first.difference_ns < 0 else "+"
     whole = "−" if step.difference_ns < 0 else "+"
-    own = f"{sign}{_ms(abs(first.difference_ns))} ms"
+    own = f"{sign}{size_in_ms(abs(first.difference_ns))} ms"
     if first.difference_ns == step.difference_ns:
         return f"{own} a step, all of the difference"
-    return f"{own} of the step's {whole}{_ms(abs(step.difference_ns))} ms"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _ms(ns: float) -> str:
-    """Milliseconds with three digits that count."""
-    value = abs(ns) / 1e6
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"
+    return f"{own} of the step's {whole}{size_in_ms(abs(step.difference_ns))} ms"
