@@ -233,7 +233,7 @@ class RangeTime:
     name: str
     count: int
     ns: int
-    """Host time, summed."""
+    """Host time in the window, summed."""
     gpu_ns: int
     """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
     busy_ns: int

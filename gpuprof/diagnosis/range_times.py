@@ -21,13 +21,13 @@ _NUMBER = re.compile(r"#?\d+")
 
 def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
     """Ranges by name, numbers in it aside, most host time first."""
-    trace, found = timeline.trace, project(timeline)
+    trace, found, (_, high) = timeline.trace, project(timeline), timeline.window
     ops = trace.ops
     ids, inverse = np.unique(ops.name[found.row], return_inverse=True)
     names = [_NUMBER.sub("#", trace.strings[i]) for i in ids.tolist()]
     numbers = {name: k for k, name in enumerate(dict.fromkeys(names))}
     group = np.array([numbers[name] for name in names], np.int64)[inverse.reshape(-1)] if len(ids) else inverse
-    host = np.maximum(ops.end_ns[found.row] - ops.start_ns[found.row], 0)
+    host = np.maximum(np.minimum(ops.end_ns[found.row], high) - ops.start_ns[found.row], 0)
 
     def summed(values: np.ndarray) -> list[int]:
         totals = np.zeros(len(numbers), np.int64)
