@@ -228,7 +228,7 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class RangeTime:
-    """User ranges of one name (numbers in it as #) in the window, and the GPU work launched in them."""
+    """User ranges of one name (the index at its end as #) in the window, and the GPU work launched in them."""
 
     name: str
     count: int
