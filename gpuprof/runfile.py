@@ -95,11 +95,6 @@ def trace_file(rank: int, window: str = "trace") -> str:
     return f"{window}.rank{rank}.json"
 
 
-def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a run's."""
-    return (Path(path) / MANIFEST).is_file()
-
-
 def write_json(path: Path, value: Any) -> None:
     """Writes a document at once: a reader sees the old one or the new one, never a half. Raises OSError."""
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
