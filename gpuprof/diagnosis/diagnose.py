@@ -193,8 +193,11 @@ def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bo
     advice = fixes(case) if advise else Fixes((), None, ())
     if not whole and waits(busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
+    comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step
     steps = replace(
-        steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)
+        steps,
+        estimated_ns=round(case.step_ns),
+        inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns) if comparable else None,
     )
     return Diagnosis(
         **{

@@ -80,7 +80,9 @@ class Steps:
     recorded_ns: int
     unprofiled_ns: int | None
     estimated_ns: int | None
+    """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
     inflation: float | None
+    """recorded_ns over the unprofiled or else the estimated step; None where that is a mean."""
     cut: int
     """Steps left out because the recording cut them."""
 
