@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.make_trace import TraceBuilder
-from helpers.paths import ROOT, SHARED
+from helpers.paths import ROOT
 from helpers.ranks import BUCKETS, CALL, LATENCY, MS, RETURN, US, Program, recording, run, write
-from helpers.traces import shared_trace
+from helpers.traces import shared_trace, shared_truth
 
 import gpuprof
 from gpuprof.diagnosis import ranks
@@ -427,7 +427,7 @@ def pair() -> list[Path]:
 
 
 def test_the_recorded_straggler():
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
+    truth = shared_truth()["ddp_straggler"]
     diagnosis = gpuprof.diagnose(pair())
     assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
     assert diagnosis.ranks is not None
@@ -442,7 +442,7 @@ def test_the_recorded_straggler():
 
 def test_the_recorded_straggler_told_by_the_rank_that_waits():
     """Alone it knows nothing of its peer but when it came; the step is that of both."""
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
+    truth = shared_truth()["ddp_straggler"]
     graph = model_collectives(carried_over(graph_of(pair()[0])))
     removal = remove_profiler(graph)
     assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
