@@ -96,11 +96,6 @@ def trace_file(rank: int, window: str = "trace") -> str:
     return f"{window}.rank{rank}.json"
 
 
-def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a run's."""
-    return (Path(path) / MANIFEST).is_file()
-
-
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: a reader sees the old one or the new one, never a half.

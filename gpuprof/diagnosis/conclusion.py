@@ -105,8 +105,11 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     advice = fixes(case) if advise else Fixes((), None, ())
     if not recorded.whole and waits(busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
+    comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step
     steps = replace(
-        steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)
+        steps,
+        estimated_ns=round(case.step_ns),
+        inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns) if comparable else None,
     )
     return Conclusion(
         verdict=verdict,

@@ -18,15 +18,19 @@ _DEVICE, _PYTHON = CAUSES.index("device"), CAUSES.index("python")
 
 
 def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate, ...]:
-    """The median step of every device in the last round of the loop, in whole ns; its parts sum exactly.
+    """The median step of every device in the last round of the loop, or the mean one where no step is usual, in whole
+    ns; its parts sum exactly.
 
     The round is a circle: work that runs past its end is that of the round before running into its beginning.
     """
     graph = schedule.graph
     timeline = graph.timeline
     marks = np.concatenate([schedule.finished_ns[-2, -1:], schedule.finished_ns[-1]])
-    middle = int(np.abs(np.diff(marks) - np.median(np.diff(marks))).argmin())
-    low, high = round(float(marks[middle])), max(round(float(marks[middle + 1])), round(float(marks[middle])) + 1)
+    first, last = 0, len(marks) - 1
+    if schedule.has_usual_step:
+        first = int(np.abs(np.diff(marks) - np.median(np.diff(marks))).argmin())
+        last = first + 1
+    low, high = round(float(marks[first])), max(round(float(marks[last])), round(float(marks[first])) + 1)
     circle = round(float(marks[-1] - marks[0]))
     causes = _HostCauses(schedule)
     result = []

@@ -80,7 +80,9 @@ class Steps:
     recorded_ns: int
     unprofiled_ns: int | None
     estimated_ns: int | None
+    """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
     inflation: float | None
+    """recorded_ns over the unprofiled or else the estimated step; None where that is a mean."""
     cut: int
     """Steps left out because the recording cut them."""
 
@@ -228,12 +230,12 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class RangeTime:
-    """User ranges of one name (numbers in it as #) in the window, and the GPU work launched in them."""
+    """User ranges of one name (the index at its end as #) in the window, and the GPU work launched in them."""
 
     name: str
     count: int
     ns: int
-    """Host time, summed."""
+    """Host time in the window, summed."""
     gpu_ns: int
     """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
     busy_ns: int

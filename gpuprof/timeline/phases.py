@@ -111,12 +111,8 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
         & within
     )
     mark[again] = RECOMPUTE
-    # A step that a hook of the optimizer opens begins inside the optimizer's range, but is not of it.
-    # So does one of an NVTX tool, which the names do not tell; it ends after that range has.
     parent = nesting.parent.copy()
-    outlasts = (ops.kind == ANNOTATION) & ~named & (parent >= 0)
-    outlasts[outlasts] = ops.end_ns[outlasts] > ops.end_ns[parent[outlasts]]
-    parent[outlasts | trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1
+    parent[trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1  # whatever a user put around
     phase = inherit(mark, parent, _UNSET)
     main = _main_thread(trace, autograd_op | within)
     ranges = union(*_spans(trace, (phase == BACKWARD) & (ops.kind == ANNOTATION)))

@@ -8,6 +8,7 @@ that were are in `damaged`. `gpuprof.runfile` says what the files hold.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -38,6 +39,12 @@ _DEEPEST, _MOST_ITEMS, _LONGEST_TEXT = 6, 1000, 2000
 """What is kept of the parts of a file that are passed on as they are."""
 _MOST_REASONS = 62
 """Throttle reasons are bits of an int64."""
+
+_LONGEST_DOCUMENT = 4 * 2**20
+"""Bytes of a manifest or of what a rank says of itself: some KB, and what users' own notes and options add."""
+_GZIP, _EVENTS = b"\x1f\x8b", b'"traceEvents"'
+_SCHEMAS = runfile.SCHEMA.partition("/")[0] + "/"
+"""What the schemas of all versions begin with."""
 
 _RANK_FILE = re.compile(r"rank(\d{1,6})\.json")
 _TRACE_FILE = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?(\.partial)?")
@@ -206,11 +213,30 @@ def holds_run(folder: Path) -> bool:
     try:
         if not folder.is_dir():
             return False
-        return runfile.is_run(folder) or any(
-            (folder / name).is_file() for name in (runfile.STEPS, runfile.rank_file(0), runfile.TELEMETRY)
+        return any((folder / name).is_file() for name in (runfile.STEPS, runfile.TELEMETRY)) or any(
+            _is_document(folder / name) for name in (runfile.MANIFEST, runfile.rank_file(0))
         )
     except (OSError, ValueError):
         return False
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file is a manifest, or what a rank says of itself. One that was cut still is; traces may bear these
+    names (`rank0.json`), and so may documents of other programs."""
+    if not path.is_file():  # a pipe is not waited for
+        return False
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_DOCUMENT + 1)
+    except OSError:  # who reads it will say so
+        return True
+    if len(text) > _LONGEST_DOCUMENT or text.startswith(_GZIP):
+        return False
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return _EVENTS not in text
+    return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMAS)
 
 
 def find_run(path: Path) -> tuple[Path, int | None] | None:
@@ -342,7 +368,9 @@ def _ranks(folder: Path, names: Iterable[str], damaged: list[str]) -> tuple[Rank
     found = []
     for name in names:
         match = _RANK_FILE.fullmatch(name)
-        if match and (document := _document(folder / name, damaged)):
+        if not match or not _is_document(folder / name):
+            continue
+        if document := _document(folder / name, damaged):
             found.append(_rank(int(match[1]), document))
     return tuple(sorted(found, key=lambda rank: rank.rank))
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,14 @@ def shared_trace(name: str) -> Path:
     if not path.is_file():
         pytest.skip(f"no recorded trace at {path} (set GPUPROF_SHARED)")
     return path
+
+
+def shared_truth() -> dict[str, Any]:
+    """What was measured of each recording of the shared folder's h200; the test is skipped where it is not."""
+    path = SHARED / "traces" / "h200" / "truth.json"
+    if not path.is_file():
+        pytest.skip(f"no measured times at {path} (set GPUPROF_SHARED)")
+    return json.loads(path.read_text())["runs"]
 
 
 WHOLE = [

@@ -10,7 +10,8 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from helpers.paths import ROOT, SHARED
+from helpers.paths import ROOT
+from helpers.traces import shared_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
@@ -53,7 +54,7 @@ def gpu(name: str) -> Gpu:
 @lru_cache(maxsize=4)
 def subject(name: str) -> Subject:
     """Of a committed run, or of a shared trace by its name."""
-    path = RUNS / name if (RUNS / name).is_dir() else SHARED / "traces" / "h200" / f"{name}.json.gz"
+    path = RUNS / name if (RUNS / name).is_dir() else shared_trace(f"h200/{name}")
     found = read_recording(path)
     return subject_of(diagnosing.diagnose(found.trace, run=found.run, advise=False))
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from helpers.paths import ROOT, SHARED
-from helpers.traces import shared_trace
+from helpers.paths import ROOT
+from helpers.traces import shared_trace, shared_truth
 
 import gpuprof
 from gpuprof.diagnosis.shares import EVENT_COST_NS
@@ -47,7 +45,7 @@ def test_committed_recordings(path, bound, cause):
 @pytest.mark.slow
 def test_shared_recordings(name, bounds, cause):
     path = shared_trace(f"h200/{name}")
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
+    truth = shared_truth()
     run = truth.get(name) or truth["ddp_straggler"]
     as_recorded = diagnose(path).verdict
     assert as_recorded.bound in bounds
@@ -64,7 +62,7 @@ def test_shared_recordings(name, bounds, cause):
 def test_the_profilers_cost_per_event_covers_what_was_measured():
     """The range that `EVENT_COST_NS` states, re-derived from every run that was also timed without a profiler."""
     shared_trace("h200/tiny_lora_small_batch")
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
+    truth = shared_truth()
     costs = {}
     for name in (
         "tiny_lora_small_batch",

@@ -66,7 +66,7 @@ def find(case: Case) -> Iterator[Proposal]:
         if limit is not None and factor > limit:
             break
         step = case.step_of(scaled_batch(case, factor)(graph))
-        if (factor // chosen) * before / step < DOUBLING:
+        if (factor // chosen) * before < DOUBLING * step:
             break
         chosen, before = factor, step
     if chosen == 1:
