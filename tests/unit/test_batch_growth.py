@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.paths import ROOT
-from helpers.programs import BF16, PLAIN, PRODUCT, US, Program
+from helpers.program import BF16, PLAIN, PRODUCT, US, Program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,8 +30,7 @@ FP32 = "float"
 
 def tall(program: Program, name: str, dims: list[Any], types: list[str] | None = None, kernel: str = PLAIN) -> None:
     told = types if types is not None else [FP32 if one else "Scalar" for one in dims]
-    sequence = {"Sequence number": -1} if program.tid == AUTOGRAD else {}  # gradients have none of their own
-    program.op(name, kernel, 50 * US, dims, told, grid=FULL, **sequence)
+    program.op(name, kernel, 50 * US, dims, told, grid=FULL)
 
 
 def autocast(batch: int, length: int, hidden: int = HIDDEN, ahead=(), behind=()) -> Program:
@@ -59,9 +58,7 @@ def autocast(batch: int, length: int, hidden: int = HIDDEN, ahead=(), behind=())
         tall(program, "aten::mul", [[tokens, hidden], [tokens, hidden]])
         for row in behind:
             tall(program, *row)
-        arguments: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 1}
-        engine = "autograd::engine::evaluate_function: MmBackward0"
-        program.trace.op(engine, start - 1 * US, program.now + 1 * US, AUTOGRAD, **arguments)
+        program.engine(start - 1 * US, program.now + 1 * US)
         program.now += 5 * US
         program.tid = MAIN
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.case import case_of, only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.programs import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, case_of, checkpointed, run_of
+from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
 from helpers.traces import RUNS, shared_trace
 
 from gpuprof.diagnosis.case import Case
@@ -39,12 +40,6 @@ MODULES = (
     tf32,
     throttling,
 )
-
-
-def only(module, case: Case, key: str = ""):
-    found = [p for p in module.find(case) if p.key == key]
-    assert len(found) == 1, f"{module.PAGE.id} proposes {len(found)} times"
-    return found[0]
 
 
 def after_us(case: Case, proposal) -> float:
@@ -301,23 +296,22 @@ def _restoring(program: Program) -> None:
     """Forward 2 ms of host; backward: 1 ms to restore the random state, the forward again (2 ms), 1 ms to start the
     backward pass inside, 3 ms of that, 0.2 ms to end. The GPU is never busy."""
 
-    def products(count: int, gpu: int, **args) -> None:
+    def products(count: int, gpu: int, repeated: bool = False) -> None:
         for _ in range(count):
-            program.op("aten::mm", PRODUCT, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **args)
+            numbers = program.numbered() if repeated else {}
+            program.op("aten::mm", PRODUCT, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **numbers)
             program.now += 1 * MS - 20 * US
 
     products(2, 5 * US)
     program.tid, start = AUTOGRAD, program.now
     program.now += 1 * MS
-    products(2, 5 * US, **{"Fwd thread id": 0})
+    products(2, 5 * US, repeated=True)
     program.now += 1 * MS
-    products(3, 5 * US, **{"Sequence number": -1})
+    products(3, 5 * US)
     program.now += 200 * US
     engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
     program.trace.op("CheckpointFunctionBackward", start, program.now, AUTOGRAD, **engine)
-    program.trace.op(
-        "autograd::engine::evaluate_function: CheckpointFunctionBackward", start - US, program.now, AUTOGRAD, **engine
-    )
+    program.engine(start - US, program.now, "CheckpointFunctionBackward")
     program.tid = MAIN
 
 
@@ -418,9 +412,7 @@ def exchange(program: Program, beside: bool, passes: int = 1) -> None:
     for _ in range(passes):
         program.tid, start = AUTOGRAD, program.now
         for number in range(4):
-            program.op(
-                "aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16], **{"Sequence number": -1}
-            )
+            program.op("aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16])
             if number == 1 or not beside:
                 program.free[20] = program.free[7]
         moved = {"Collective name": "allreduce", "In msg nelems": 44_000_000, "dtype": "Float", "Group size": 2}
@@ -428,13 +420,10 @@ def exchange(program: Program, beside: bool, passes: int = 1) -> None:
             "ncclDevKernel_AllReduce_Sum_f32_RING_LL", (program.now, program.now + 4 * US), 2 * MS, 20, **moved
         )
         program.now += 10 * US
-        engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
-        program.trace.op(
-            "autograd::engine::evaluate_function: MmBackward0", start - US, program.now, AUTOGRAD, **engine
-        )
+        program.engine(start - US, program.now)
         program.tid = MAIN
         program.op("aten::add", dims=[[1], [1]], types=[FLOAT, FLOAT])
-    program.free[7] = max(program.free.values())
+    program.free[7] = program.idle_at
 
 
 def test_exposed_transfers_are_shorter_behind_computation(tmp_path):

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT, SHARED
-from helpers.ranks import BUCKETS, CALL, LATENCY, MS, RETURN, US, Program, recording, run, write
+from helpers.rank_program import BUCKETS, CALL, LATENCY, MS, RETURN, US, RankProgram, recording, run, write
 from helpers.traces import shared_trace
 
 import gpuprof
@@ -42,7 +42,7 @@ from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_trace
 
 
-def truth_ns(programs: list[Program], steps: int = 6, **options) -> float:
+def truth_ns(programs: list[RankProgram], steps: int = 6, **options) -> float:
     """A step in the steady state."""
     done = run(programs, steps, **options)[0]
     return done[-1].sync[1] - done[-2].sync[1]
@@ -63,11 +63,11 @@ def near(expected: float):
 
 
 def test_the_slow_rank_is_named_with_what_it_does_more(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=40 * MS), Program()]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()]
     gang = survey(write(tmp_path, programs), read_trace)
     assert gang.slow == gang.shown == 1
     assert gang.step_ns == near(truth_ns(programs))
-    assert gang.next_pace_ns == near(truth_ns([Program()] * 3))
+    assert gang.next_pace_ns == near(truth_ns([RankProgram()] * 3))
     assert [r.late_share for r in gang.ranks] == [0, 1, 0]
     assert [r.waiting_ns for r in gang.ranks] == [near(40 * MS), 0, near(40 * MS)]
     assert {r.transfer_ns for r in gang.ranks} == {3 * MS}
@@ -78,12 +78,12 @@ def test_the_slow_rank_is_named_with_what_it_does_more(tmp_path: Path):
 
 
 def test_its_diagnosis_is_host_straggler_and_the_fix_is_predicted(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=40 * MS)]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS)]
     diagnosis = gpuprof.diagnose(write(tmp_path, programs))
     assert (diagnosis.verdict.bound, diagnosis.verdict.family, diagnosis.verdict.cause) == ("host", "host", "straggler")
     assert "rank 1" in diagnosis.verdict.summary
     fix = next(f for f in diagnosis.findings if f.id == "straggler")
-    truth = truth_ns([Program(), Program()])
+    truth = truth_ns([RankProgram(), RankProgram()])
     assert fix.step_ns.expected == near(truth)
     assert fix.step_ns.low < truth < fix.step_ns.high
     assert fix.speedup.expected == near(truth_ns(programs) / truth)
@@ -94,7 +94,7 @@ def test_its_diagnosis_is_host_straggler_and_the_fix_is_predicted(tmp_path: Path
 
 @pytest.mark.parametrize("clocks", [(0, 3_500 * MS, -7_250 * MS), (0, 1, -3), (0, 3_600_000 * MS, 40 * MS)])
 def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
-    programs = [Program(clock_ns=clock, extra_ns=(r == 2) * 25 * MS) for r, clock in enumerate(clocks)]
+    programs = [RankProgram(clock_ns=clock, extra_ns=(r == 2) * 25 * MS) for r, clock in enumerate(clocks)]
     gang = survey(write(tmp_path, programs), read_trace)
     assert [r.clock_offset_ns for r in gang.ranks] == list(clocks)
     assert gang.slow == 2
@@ -104,7 +104,7 @@ def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
 @pytest.mark.parametrize("skipped", [(0, 1), (1, 0), (0, 2)])
 def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
     """The collectives that both hold are matched, told by ends that fit: the slow rank's steps differ in length."""
-    programs = [Program(skipped=skipped[0]), Program(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
+    programs = [RankProgram(skipped=skipped[0]), RankProgram(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
     done = run(programs, 6)
     for steps in done:  # steps of slightly different length, as they are
         for k, s in enumerate(steps):
@@ -123,7 +123,7 @@ def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
 
 
 def test_a_missing_rank_is_said_and_its_waits_are_not_called_transfer(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=150 * MS), Program()]
+    programs = [RankProgram(), RankProgram(extra_ns=150 * MS), RankProgram()]
     paths = write(tmp_path, programs)
     gang = survey([paths[0], paths[2]], read_trace)
     assert gang.missing == (1,)
@@ -137,7 +137,9 @@ def test_a_missing_rank_is_said_and_its_waits_are_not_called_transfer(tmp_path: 
 def test_groups_of_different_size(tmp_path: Path):
     """Ranks exchange the first bucket in pairs, the second all together; one is slow."""
     pairs = ("[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]")
-    programs = [Program(groups=(pairs[r], ""), extra_ns=(r == 2) * 20 * MS, clock_ns=r * 777 * MS) for r in range(4)]
+    programs = [
+        RankProgram(groups=(pairs[r], ""), extra_ns=(r == 2) * 20 * MS, clock_ns=r * 777 * MS) for r in range(4)
+    ]
     gang = survey(write(tmp_path, programs), read_trace)
     assert gang.slow == 2
     assert [r.clock_offset_ns for r in gang.ranks] == [0, 777 * MS, 1554 * MS, 2331 * MS]
@@ -147,7 +149,7 @@ def test_groups_of_different_size(tmp_path: Path):
 
 
 def test_a_slow_gpu_is_the_devices(tmp_path: Path):
-    programs = [Program(kernel_ns=80 * MS), Program(kernel_ns=80 * MS), Program(kernel_ns=120 * MS)]
+    programs = [RankProgram(kernel_ns=80 * MS), RankProgram(kernel_ns=80 * MS), RankProgram(kernel_ns=120 * MS)]
     made = []
     for r, p in enumerate(programs):  # the exchange waits for the kernel: all on one stream
         other = TraceBuilder(distributedInfo={"backend": "nccl", "rank": r, "world_size": 3})
@@ -171,7 +173,7 @@ def test_a_slow_gpu_is_the_devices(tmp_path: Path):
 
 
 def test_equal_ranks_have_no_straggler(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=1 * MS), Program()]
+    programs = [RankProgram(), RankProgram(extra_ns=1 * MS), RankProgram()]
     gang = survey(write(tmp_path, programs), read_trace)
     assert gang.slow is None
     assert find_straggler(gang) is None
@@ -183,7 +185,7 @@ def test_random_ranks(tmp_path: Path, seed: int):
     """Whatever the ranks do, their step is found, and the slowest by 5 % or more is named."""
     rng = np.random.default_rng(seed)
     programs = [
-        Program(
+        RankProgram(
             extra_ns=int(rng.integers(0, 40)) * MS, forward_ns=int(rng.integers(10, 30)) * MS,
             backward_ns=int(rng.integers(10, 50)) * MS, clock_ns=int(rng.integers(-(10**12), 10**12)),
         )
@@ -201,7 +203,7 @@ def test_random_ranks(tmp_path: Path, seed: int):
 
 
 def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=40 * MS)]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS)]
     paths = write(tmp_path, programs, steps=8)
     done = run(programs, 8)
     text = recording(0, programs[0], done[0], 2).text().encode()
@@ -222,7 +224,7 @@ def test_one_trace_at_a_time_is_held(tmp_path: Path):
         alive.append(weakref.ref(trace))
         return trace
 
-    survey(write(tmp_path, [Program(), Program(), Program(extra_ns=MS)]), read)
+    survey(write(tmp_path, [RankProgram(), RankProgram(), RankProgram(extra_ns=MS)]), read)
     assert len(alive) == 6
 
 
@@ -237,7 +239,7 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess:
 
 
 def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
-    paths = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     done = command(tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -260,11 +262,11 @@ def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
     ],
 )
 def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, says):
-    paths = write(tmp_path, [Program(), Program()])
+    paths = write(tmp_path, [RankProgram(), RankProgram()])
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "notes.txt").write_text("no trace")
-    lone = [dataclasses.replace(Program(), groups=("[7, 8]", "[7, 8]"))]
-    done = run([Program()], 3)
+    lone = [dataclasses.replace(RankProgram(), groups=("[7, 8]", "[7, 8]"))]
+    done = run([RankProgram()], 3)
     files = {"same": paths[0], "rank": paths[1], "nothing": tmp_path / "nothing", "no.json": tmp_path / "no.json"}
     files["lone"] = recording(0, lone[0], done[0], 9).write(tmp_path / "lone.json")
     files["broken"] = tmp_path / "broken.json"
@@ -278,7 +280,7 @@ def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, sa
 
 def test_a_run_of_several_ranks(tmp_path: Path):
     """Its folder means all of its ranks; one of its traces means that one."""
-    programs = [Program(), Program(extra_ns=40 * MS)]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS)]
     for r, path in enumerate(write(tmp_path, programs)):
         path.rename(tmp_path / f"trace.rank{r}.json.gz")
         (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
@@ -309,7 +311,7 @@ def test_no_paths_at_all():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_untouched_graph_replays_as_recorded(tmp_path: Path, rank: int):
-    paths = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     graph = model_collectives(carried_over(graph_of(paths[rank])))
     schedule = simulate(graph)
     gpu = graph.on_gpu
@@ -324,20 +326,20 @@ def test_the_untouched_graph_replays_as_recorded(tmp_path: Path, rank: int):
 def test_a_late_peer_is_waited_for_once(tmp_path: Path, host: float):
     """Both buckets wait for the same peer. With another host on both ranks the peer is as late as before, not twice as
     late."""
-    (path, _) = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     graph = graph_of(path)
     exact = np.full(len(graph.timeline.trace.gpu), np.nan)
     rows = graph.gpu_row[graph.resource == COMMUNICATION]
     exact[rows] = np.resize([1 * MS, 2 * MS], len(rows))
     graph = model_collectives(graph, exact)
     told = simulate(scale(graph, host=host), 3).step_ns
-    assert told == near(truth_ns([Program(host=host), Program(extra_ns=40 * MS, host=host)]))
+    assert told == near(truth_ns([RankProgram(host=host), RankProgram(extra_ns=40 * MS, host=host)]))
     alone = simulate(scale(without_waiting(graph), host=host), 3).step_ns
-    assert alone == near(truth_ns([Program(host=host)] * 2))
+    assert alone == near(truth_ns([RankProgram(host=host)] * 2))
 
 
 def test_waiting_for_a_peer_is_communication(tmp_path: Path):
-    (path, _) = write(tmp_path, [Program(), Program(extra_ns=150 * MS)])
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram(extra_ns=150 * MS)])
     verdict = gpuprof.diagnose(path).verdict
     assert verdict.bound == "communication"
     assert communication_cause(model_collectives(graph_of(path))) == "peer_wait"
@@ -347,7 +349,7 @@ def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
     """1 Gb/s: what is moved tells how long it takes, and it does."""
     rate = 0.125  # bytes a ns
     transfer = tuple(round(4 * n / rate) for n in BUCKETS)
-    (path, _) = write(tmp_path, [Program(), Program()], transfer=transfer)
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram()], transfer=transfer)
     graph = graph_of(path)
     found = estimate_transfers(graph)
     nodes = np.flatnonzero(graph.resource == COMMUNICATION)
