@@ -9,11 +9,7 @@ from pathlib import Path
 from helpers.make_trace import TraceBuilder
 
 MS, US = 1_000_000, 1_000
-
-
 CALL, LATENCY, RETURN = 5 * US, 2 * US, 3 * US
-
-
 BUCKETS = (1 << 20, 24 << 20)
 """Elements of the two gradient buckets of a step."""
 

@@ -1,15 +1,13 @@
-"""Findings about the GPU's work: small programs whose fixed step a hand computation tells, and measured recordings."""
+"""Findings about the GPU's work: small programs whose fixed step a hand computation tells."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from helpers.case import case_of, only, run_of
+from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
-from helpers.traces import RUNS, shared_trace
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import (
@@ -25,21 +23,8 @@ from gpuprof.diagnosis.findings import (
     throttling,
 )
 from gpuprof.diagnosis.model import GpuTelemetry, RunMemory, Telemetry, Work
-from gpuprof.diagnosis.predict import WORTH, predict
+from gpuprof.diagnosis.predict import predict
 from gpuprof.replay.transform import scaled
-
-MODULES = (
-    adapter_casts,
-    dequantize,
-    eager_attention,
-    expert_loop,
-    exposed_communication,
-    fused_elementwise,
-    padding,
-    recompute,
-    tf32,
-    throttling,
-)
 
 
 def after_us(case: Case, proposal) -> float:
@@ -496,48 +481,3 @@ def test_heat_holds_the_clock_back_and_a_power_limit_is_as_it_should_be(tmp_path
     assert bool(proposals) == found
     for proposal in proposals:
         assert after_us(case, proposal) == pytest.approx(2000 * 1485 / 1980, rel=0.02)
-
-
-# -- recordings
-
-
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
-def test_findings_of_a_recording_are_plausible(path):
-    """Wherever a finding appears, its interval is one, and it makes the step no longer."""
-    case = case_of(path)
-    for module in MODULES:
-        for proposal in module.find(case):
-            step = predict(case, proposal)
-            assert 0 < step.low <= step.expected <= step.high
-            assert np.isfinite(step.high)
-            assert step.expected <= case.step_ns * 1.001, f"{module.PAGE.id} makes the step longer"
-            assert proposal.evidence[0].text
-            assert proposal.fix
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.PAGE.id)
-def test_pages_are_whole(module):
-    page = module.PAGE
-    assert page.id == module.__name__.rsplit(".", 1)[-1]
-    assert all(len(text.strip()) > 40 for text in (page.means, page.detected, page.gain, page.wrong))
-
-
-def test_the_measured_grouped_experts_lie_in_the_interval():
-    case = case_of(shared_trace("h200/moe_gptoss_expert_loop"))
-    step = predict(case, only(expert_loop, case))
-    assert step.low / MS <= 40.4
-    assert step.high / MS >= 41.0
-    assert step.expected / MS == pytest.approx(40.7, rel=0.08)
-
-
-@pytest.mark.parametrize("name", ["tiny_lora_small_batch", "unsloth_llama1b", "ddp_straggler_rank1"])
-def test_recordings_without_experts_or_eager_attention_get_neither(name: str):
-    case = case_of(shared_trace(f"h200/{name}"))
-    assert not list(expert_loop.find(case))
-    assert not list(eager_attention.find(case))
-
-
-def test_a_launch_bound_step_gains_nothing_from_tf32():
-    case = case_of(shared_trace("h200/tiny_lora_small_batch"))
-    for proposal in tf32.find(case):
-        assert case.step_ns / predict(case, proposal).expected < WORTH

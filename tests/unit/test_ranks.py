@@ -7,17 +7,16 @@ import gc
 import json
 import math
 import re
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.command import one_line
+from helpers.command import run as command
 from helpers.make_trace import TraceBuilder
-from helpers.paths import ROOT, SHARED
 from helpers.rank_program import BUCKETS, CALL, LATENCY, MS, RETURN, US, RankProgram, recording, run, write
-from helpers.traces import shared_trace
+from helpers.timeline import timeline_of
 
 import gpuprof
 from gpuprof.diagnosis import ranks
@@ -34,11 +33,8 @@ from gpuprof.replay.collectives import (
     without_waiting,
 )
 from gpuprof.replay.graph import COMMUNICATION
-from gpuprof.replay.overhead import remove_profiler
-from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
-from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_trace
 
 
@@ -49,9 +45,7 @@ def truth_ns(programs: list[RankProgram], steps: int = 6, **options) -> float:
 
 
 def graph_of(path: Path):
-    timeline = build_timeline(read_trace(path))
-    assert timeline is not None
-    return build(timeline)
+    return build(timeline_of(path))
 
 
 def near(expected: float):
@@ -216,6 +210,8 @@ def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
 
 def test_one_trace_at_a_time_is_held(tmp_path: Path):
     alive: list[weakref.ref] = []
+    gc.collect()
+    gc.freeze()  # what is there already need not be looked through each time
 
     def read(path: Path):
         gc.collect()
@@ -224,30 +220,29 @@ def test_one_trace_at_a_time_is_held(tmp_path: Path):
         alive.append(weakref.ref(trace))
         return trace
 
-    survey(write(tmp_path, [RankProgram(), RankProgram(), RankProgram(extra_ns=MS)]), read)
+    try:
+        survey(write(tmp_path, [RankProgram(), RankProgram(), RankProgram(extra_ns=MS)]), read)
+    finally:
+        gc.unfreeze()
     assert len(alive) == 6
 
 
 # -- what cannot be compared
 
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprof", "diagnose", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-
-
-def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
+def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path, capsys):
     paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
-    done = command(tmp_path, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+
+    def shown(*arguments: Path) -> dict:
+        code, out, err = command(capsys, "diagnose", *arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
+
+    found = shown(tmp_path)
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert found["verdict"]["cause"] == "straggler"
-    assert json.loads(command(paths[1], paths[0], "--json").stdout)["ranks"] == found["ranks"], "in any order"
-    alone = json.loads(command(paths[0], "--json").stdout)
-    assert alone["ranks"] is None
+    assert shown(paths[1], paths[0])["ranks"] == found["ranks"], "in any order"
+    assert shown(paths[0])["ranks"] is None
 
 
 @pytest.mark.parametrize(
@@ -261,7 +256,7 @@ def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
         (["rank", "nothing"], "is a folder"),
     ],
 )
-def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, says):
+def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, says, capsys):
     paths = write(tmp_path, [RankProgram(), RankProgram()])
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "notes.txt").write_text("no trace")
@@ -271,11 +266,9 @@ def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, sa
     files["lone"] = recording(0, lone[0], done[0], 9).write(tmp_path / "lone.json")
     files["broken"] = tmp_path / "broken.json"
     files["broken"].write_text('{"a": 1}')
-    result = command(*(files[name] for name in given))
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert re.search(says, result.stderr)
+    code, out, err = command(capsys, "diagnose", *(files[name] for name in given))
+    assert (code, out) == (2, "")
+    assert re.search(says, one_line(err))
 
 
 def test_a_run_of_several_ranks(tmp_path: Path):
@@ -375,58 +368,6 @@ def test_what_was_queued_before_the_recording_is_the_round_befores(tmp_path: Pat
 
 
 # -- recorded ranks
-
-
-def pair() -> list[Path]:
-    return [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
-
-
-def test_the_recorded_straggler():
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
-    diagnosis = gpuprof.diagnose(pair())
-    assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
-    assert diagnosis.ranks is not None
-    assert [r.late_share for r in diagnosis.ranks] == [0, 1]
-    assert diagnosis.ranks[0].step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
-    fix = next(f for f in diagnosis.findings if f.id == "straggler")
-    after = truth["without_the_slow_rank_ms"][0] * MS
-    assert fix.step_ns.expected == pytest.approx(after, rel=0.1)
-    assert fix.step_ns.low < after < fix.step_ns.high
-    assert any("Python" in evidence.text and "40" in evidence.text for evidence in fix.evidence)
-
-
-def test_the_recorded_straggler_told_by_the_rank_that_waits():
-    """Alone it knows nothing of its peer but when it came; the step is that of both."""
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
-    graph = model_collectives(carried_over(graph_of(pair()[0])))
-    removal = remove_profiler(graph)
-    assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
-    assert removal.low_ns < truth["unprofiled_ms"][0] * MS < removal.high_ns
-    found = sensitivities(removal.graph)
-    assert found.communication == max(found.communication, found.host, found.device)
-    assert communication_cause(removal.graph) == "peer_wait"
-
-
-def test_eight_recorded_ranks():
-    """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
-    folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent
-    diagnosis = gpuprof.diagnose(folder)
-    assert diagnosis.ranks is not None
-    assert [r.rank for r in diagnosis.ranks] == list(range(8))
-    assert diagnosis.verdict.cause != "straggler"
-    # One host: its clocks are one, recorded in whole µs.
-    assert all(abs(r.clock_offset_ns) <= 2 * US for r in diagnosis.ranks)
-    late = max(diagnosis.ranks, key=lambda r: r.late_share)
-    assert late.rank == diagnosis.environment.rank == 7
-
-
-def test_ranks_whose_steps_merely_scatter_have_no_straggler():
-    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
-    gang = gpuprof.diagnose(ROOT / "scenarios" / "ddp_scaling" / "recording")
-    paces = sorted(rank.pace_ns or 0 for rank in gang.ranks)
-    assert paces[1] > 1.1 * paces[0]
-    assert gang.verdict.cause != "straggler"
-    assert "straggler" not in {finding.id for finding in gang.findings}
 
 
 def test_fewer_steps_must_differ_by_more_to_name_a_straggler():
