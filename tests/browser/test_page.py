@@ -12,8 +12,8 @@ from helpers.make_diagnosis import ALL
 from helpers.make_run import RunBuilder
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
-from helpers.ranks import Program
-from helpers.ranks import write as write_ranks
+from helpers.rank_program import RankProgram
+from helpers.rank_program import write as write_ranks
 
 import gpuprof
 from gpuprof.diagnosis.model import Issue
@@ -225,7 +225,7 @@ def test_an_empty_gpu_step_and_no_steps(visit, tmp_path):
 
 
 def test_several_ranks_are_told(visit, tmp_path):
-    paths = write_ranks(tmp_path, [Program(), Program(extra_ns=40 * MS), Program()])
+    paths = write_ranks(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()])
     report = write(gpuprof.diagnose(paths), tmp_path / "page.html")
     assert report.diagnosis.ranks is not None and len(report.diagnosis.ranks) == 3
     with visit(report) as seen:

@@ -1,16 +1,12 @@
-"""What fits: sums done by hand, and peaks that were measured."""
+"""What fits: sums done by hand."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from benchmarks import memory as benchmark
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
 from gpuprof.projection.activations import Line, Loss, Recorded, activations
@@ -115,25 +111,6 @@ def test_what_fits():
     assert fit(one, none, 8_000, 4, total).largest_batch == 0
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.floats(1e8, 1e11), st.floats(1e3, 1e7), st.integers(1, 64), st.floats(1, 1e6), st.floats(0, 0.9))
-def test_the_largest_batch_fits_and_one_more_does_not(static, per_token, batch, tokens, fixed):
-    above = per_token * tokens
-    told = Told(int(static), Recorded(above, tokens, line_fixed_bytes=fixed * above))
-    use = usage(told)
-    found = fit(gpu("A100 SXM4 80GB"), use, tokens, batch)
-    room = found.usable_bytes - use.static_bytes
-    largest = found.largest_batch
-    assert largest is not None
-    assert found.largest_batch_low is not None
-    assert found.largest_batch_high is not None
-    assert found.largest_batch_low <= largest <= found.largest_batch_high
-    line, sample = use.activations.likely, tokens / batch
-    if 0 < largest < 1_000_000:
-        assert line.at(largest * sample) <= room * (1 + 1e-6)
-        assert line.at((largest + 1) * sample) > room * (1 - 1e-6)
-
-
 # -- the run's own peaks
 
 
@@ -169,27 +146,3 @@ def test_points_that_lie_on_no_line_are_none():
     rows = [("settle", 1, 1_100), ("baseline_free", 100, 2_000), ("baseline_free", 90, 3_000),
             ("baseline_free", 300, 3_100)]  # fmt: skip
     assert pass_peaks(steps(rows), 0).fixed_bytes is None
-
-
-# -- what was measured
-
-
-@pytest.fixture(scope="module")
-def results():
-    found = list(benchmark.results())
-    if not found:
-        pytest.skip("the scenarios' recordings are not there")
-    return found
-
-
-def test_predicted_peaks_are_those_that_were_measured(results):
-    """The floor: docs/memory.md may get better, not worse."""
-    errors = {f"{r.case.recording}: {r.case.what}": r.error for r in results}
-    assert statistics.median(map(abs, errors.values())) < 0.005
-    assert max(map(abs, errors.values())) < 0.035, errors
-    assert all(r.inside for r in results), [r for r in results if not r.inside]
-
-
-def test_the_page_is_that_of_the_code(results):
-    page = (benchmark.ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
-    assert page == "\n".join(benchmark.page(results)) + "\n"
