@@ -10,7 +10,11 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.paths import SHARED
+from helpers.paths import ROOT, SHARED
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None)  # how long an example takes says more of the machine than of the code
+settings.load_profile("suite")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -27,6 +31,9 @@ REMEDIES = (
     (r"viewer|node|npm", "Node.js and npm: make viewer"),
 )  # fmt: skip
 """Pattern of a skip reason, and what to install; the first that matches."""
+
+OF_SHARED = {"shared", "SHARED", "shared_trace", "shared_export", "each_shared", "WHOLE"}
+"""Names by which tests get at the recordings that are not in the repository; `WHOLE` holds them and the committed."""
 
 SLOWEST = 20
 """Tests whose durations are printed at the end."""
@@ -62,6 +69,13 @@ def hta_python() -> str:
     return python
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _each_recording_is_diagnosed_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from helpers.diagnosed import share_with_workers
+
+    share_with_workers(tmp_path_factory)
+
+
 # -- tests that use recordings outside of the repository
 
 
@@ -71,28 +85,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     chosen, others = [], []
     for item in items:
-        (chosen if _name(item) in mentioning_shared(item.path) else others).append(item)
+        (chosen if _uses_shared(item) else others).append(item)
     config.hook.pytest_deselected(items=others)
     items[:] = chosen
 
 
-def _name(item: pytest.Item) -> str:
-    return getattr(item, "originalname", item.name)
+def _uses_shared(item: pytest.Item) -> bool:
+    """Whether a test mentions shared recordings, and is not one of its runs on a recording of the repository."""
+    parameters = getattr(item, "callspec", None)
+    ours = parameters and any(isinstance(value, Path) and ROOT in value.parents for value in parameters.params.values())
+    return not ours and getattr(item, "originalname", item.name) in mentioning_shared(item.path)
 
 
 @cache
 def mentioning_shared(path: Path) -> frozenset[str]:
-    """The functions and names at the top of a file that mention shared recordings, themselves or by what they use.
-
-    `WHOLE` is the list of all recordings, the shared ones included.
-    """
+    """The functions and names at the top of a file that mention shared recordings, themselves or by what they use."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     uses: dict[str, set[str]] = {}
     for node in tree.body:
         words = {word for part in ast.walk(node) for word in _words(part)}
         for name in _defined(node):
             uses.setdefault(name, set()).update(words)
-    found = {name for name, words in uses.items() if any(re.search(r"(?i)shared|^WHOLE$", word) for word in words)}
+    found = {name for name, words in uses.items() if words & OF_SHARED}
     while True:
         more = {name for name, words in uses.items() if words & found} - found
         if not more:

@@ -9,17 +9,17 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
 import helpers.trace_event_rules as rules
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import HOSTILE
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.paths import ROOT
-from helpers.traces import COMMITTED, RUNS, resolve
+from helpers.traces import COMMITTED, RUNS, each_shared, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
@@ -36,25 +36,18 @@ from gpuprof.timeline.phases import PHASES
 MS = 1_000_000
 SOME = [
     *(pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED[:2]),
-    pytest.param(RUNS[0].parent, id="run tiny_lora"),
-    *(
-        pytest.param(name, id=name)
-        for name in (
-            "h200/tiny_lora_small_batch_stack",
-            "h200/ddp_straggler_rank0",
-            "public/hta_a100_event_sync_3streams",
-            "public/hta_v100_2rank_nccl_5steps",
-            "public/tl_mi300_resnet_train_ckpt_8rank_rank0",
-            "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
-        )
+    pytest.param(RUNS[0].parent, id="run tiny_lora", marks=pytest.mark.slow),
+    *each_shared(
+        "h200/tiny_lora_small_batch_stack",
+        "h200/ddp_straggler_rank0",
+        "public/hta_a100_event_sync_3streams",
+        "public/tl_mi300_resnet_train_ckpt_8rank_rank0",
+        "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
+        slow=False,
     ),
+    pytest.param("public/hta_v100_2rank_nccl_5steps", id="v100_2rank", marks=pytest.mark.slow),
 ]
 """Recordings with frames, several streams, several GPUs, collectives, allocator events, and of the 2021 schema."""
-
-
-@cache
-def diagnosed(path: Path) -> Diagnosis:
-    return gpuprof.diagnose(path)
 
 
 def perfetto(diagnosis: Diagnosis, folder: Path) -> dict:
@@ -164,14 +157,17 @@ def test_the_lower_rank_is_around_the_others():
 
 
 @pytest.mark.parametrize("recording", SOME)
-def test_recordings_keep_the_rules_of_the_format(recording, tmp_path):
-    rules.check(perfetto(diagnosed(resolve(recording)), tmp_path))
-
-
-@pytest.mark.parametrize("recording", SOME)
-def test_nothing_that_takes_time_is_lost(recording, tmp_path):
+def test_exports_of_recordings(recording, tmp_path):
+    """Each is written and parsed once: that takes most of the time."""
     diagnosis = diagnosed(resolve(recording))
     document = perfetto(diagnosis, tmp_path)
+    rules.check(document)
+    check_nothing_that_takes_time_is_lost(document, diagnosis)
+    check_our_tracks_are_on_top_and_add_up(document, diagnosis)
+    check_gpuprof_reads_its_own_export(document, diagnosis, tmp_path / "out.json.gz")
+
+
+def check_nothing_that_takes_time_is_lost(document: dict, diagnosis: Diagnosis) -> None:
     trace, origin = diagnosis.tables.timeline.trace, int(document["otherData"]["origin_ns"])
     tables = {
         ("cpu_op", "user_annotation"): trace.ops,
@@ -190,10 +186,7 @@ def test_nothing_that_takes_time_is_lost(recording, tmp_path):
     assert sum(not e["cat"].startswith("gpuprof_") for e in others) == len(trace.other)
 
 
-@pytest.mark.parametrize("recording", SOME)
-def test_our_tracks_are_on_top_and_add_up(recording, tmp_path):
-    diagnosis = diagnosed(resolve(recording))
-    document = perfetto(diagnosis, tmp_path)
+def check_our_tracks_are_on_top_and_add_up(document: dict, diagnosis: Diagnosis) -> None:
     assert track_names(document, "process_name")[0] == "gpuprof"
     tops = {e["pid"]: e["args"]["sort_index"] for e in document["traceEvents"] if e["name"] == "process_sort_index"}
     assert min(tops, key=tops.__getitem__) == 1
@@ -224,12 +217,10 @@ def test_our_tracks_are_on_top_and_add_up(recording, tmp_path):
     )
 
 
-@pytest.mark.parametrize("recording", SOME)
-def test_gpuprof_reads_its_own_export(recording, tmp_path):
+def check_gpuprof_reads_its_own_export(document: dict, diagnosis: Diagnosis, file: Path) -> None:
     """Every column that takes part in a diagnosis comes back, counted from the origin."""
-    trace = diagnosed(resolve(recording)).tables.timeline.trace
-    document = perfetto(diagnosed(resolve(recording)), tmp_path)
-    again, origin = gpuprof.load(tmp_path / "out.json.gz"), int(document["otherData"]["origin_ns"])
+    trace = diagnosis.tables.timeline.trace
+    again, origin = gpuprof.load(file), int(document["otherData"]["origin_ns"])
     assert not again.reading.dropped and not again.reading.repaired and not again.reading.rounded
     numbers = {
         "ops": ("external", "sequence", "forward_thread", "kind"),

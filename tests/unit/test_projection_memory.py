@@ -1,16 +1,14 @@
-"""What fits: sums done by hand, and peaks that were measured."""
+"""What fits: sums done by hand."""
 
 from __future__ import annotations
 
 import dataclasses
-import statistics
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks import memory as benchmark
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.pass_peaks import pass_peaks
 from gpuprof.projection.activations import Line, Loss, Recorded, activations
@@ -169,27 +167,3 @@ def test_points_that_lie_on_no_line_are_none():
     rows = [("settle", 1, 1_100), ("baseline_free", 100, 2_000), ("baseline_free", 90, 3_000),
             ("baseline_free", 300, 3_100)]  # fmt: skip
     assert pass_peaks(steps(rows), 0).fixed_bytes is None
-
-
-# -- what was measured
-
-
-@pytest.fixture(scope="module")
-def results():
-    found = list(benchmark.results())
-    if not found:
-        pytest.skip("the scenarios' recordings are not there")
-    return found
-
-
-def test_predicted_peaks_are_those_that_were_measured(results):
-    """The floor: docs/memory.md may get better, not worse."""
-    errors = {f"{r.case.recording}: {r.case.what}": r.error for r in results}
-    assert statistics.median(map(abs, errors.values())) < 0.005
-    assert max(map(abs, errors.values())) < 0.035, errors
-    assert all(r.inside for r in results), [r for r in results if not r.inside]
-
-
-def test_the_page_is_that_of_the_code(results):
-    page = (benchmark.ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
-    assert page == "\n".join(benchmark.page(results)) + "\n"
