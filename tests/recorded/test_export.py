@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 import gpuprof
+from gpuprof.cli.entry import main
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
@@ -454,13 +456,31 @@ def test_parquet_takes_names_that_are_no_text(tmp_path):
 
 START = "from gpuprof.cli import main; raise SystemExit(main())"
 
+Export = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
-def export(*arguments: object, cwd: Path, python: str = "", **options) -> subprocess.CompletedProcess[bytes]:
+
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Export:
+    """Runs `gpuprof export` in this process."""
+
+    def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+        capfdbinary.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            for name in [name for name in os.environ if name.startswith("GPUPROF_")]:
+                patch.delenv(name)
+            code = main(["export", *map(str, arguments)])
+        return subprocess.CompletedProcess([], code, *capfdbinary.readouterr())
+
+    return command
+
+
+def export_process(*arguments: object, cwd: Path, python: str = "") -> subprocess.CompletedProcess[bytes]:
     """Runs `gpuprof export` as a user does; `python`: statements that run before it."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_")}
     return subprocess.run(
         [sys.executable, "-c", f"{python}\n{START}", "export", *map(str, arguments)],
-        cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True, **options,
+        cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True,
     )  # fmt: skip
 
 
@@ -479,11 +499,11 @@ def small(tmp_path) -> Path:
     return builder.write(tmp_path / "small.json")
 
 
-def test_files_are_named_after_the_recording(small, tmp_path):
+def test_files_are_named_after_the_recording(export, small, tmp_path):
     pytest.importorskip("pyarrow")
     away = tmp_path / "away"
     away.mkdir()
-    done = export(small, "--perfetto", "--speedscope", "--parquet", cwd=away)
+    done = export_process(small, "--perfetto", "--speedscope", "--parquet", cwd=away)
     assert (done.returncode, done.stdout) == (0, b"")
     assert {p.name for p in away.iterdir()} == {"small.perfetto.json.gz", "small.speedscope.json", "small.parquet"}
     assert [line.split(":")[1].strip() for line in done.stderr.decode().splitlines()] == [
@@ -493,7 +513,7 @@ def test_files_are_named_after_the_recording(small, tmp_path):
     assert export(small, "--perfetto", "--speedscope", "--parquet", cwd=away).returncode == 0  # ours may be overwritten
 
 
-def test_a_recording_is_never_overwritten(small, tmp_path):
+def test_a_recording_is_never_overwritten(export, small, tmp_path):
     before = small.read_bytes()
     for options in (("--perfetto",), ("--speedscope", "--force")):
         done = export(small, *options, "-o", small, cwd=tmp_path)
@@ -510,7 +530,7 @@ def test_a_recording_is_never_overwritten(small, tmp_path):
     assert small.read_bytes() == before
 
 
-def test_files_of_a_run_are_never_overwritten(tmp_path):
+def test_files_of_a_run_are_never_overwritten(export, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     for file in RUNS[0].parent.iterdir():
@@ -521,13 +541,13 @@ def test_files_of_a_run_are_never_overwritten(tmp_path):
     assert (tmp_path / "run.speedscope.json").is_file()
 
 
-def test_a_folder_of_traces_gets_no_file_that_looks_like_one(small, tmp_path):
+def test_a_folder_of_traces_gets_no_file_that_looks_like_one(export, small, tmp_path):
     (tmp_path / "rank1.json").write_bytes(small.read_bytes())
     done = export(".", "--perfetto", cwd=tmp_path)
     assert done.returncode == 2 and "taken for one of the traces" in one_line(done.stderr)
 
 
-def test_stdout_gets_the_file_and_nothing_else(small, tmp_path):
+def test_stdout_gets_the_file_and_nothing_else(export, small, tmp_path):
     done = export(small, "--perfetto", "-o", "-", cwd=tmp_path)
     assert json.loads(gzip.decompress(done.stdout))["exporter"].startswith("gpuprof")
     assert one_line(done.stderr) == "gpuprof: written to stdout"
@@ -546,18 +566,18 @@ def test_stdout_gets_the_file_and_nothing_else(small, tmp_path):
         (("small.json", "--perfetto", "--skip", "9"), "leaves no step"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(small, tmp_path, arguments, words):
+def test_what_cannot_be_done_is_one_line(export, small, tmp_path, arguments, words):
     done = export(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and words in one_line(done.stderr)
     assert [p.name for p in tmp_path.iterdir()] == ["small.json"]
 
 
 def test_without_pyarrow_one_line_says_what_to_install(small, tmp_path):
-    done = export(small, "--parquet", cwd=tmp_path, python="import sys; sys.modules['pyarrow'] = None")
+    done = export_process(small, "--parquet", cwd=tmp_path, python="import sys; sys.modules['pyarrow'] = None")
     assert done.returncode == 2 and "pip install pyarrow" in one_line(done.stderr)
 
 
-def test_an_interrupted_export_leaves_the_old_file(small, tmp_path):
+def test_an_interrupted_export_leaves_the_old_file(export, small, tmp_path):
     """A disk that is full in the middle: neither half a file nor a lost one."""
     assert export(small, "--speedscope", cwd=tmp_path).returncode == 0
     before = (tmp_path / "small.speedscope.json").read_bytes()
@@ -565,7 +585,7 @@ def test_an_interrupted_export_leaves_the_old_file(small, tmp_path):
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))"
     )
-    done = export(small, "--speedscope", cwd=tmp_path, python=full)
+    done = export_process(small, "--speedscope", cwd=tmp_path, python=full)
     assert done.returncode == 2 and "cannot be written" in one_line(done.stderr)
     assert (tmp_path / "small.speedscope.json").read_bytes() == before
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*.partial"))
