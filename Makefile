@@ -16,7 +16,7 @@ slow: .venv/.installed-dev ## the tests that take minutes
 	@$(BIN)/python -m pytest -m slow $(ARGS)
 
 accuracy: .venv/.installed-dev ## the floors under the accuracy: replay, unprofiled step, verdicts, fixes, projection
-	@$(BIN)/python -m pytest tests/accuracy $(ARGS)
+	@$(BIN)/python -m pytest --dist loadfile tests/accuracy $(ARGS)
 
 lint: .venv/.installed-dev ## style, format and types
 	@$(BIN)/ruff check && $(BIN)/ruff format --check && $(BIN)/pyright --pythonpath $(BIN)/python

@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 
 import gpuprof
-from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.model import Diagnosis, Finding
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
-from gpuprof.timeline.timeline import build_timeline
+from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.read import read_recording
 from scenarios import catalogue
 
@@ -156,16 +155,13 @@ def scenarios() -> Iterator[Case]:
 
 def run(case: Case) -> Result:
     """Diagnoses one recording: a run as it is, all others from their trace alone."""
-    trace = read_recording(str(case.path)).trace
-    assert trace is not None
-    timeline = build_timeline(trace)
-    assert timeline is not None
+    diagnosis = gpuprof.diagnose(case.path)
+    timeline = first_rank(case.path) if diagnosis.ranks else diagnosis.tables.timeline
     graph = build(timeline)
     replayed = simulate(graph)
     low, high = timeline.window
     gpu = graph.on_gpu
     starts = np.abs(replayed.start_ns - graph.recorded_start_ns)[gpu]
-    diagnosis = gpuprof.diagnose(case.path) if case.run else diagnose(trace)
     found = []
     for fix in case.fixes:
         same = [f for f in diagnosis.findings if is_of(fix, f)]
@@ -178,6 +174,15 @@ def run(case: Case) -> Result:
         start_error=float(np.median(starts)) / ((high - low) / graph.steps),
         fixes=found,
     )
+
+
+def first_rank(run: Path) -> Timeline:
+    """Of a run of several ranks: its diagnosis is that of the rank that the others wait for."""
+    trace = read_recording(run).trace
+    assert trace is not None
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    return timeline
 
 
 def is_of(fix: Fix, found: Finding) -> bool:

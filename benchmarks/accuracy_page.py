@@ -78,8 +78,8 @@ OTHER_FIXES = """
 ALONE = """
 ## From the trace alone
 
-The recordings of one GPU once more, without the run that they are of: each trace file was copied to an empty folder and
-diagnosed there, as a file of torch.profiler is. What recording cost is then told by the number of recorded events and
+The recordings of one GPU once more, without the run that they are of: each trace is diagnosed as a file of
+torch.profiler is, by itself. What recording cost is then told by the number of recorded events and
 by how slowly the host recorded them, and the unprofiled step is estimated. Where steps differ, "measured" is what the
 run itself timed before it recorded, at the work of the recorded step (run). Of files marked ▿ ops were left out after
 the recording, to make them small; gpuprof notices and reckons these from the ops that are left. In the first line the

@@ -3,7 +3,7 @@
     python -m benchmarks.alone [--shared FOLDER] [--only NAME]
 
 A run of `gpuprof trace` holds steps that it timed before it recorded; who recorded with torch.profiler has the trace
-alone. So each recording of a process with one GPU is copied to an empty folder, and diagnosed there.
+alone. So each recording of a process with one GPU is diagnosed without what the run knows.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import shutil
 import statistics
-import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprof
 from benchmarks.accuracy import MS, ROOT, Case, Result, cases, error, run
+from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.tracefile.read import read_trace
 from scenarios import catalogue
 
 RUNS = ROOT / "tests" / "data" / "runs"
@@ -98,9 +98,7 @@ def runs() -> Iterator[Case]:
 
 def alone(case: Case, whole: Diagnosis | None = None) -> Alone:
     """A run's recording without the run; `whole`: what the run says, where that is known."""
-    with tempfile.TemporaryDirectory() as folder:
-        copy = shutil.copy(case.path / TRACE, folder)
-        diagnosis = gpuprof.diagnose(copy)
+    diagnosis = diagnose(whole.tables.timeline.trace if whole else read_trace(case.path / TRACE))
     measured = case.unprofiled_ms
     if case.steps_differ:
         measured = unprofiled_ms(whole or gpuprof.diagnose(case.path))

@@ -5,12 +5,17 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shutil
 from collections import Counter
 from functools import cache
 from pathlib import Path
 
 import pytest
-from helpers.paths import SHARED
+from helpers.paths import ROOT, SHARED
+from hypothesis import settings
+
+settings.register_profile("suite", deadline=None)  # how long an example takes says more of the machine than of the code
+settings.load_profile("suite")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
@@ -27,6 +32,9 @@ REMEDIES = (
     (r"viewer|node|npm", "Node.js and npm: make viewer"),
 )  # fmt: skip
 """Pattern of a skip reason, and what to install; the first that matches."""
+
+OF_SHARED = {"shared", "SHARED", "shared_trace", "shared_export", "each_shared", "WHOLE"}
+"""Names by which tests get at the recordings that are not in the repository; `WHOLE` holds them and the committed."""
 
 SLOWEST = 20
 """Tests whose durations are printed at the end."""
@@ -48,51 +56,82 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of recorded traces; a test that asks for it is skipped where there is none."""
-    if not SHARED.is_dir():
-        pytest.skip(f"no recorded traces at {SHARED} (set GPUPROF_SHARED)")
+    if "shared" in missing():
+        pytest.skip(missing()["shared"])
     return SHARED
 
 
 @pytest.fixture(scope="session")
 def hta_python() -> str:
     """An interpreter that has HolisticTraceAnalysis, which lives in a venv of its own (`make hta`)."""
-    python = os.environ.get("GPUPROF_HTA_PYTHON")
-    if not python:
-        pytest.skip("no interpreter with HTA (make hta, then set GPUPROF_HTA_PYTHON)")
-    return python
+    if "hta_python" in missing():
+        pytest.skip(missing()["hta_python"])
+    return os.environ["GPUPROF_HTA_PYTHON"]
 
 
-# -- tests that use recordings outside of the repository
+@pytest.fixture(scope="session", autouse=True)
+def _each_recording_is_diagnosed_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    from helpers.diagnosed import share_with_workers
+
+    share_with_workers(tmp_path_factory)
 
 
+# -- which tests run
+
+
+@pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With --only-shared, keep the tests whose code mentions those recordings."""
-    if not config.getoption("--only-shared"):
-        return
-    chosen, others = [], []
-    for item in items:
-        (chosen if _name(item) in mentioning_shared(item.path) else others).append(item)
-    config.hook.pytest_deselected(items=others)
-    items[:] = chosen
+    """With --only-shared, keep the tests whose code mentions those recordings. Of tests that cannot run here for the
+    same reason keep one, which says how many they are."""
+    left_out = [item for item in items if config.getoption("--only-shared") and not _uses_shared(item)]
+    if not IN_CI:
+        left_out += one_skip_each([item for item in items if item not in set(left_out)])
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
-def _name(item: pytest.Item) -> str:
-    return getattr(item, "originalname", item.name)
+def one_skip_each(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Marks the first test that asks for each fixture of `missing()` as skipped, and returns the others that do."""
+    others = []
+    for fixture, why in missing().items():
+        asking = [item for item in items if fixture in getattr(item, "fixturenames", ())]
+        for item in asking[:1]:
+            item.add_marker(pytest.mark.skip(reason=f"{why} ({len(asking)} tests)"))
+        others += asking[1:]
+    return others
+
+
+@cache
+def missing() -> dict[str, str]:
+    """Fixtures that this machine cannot provide, and why."""
+    found = {}
+    if not SHARED.is_dir():
+        found["shared"] = f"no recorded traces at {SHARED} (set GPUPROF_SHARED)"
+    if not os.environ.get("GPUPROF_HTA_PYTHON"):
+        found["hta_python"] = "no interpreter with HTA (make hta, then set GPUPROF_HTA_PYTHON)"
+    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
+        found["chromium"] = "no Chromium on the PATH"
+    return found
+
+
+def _uses_shared(item: pytest.Item) -> bool:
+    """Whether a test mentions shared recordings, and is not one of its runs on a recording of the repository."""
+    parameters = getattr(item, "callspec", None)
+    ours = parameters and any(isinstance(value, Path) and ROOT in value.parents for value in parameters.params.values())
+    return not ours and getattr(item, "originalname", item.name) in mentioning_shared(item.path)
 
 
 @cache
 def mentioning_shared(path: Path) -> frozenset[str]:
-    """The functions and names at the top of a file that mention shared recordings, themselves or by what they use.
-
-    `WHOLE` is the list of all recordings, the shared ones included.
-    """
+    """The functions and names at the top of a file that mention shared recordings, themselves or by what they use."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     uses: dict[str, set[str]] = {}
     for node in tree.body:
         words = {word for part in ast.walk(node) for word in _words(part)}
         for name in _defined(node):
             uses.setdefault(name, set()).update(words)
-    found = {name for name, words in uses.items() if any(re.search(r"(?i)shared|^WHOLE$", word) for word in words)}
+    found = {name for name, words in uses.items() if words & OF_SHARED}
     while True:
         more = {name for name, words in uses.items() if words & found} - found
         if not more:
@@ -151,6 +190,8 @@ def pytest_terminal_summary(terminalreporter) -> None:
     counts: Counter[str] = Counter()
     for report in terminalreporter.stats.get("skipped", ()):
         reason = _reason(report).removeprefix("Skipped: ")
-        counts[next((remedy for pattern, remedy in REMEDIES if re.search(pattern, reason)), reason)] += 1
+        number = re.search(r"\((\d+) tests\)$", reason)
+        remedy = next((remedy for pattern, remedy in REMEDIES if re.search(pattern, reason)), reason)
+        counts[remedy] += int(number[1]) if number else 1
     for remedy, count in counts.most_common():
         terminalreporter.write_line(f"{count} skipped tests or files want {remedy}")

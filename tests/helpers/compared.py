@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 
-import gpuprof
-from gpuprof.diagnosis.comparison.compare import (
-    compare,
-)
+from gpuprof.diagnosis.comparison.compare import compare
 from gpuprof.diagnosis.comparison.model import Comparison
 from gpuprof.diagnosis.model import Diagnosis
+from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 
 MS = 1_000_000
@@ -21,12 +19,32 @@ PAIRS = ROOT / "tests" / "data" / "pairs"
 RUNS = ROOT / "tests" / "data" / "runs"
 
 
-@functools.cache
 def diagnosed(name: str) -> Diagnosis:
     path = PAIRS / f"{name}.json.gz"
-    return gpuprof.diagnose(path if path.exists() else ROOT / name)  # a path from the root, or a whole one
+    return recordings.diagnosed(path if path.exists() else ROOT / name)  # a path from the root, or a whole one
 
 
 @functools.cache
 def compared(a: str, b: str) -> Comparison:
     return compare(diagnosed(a), diagnosed(b))
+
+
+def check_sums(c: Comparison) -> None:
+    """Everything that is said to sum to something does, to the nanosecond."""
+    step = c.step
+    assert step.difference_ns == step.b_ns - step.a_ns
+    for rows in (c.terms, c.phases):
+        assert sum(row.a_ns for row in rows) == step.a_ns
+        assert sum(row.b_ns for row in rows) == step.b_ns
+        assert sum(row.difference_ns for row in rows) == step.difference_ns
+        assert all(row.a_ns >= 0 and row.b_ns >= 0 for row in rows)
+    for term in c.terms:
+        assert sum(part.difference_ns for part in term.phases) == term.difference_ns
+        assert sum(part.a_ns for part in term.phases) == term.a_ns
+    assert sum(one.difference_ns for one in c.mechanisms) + c.unexplained_ns == step.difference_ns
+    for one in c.mechanisms:
+        assert sum(part.difference_ns for part in one.phases) == one.difference_ns
+    k = c.kernels
+    assert k.count_ns + k.duration_ns == k.difference_ns == k.b_ns - k.a_ns
+    assert sum(row.difference_ns for row in k.rows) + k.rest_ns == k.difference_ns
+    assert all(row.count_ns + row.duration_ns == row.difference_ns for row in k.rows)

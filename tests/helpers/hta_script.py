@@ -1,7 +1,10 @@
 """Runs in HTA's own venv: what HTA says of a recording by its own parser and on our Trace, and what gpuprof says.
 
-    python tests/hta_script.py breakdowns TRACE...     # ranks 0, 1, …; also: analyses
-Prints one JSON object. Times are microseconds, as in HTA.
+    python tests/helpers/hta_script.py JOBS.json
+
+JOBS.json holds name → [what, path, …]: `breakdowns` or `analyses` of traces, which are ranks 0, 1, … of one run. One
+process does all of them, for HTA takes seconds to import. Prints one JSON object, name → result; of a job that failed
+{"failed": traceback}. Times are microseconds, as in HTA.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import os
 import sys
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -37,9 +41,15 @@ def main() -> None:
     warnings.simplefilter("ignore")
     logging.getLogger("hta").setLevel(logging.CRITICAL)
     plotly.Figure.show = lambda *_, **__: None
-    what, *paths = sys.argv[1:]
-    files = dict(enumerate(paths))
-    print(json.dumps({"breakdowns": breakdowns, "analyses": analyses}[what](files), default=float))
+    jobs = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    print(json.dumps({name: done(what, paths) for name, (what, *paths) in jobs.items()}, default=float))
+
+
+def done(what: str, paths: list[str]) -> dict[str, Any]:
+    try:
+        return {"breakdowns": breakdowns, "analyses": analyses}[what](dict(enumerate(paths)))
+    except Exception:
+        return {"failed": traceback.format_exc()}
 
 
 def breakdowns(files: dict[int, str]) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.tracefile.read import read_trace
 from helpers.paths import ROOT, SHARED
 
 COMMITTED = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
@@ -55,13 +58,34 @@ def shared_truth() -> dict[str, Any]:
     return json.loads(path.read_text())["runs"]
 
 
+def each_shared(*rows: str | tuple, folder: str = "", slow: bool = True) -> list:
+    """Parameters of a test that runs once for each of some shared recordings; without the folder one that is skipped.
+
+    rows: names, or tuples of parameters that begin with a name. folder: the names are of recordings in it.
+    slow: whether a test of a large recording is marked so.
+    """
+    each = [row if isinstance(row, tuple) else (row,) for row in rows]
+    if not (SHARED / "traces").is_dir():
+        skip = pytest.mark.skip(reason=f"no recorded traces at {SHARED} (set GPUPROF_SHARED)")
+        return [pytest.param(*each[0], id="shared", marks=skip)]
+    return [pytest.param(*row, id=row[0], marks=marks(f"{folder}{row[0]}") if slow else ()) for row in each]
+
+
 WHOLE = [
     *(pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED),
     *(pytest.param(path, id=f"run {path.parent.name}") for path in RUNS),
-    *(pytest.param(name, id=name, marks=marks(name)) for name in _SHARED),
+    *each_shared(*_SHARED),
 ]
 """Parameters for every whole recording; turn one into a path with `resolve`."""
 
 
 def resolve(trace: Path | str) -> Path:
     return trace if isinstance(trace, Path) else shared_trace(trace)
+
+
+@functools.lru_cache(maxsize=4)
+def timeline_of(path: Path) -> Timeline:
+    """The timeline of a recording."""
+    timeline = build_timeline(read_trace(path))
+    assert timeline is not None
+    return timeline

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 from helpers.command import gpuprof_command, one_line, run
-from helpers.compared import MS, PAIRS, RUNS, compared
+from helpers.compared import MS, PAIRS, RUNS, compared, diagnosed
 from helpers.hostile import PAYLOADS
 from jsonschema import Draft202012Validator
 from rich.console import Console
 
+import gpuprof
 from gpuprof.cli.change_gates import METRICS, Outcome, judge, parse
 from gpuprof.diagnosis.comparison.json import schema
 from gpuprof.diagnosis.comparison.model import Comparison, Note, Significance, Work
@@ -242,7 +243,8 @@ def test_the_command(tmp_path: Path):
     assert document["step"]["difference_ns"] == 0
 
 
-def test_gates_of_the_command(capsys):
+def test_gates_of_the_command(capsys, monkeypatch):
+    monkeypatch.setattr(gpuprof, "diagnose", lambda paths, **_: diagnosed(str(paths[0])))
     fast, slow = RUNS / "tiny_lora", RUNS.parent / "hosts" / "small_batch"
     assert run(capsys, "compare", slow, fast, "--fail-on", "step_time:5%")[0] == 0
     code, _, err = run(capsys, "compare", fast, slow, "--fail-on", "step_time:5%", "--fail-on", "kernels:50%")

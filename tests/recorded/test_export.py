@@ -9,22 +9,24 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
 import helpers.trace_event_rules as rules
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import HOSTILE
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.paths import ROOT
-from helpers.traces import COMMITTED, RUNS, resolve
+from helpers.traces import COMMITTED, RUNS, each_shared, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 import gpuprof
+from gpuprof.cli.entry import main
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
@@ -36,25 +38,18 @@ from gpuprof.timeline.phases import PHASES
 MS = 1_000_000
 SOME = [
     *(pytest.param(path, id=path.name.split(".")[0]) for path in COMMITTED[:2]),
-    pytest.param(RUNS[0].parent, id="run tiny_lora"),
-    *(
-        pytest.param(name, id=name)
-        for name in (
-            "h200/tiny_lora_small_batch_stack",
-            "h200/ddp_straggler_rank0",
-            "public/hta_a100_event_sync_3streams",
-            "public/hta_v100_2rank_nccl_5steps",
-            "public/tl_mi300_resnet_train_ckpt_8rank_rank0",
-            "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
-        )
+    pytest.param(RUNS[0].parent, id="run tiny_lora", marks=pytest.mark.slow),
+    *each_shared(
+        "h200/tiny_lora_small_batch_stack",
+        "h200/ddp_straggler_rank0",
+        "public/hta_a100_event_sync_3streams",
+        "public/tl_mi300_resnet_train_ckpt_8rank_rank0",
+        "public/kineto_v100_oldschema_resnet50_nw0.pt.trace",
+        slow=False,
     ),
+    pytest.param("public/hta_v100_2rank_nccl_5steps", id="v100_2rank", marks=pytest.mark.slow),
 ]
 """Recordings with frames, several streams, several GPUs, collectives, allocator events, and of the 2021 schema."""
-
-
-@cache
-def diagnosed(path: Path) -> Diagnosis:
-    return gpuprof.diagnose(path)
 
 
 def perfetto(diagnosis: Diagnosis, folder: Path) -> dict:
@@ -164,14 +159,17 @@ def test_the_lower_rank_is_around_the_others():
 
 
 @pytest.mark.parametrize("recording", SOME)
-def test_recordings_keep_the_rules_of_the_format(recording, tmp_path):
-    rules.check(perfetto(diagnosed(resolve(recording)), tmp_path))
-
-
-@pytest.mark.parametrize("recording", SOME)
-def test_nothing_that_takes_time_is_lost(recording, tmp_path):
+def test_exports_of_recordings(recording, tmp_path):
+    """Each is written and parsed once: that takes most of the time."""
     diagnosis = diagnosed(resolve(recording))
     document = perfetto(diagnosis, tmp_path)
+    rules.check(document)
+    check_nothing_that_takes_time_is_lost(document, diagnosis)
+    check_our_tracks_are_on_top_and_add_up(document, diagnosis)
+    check_gpuprof_reads_its_own_export(document, diagnosis, tmp_path / "out.json.gz")
+
+
+def check_nothing_that_takes_time_is_lost(document: dict, diagnosis: Diagnosis) -> None:
     trace, origin = diagnosis.tables.timeline.trace, int(document["otherData"]["origin_ns"])
     tables = {
         ("cpu_op", "user_annotation"): trace.ops,
@@ -190,10 +188,7 @@ def test_nothing_that_takes_time_is_lost(recording, tmp_path):
     assert sum(not e["cat"].startswith("gpuprof_") for e in others) == len(trace.other)
 
 
-@pytest.mark.parametrize("recording", SOME)
-def test_our_tracks_are_on_top_and_add_up(recording, tmp_path):
-    diagnosis = diagnosed(resolve(recording))
-    document = perfetto(diagnosis, tmp_path)
+def check_our_tracks_are_on_top_and_add_up(document: dict, diagnosis: Diagnosis) -> None:
     assert track_names(document, "process_name")[0] == "gpuprof"
     tops = {e["pid"]: e["args"]["sort_index"] for e in document["traceEvents"] if e["name"] == "process_sort_index"}
     assert min(tops, key=tops.__getitem__) == 1
@@ -224,12 +219,10 @@ def test_our_tracks_are_on_top_and_add_up(recording, tmp_path):
     )
 
 
-@pytest.mark.parametrize("recording", SOME)
-def test_gpuprof_reads_its_own_export(recording, tmp_path):
+def check_gpuprof_reads_its_own_export(document: dict, diagnosis: Diagnosis, file: Path) -> None:
     """Every column that takes part in a diagnosis comes back, counted from the origin."""
-    trace = diagnosed(resolve(recording)).tables.timeline.trace
-    document = perfetto(diagnosed(resolve(recording)), tmp_path)
-    again, origin = gpuprof.load(tmp_path / "out.json.gz"), int(document["otherData"]["origin_ns"])
+    trace = diagnosis.tables.timeline.trace
+    again, origin = gpuprof.load(file), int(document["otherData"]["origin_ns"])
     assert not again.reading.dropped and not again.reading.repaired and not again.reading.rounded
     numbers = {
         "ops": ("external", "sequence", "forward_thread", "kind"),
@@ -463,13 +456,31 @@ def test_parquet_takes_names_that_are_no_text(tmp_path):
 
 START = "from gpuprof.cli import main; raise SystemExit(main())"
 
+Export = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
-def export(*arguments: object, cwd: Path, python: str = "", **options) -> subprocess.CompletedProcess[bytes]:
+
+@pytest.fixture
+def export(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Export:
+    """Runs `gpuprof export` in this process."""
+
+    def command(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[bytes]:
+        capfdbinary.readouterr()
+        with monkeypatch.context() as patch:
+            patch.chdir(cwd)
+            for name in [name for name in os.environ if name.startswith("GPUPROF_")]:
+                patch.delenv(name)
+            code = main(["export", *map(str, arguments)])
+        return subprocess.CompletedProcess([], code, *capfdbinary.readouterr())
+
+    return command
+
+
+def export_process(*arguments: object, cwd: Path, python: str = "") -> subprocess.CompletedProcess[bytes]:
     """Runs `gpuprof export` as a user does; `python`: statements that run before it."""
     clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_")}
     return subprocess.run(
         [sys.executable, "-c", f"{python}\n{START}", "export", *map(str, arguments)],
-        cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True, **options,
+        cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT)}, capture_output=True,
     )  # fmt: skip
 
 
@@ -488,11 +499,11 @@ def small(tmp_path) -> Path:
     return builder.write(tmp_path / "small.json")
 
 
-def test_files_are_named_after_the_recording(small, tmp_path):
+def test_files_are_named_after_the_recording(export, small, tmp_path):
     pytest.importorskip("pyarrow")
     away = tmp_path / "away"
     away.mkdir()
-    done = export(small, "--perfetto", "--speedscope", "--parquet", cwd=away)
+    done = export_process(small, "--perfetto", "--speedscope", "--parquet", cwd=away)
     assert (done.returncode, done.stdout) == (0, b"")
     assert {p.name for p in away.iterdir()} == {"small.perfetto.json.gz", "small.speedscope.json", "small.parquet"}
     assert [line.split(":")[1].strip() for line in done.stderr.decode().splitlines()] == [
@@ -502,7 +513,7 @@ def test_files_are_named_after_the_recording(small, tmp_path):
     assert export(small, "--perfetto", "--speedscope", "--parquet", cwd=away).returncode == 0  # ours may be overwritten
 
 
-def test_a_recording_is_never_overwritten(small, tmp_path):
+def test_a_recording_is_never_overwritten(export, small, tmp_path):
     before = small.read_bytes()
     for options in (("--perfetto",), ("--speedscope", "--force")):
         done = export(small, *options, "-o", small, cwd=tmp_path)
@@ -519,7 +530,7 @@ def test_a_recording_is_never_overwritten(small, tmp_path):
     assert small.read_bytes() == before
 
 
-def test_files_of_a_run_are_never_overwritten(tmp_path):
+def test_files_of_a_run_are_never_overwritten(export, tmp_path):
     run = tmp_path / "run"
     run.mkdir()
     for file in RUNS[0].parent.iterdir():
@@ -530,13 +541,13 @@ def test_files_of_a_run_are_never_overwritten(tmp_path):
     assert (tmp_path / "run.speedscope.json").is_file()
 
 
-def test_a_folder_of_traces_gets_no_file_that_looks_like_one(small, tmp_path):
+def test_a_folder_of_traces_gets_no_file_that_looks_like_one(export, small, tmp_path):
     (tmp_path / "rank1.json").write_bytes(small.read_bytes())
     done = export(".", "--perfetto", cwd=tmp_path)
     assert done.returncode == 2 and "taken for one of the traces" in one_line(done.stderr)
 
 
-def test_stdout_gets_the_file_and_nothing_else(small, tmp_path):
+def test_stdout_gets_the_file_and_nothing_else(export, small, tmp_path):
     done = export(small, "--perfetto", "-o", "-", cwd=tmp_path)
     assert json.loads(gzip.decompress(done.stdout))["exporter"].startswith("gpuprof")
     assert one_line(done.stderr) == "gpuprof: written to stdout"
@@ -555,18 +566,18 @@ def test_stdout_gets_the_file_and_nothing_else(small, tmp_path):
         (("small.json", "--perfetto", "--skip", "9"), "leaves no step"),
     ],
 )
-def test_what_cannot_be_done_is_one_line(small, tmp_path, arguments, words):
+def test_what_cannot_be_done_is_one_line(export, small, tmp_path, arguments, words):
     done = export(*arguments, cwd=tmp_path)
     assert done.returncode == 2 and words in one_line(done.stderr)
     assert [p.name for p in tmp_path.iterdir()] == ["small.json"]
 
 
 def test_without_pyarrow_one_line_says_what_to_install(small, tmp_path):
-    done = export(small, "--parquet", cwd=tmp_path, python="import sys; sys.modules['pyarrow'] = None")
+    done = export_process(small, "--parquet", cwd=tmp_path, python="import sys; sys.modules['pyarrow'] = None")
     assert done.returncode == 2 and "pip install pyarrow" in one_line(done.stderr)
 
 
-def test_an_interrupted_export_leaves_the_old_file(small, tmp_path):
+def test_an_interrupted_export_leaves_the_old_file(export, small, tmp_path):
     """A disk that is full in the middle: neither half a file nor a lost one."""
     assert export(small, "--speedscope", cwd=tmp_path).returncode == 0
     before = (tmp_path / "small.speedscope.json").read_bytes()
@@ -574,7 +585,7 @@ def test_an_interrupted_export_leaves_the_old_file(small, tmp_path):
         "import resource, signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))"
     )
-    done = export(small, "--speedscope", cwd=tmp_path, python=full)
+    done = export_process(small, "--speedscope", cwd=tmp_path, python=full)
     assert done.returncode == 2 and "cannot be written" in one_line(done.stderr)
     assert (tmp_path / "small.speedscope.json").read_bytes() == before
     assert not list(tmp_path.glob("*.partial")) and not list(tmp_path.glob(".*.partial"))

@@ -9,12 +9,15 @@ import json
 import os
 import subprocess
 import sys
-from functools import cache
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.paths import ROOT
+from helpers.once import once
+from helpers.paths import ROOT, SHARED
+from helpers.traces import each_shared, resolve
 
 import gpuprof
 from gpuprof.interop.hta import trace_analysis
@@ -24,39 +27,81 @@ DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
 ROOFLINE = DATA / "roofline_pair.json.gz"
 INDUCTOR = DATA / "unsloth_llama1b.json.gz"
 OURS = [ROOFLINE, DATA / "tiny_lora_dataloader.json.gz", DEMO]
-SHARED = [
-    "h200/ddp_straggler_rank0.json.gz",
-    "public/hta_a100_nccl_meta_2rank_rank0.json.gz",
-    "public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace.json.gz",
+FURTHER = [
+    "h200/ddp_straggler_rank0",
+    "public/hta_a100_nccl_meta_2rank_rank0",
+    "public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace",
 ]
 
 
-@cache
-def run(python: str, what: str, *traces: Path) -> dict[str, Any]:
-    """What `hta_script.py` prints about traces; several are ranks of one run."""
-    done = subprocess.run(
-        [python, str(ROOT / "tests" / "helpers" / "hta_script.py"), what, *map(str, traces)],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-    )
+def run(python: str, jobs: dict[str, tuple[str, list[Path]]]) -> dict[str, Any]:
+    """What `hta_script.py` prints: the result of each job, of what it does with which traces, ranks of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "jobs.json"
+        file.write_text(json.dumps({name: [what, *map(str, traces)] for name, (what, traces) in jobs.items()}))
+        done = subprocess.run(
+            [python, str(ROOT / "tests" / "helpers" / "hta_script.py"), str(file)],
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+        )
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def ask(hta_python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, Any]]:
+    """`ask(what, *traces)`: the result for traces, or for those that a test here writes, by their function's name.
+
+    What the quick tests ask is answered by one process, which takes seconds to start.
+    """
+
+    def make(folder: Path) -> None:
+        jobs = {"analyses": ("analyses", [ROOFLINE])}
+        for trace in (ROOFLINE, DEMO, INDUCTOR):
+            jobs[key("breakdowns", trace)] = ("breakdowns", [trace])
+        if len(ranks := two_ranks()) == 2:
+            jobs[key("breakdowns", *ranks)] = ("breakdowns", ranks)
+        for written in (three_steps, two_devices, unlaunched):
+            file = folder / f"{written.__name__}.json"
+            file.write_text(json.dumps({"traceEvents": written()}))
+            jobs[key("breakdowns", written)] = ("breakdowns", [file])
+        (folder / "results.json").write_text(json.dumps(run(hta_python, jobs)))
+
+    results = json.loads((once(tmp_path_factory, "hta", make) / "results.json").read_text())
+
+    def result(what: str, *traces: Path | Callable[[], list[dict[str, Any]]]) -> dict[str, Any]:
+        name = what if what == "analyses" else key(what, *traces)
+        if name not in results:
+            results.update(run(hta_python, {name: (what, [trace for trace in traces if isinstance(trace, Path)])}))
+        assert "failed" not in results[name], results[name]["failed"]
+        return results[name]
+
+    return result
+
+
+def key(what: str, *traces: Path | Callable[..., Any]) -> str:
+    return " ".join([what, *(str(trace) if isinstance(trace, Path) else trace.__name__ for trace in traces)])
+
+
+def two_ranks() -> list[Path]:
+    return sorted((SHARED / "traces" / "public" / "param_dlrm_8rank").glob("*.json.gz"))[:2]
+
+
 @pytest.fixture(
-    params=[OURS[0], *(pytest.param(other, marks=pytest.mark.slow) for other in (*OURS[1:], *SHARED))],
-    ids=lambda p: Path(p).name.split(".")[0],
+    params=[
+        pytest.param(OURS[0], id="roofline_pair"),
+        *(pytest.param(other, id=other.name.split(".")[0], marks=pytest.mark.slow) for other in OURS[1:]),
+        *(pytest.param(*row.values, id=row.id, marks=(*row.marks, pytest.mark.slow)) for row in each_shared(*FURTHER)),
+    ],
 )
 def trace(request: pytest.FixtureRequest) -> Path:
     """A recording of one device per process: ours, and others where they are present."""
-    if isinstance(request.param, Path):
-        return request.param
-    return request.getfixturevalue("shared") / "traces" / request.param
+    return resolve(request.param)
 
 
-def test_the_table_is_the_one_that_hta_would_have_made(hta_python: str, trace: Path):
-    said = run(hta_python, "breakdowns", trace)
+def test_the_table_is_the_one_that_hta_would_have_made(ask, trace: Path):
+    said = ask("breakdowns", trace)
     # A file in whole µs gives the bandwidth of a copy with more digits than follow from its duration.
     known = {"memory_bw_gbps"} if in_whole_microseconds(trace) else set()
     assert set(said["differences"]["0"]) <= known
@@ -68,17 +113,17 @@ def in_whole_microseconds(trace: Path) -> bool:
     return not (gpuprof.load(trace).gpu.start_ns % 1000).any()
 
 
-def test_analyses_of_rounded_times_return_what_hta_returns(hta_python: str, trace: Path):
+def test_analyses_of_rounded_times_return_what_hta_returns(ask, trace: Path):
     """Also where HTA fails: on the demo its rounding leaves negative durations."""
-    said = run(hta_python, "breakdowns", trace)
+    said = ask("breakdowns", trace)
     assert set(said["hta"]) == {"temporal", "kernels", "idle", "overlap"}
     for name, result in said["hta"].items():
         assert said["ours"][name] == result, name
 
 
-def test_hta_agrees_with_gpuprof_to_the_nanosecond(hta_python: str, trace: Path):
+def test_hta_agrees_with_gpuprof_to_the_nanosecond(ask, trace: Path):
     """Busy time and compute time within HTA's own span, which goes from the first kernel to the last."""
-    said = run(hta_python, "breakdowns", trace)
+    said = ask("breakdowns", trace)
     own = said["gpuprof"]["0"]
     for parser, tolerance in (("ours_exact", 0.001), ("hta_exact", 1.0)):  # HTA's doubles carry about 1 ns
         (row,) = said[parser]["temporal"]
@@ -91,17 +136,16 @@ def test_hta_agrees_with_gpuprof_to_the_nanosecond(hta_python: str, trace: Path)
             assert row["comp_comm_overlap_pctg"] == pytest.approx(own["overlap_percent"], abs=0.01)
 
 
-def test_ranks_of_one_run(hta_python: str, shared: Path):
-    traces = sorted((shared / "traces" / "public" / "param_dlrm_8rank").glob("*.json.gz"))[:2]
-    said = run(hta_python, "breakdowns", *traces)
+def test_ranks_of_one_run(ask, shared: Path):
+    said = ask("breakdowns", *two_ranks())
     for name in ("temporal", "kernels", "overlap"):
         assert said["ours"][name] == said["hta"][name]
     assert [row["rank"] for row in said["ours"]["temporal"]] == [0, 1]
     assert said["min_ts"][0] == said["min_ts"][1]
 
 
-def test_work_belongs_to_the_step_that_launched_it(hta_python: str, tmp_path: Path):
-    """Three steps, of which HTA leaves out the last; in each, a kernel starts after the step has ended."""
+def three_steps() -> list[dict[str, Any]]:
+    """In each, a kernel starts after the step has ended."""
     events = [{"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {"name": "python"}}]
     for i in range(3):
         step = {"cat": "user_annotation", "name": f"ProfilerStep#{i + 4}", "ts": 100 * i, "dur": 100, "args": {}}
@@ -110,17 +154,19 @@ def test_work_belongs_to_the_step_that_launched_it(hta_python: str, tmp_path: Pa
         where = {"device": 0, "stream": 7, "correlation": i + 1}
         kernel = {"cat": "kernel", "name": "gemm", "ts": 100 * i + 110, "dur": 20, "args": where}
         events.append({"ph": "X", "pid": 0, "tid": 7, **kernel})
-    path = tmp_path / "steps.json"
-    path.write_text(json.dumps({"traceEvents": events}))
+    return events
 
-    said = run(hta_python, "breakdowns", path)
+
+def test_work_belongs_to_the_step_that_launched_it(ask):
+    """Of three steps HTA leaves out the last."""
+    said = ask("breakdowns", three_steps)
     assert not said["differences"]["0"]
     assert said["ours"] == said["hta"]
     assert said["gpuprof"]["0"]["busy"] == said["ours"]["temporal"][0]["compute_time(us)"] == 40
 
 
-def test_where_hta_rounds_small_kernels_away(hta_python: str):
-    said = run(hta_python, "breakdowns", DEMO)
+def test_where_hta_rounds_small_kernels_away(ask):
+    said = ask("breakdowns", DEMO)
     own = said["gpuprof"]["0"]
     assert said["hta"]["temporal"] == "AssertionError"
     assert sum_of_kernels(said["hta"]) < 0.7 * own["compute"]
@@ -133,9 +179,9 @@ def sum_of_kernels(results: dict[str, Any]) -> float:
     return sum(row["sum (us)"] for row in each if row["kernel_type"] == "COMPUTATION")
 
 
-def test_where_hta_takes_inductor_ops_for_kernels(hta_python: str):
+def test_where_hta_takes_inductor_ops_for_kernels(ask):
     """They run on the host and have a `stream` argument: HTA sees the GPU compute nearly twice as long as it does."""
-    said = run(hta_python, "breakdowns", INDUCTOR)
+    said = ask("breakdowns", INDUCTOR)
     own = said["gpuprof"]["0"]
     assert said["differences"]["0"] == {"stream": 2420, "iteration": 2420}
     (alone,), (handed,) = said["hta_exact"]["temporal"], said["ours_exact"]["temporal"]
@@ -143,8 +189,8 @@ def test_where_hta_takes_inductor_ops_for_kernels(hta_python: str):
     assert handed["compute_time(us)"] == pytest.approx(own["compute"], abs=0.001)
 
 
-def test_where_hta_takes_two_devices_for_one(hta_python: str, tmp_path: Path):
-    """Two GPUs of one process that work in turn are idle half of the time each; HTA finds no idle time at all."""
+def two_devices() -> list[dict[str, Any]]:
+    """Two GPUs of one process that work in turn."""
     events = []
     for i in range(10):
         where = {"device": i % 2, "stream": 7, "correlation": i + 1}
@@ -152,10 +198,12 @@ def test_where_hta_takes_two_devices_for_one(hta_python: str, tmp_path: Path):
         events.append(call | {"ts": 100 * i, "dur": 10, "args": {"correlation": i + 1}})
         kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": i % 2, "tid": 7}
         events.append(kernel | {"ts": 100 * i + 50, "dur": 100, "args": where})
-    path = tmp_path / "two.json"
-    path.write_text(json.dumps({"traceEvents": events}))
+    return events
 
-    said = run(hta_python, "breakdowns", path)
+
+def test_where_hta_takes_two_devices_for_one(ask):
+    """Each is idle half of the time; HTA finds no idle time at all."""
+    said = ask("breakdowns", two_devices)
     own = said["gpuprof"]["0"]
     assert own["busy_of_devices"] == [500, 500]
     assert own["span"] == 1000
@@ -163,34 +211,36 @@ def test_where_hta_takes_two_devices_for_one(hta_python: str, tmp_path: Path):
     assert said["hta"]["temporal"][0]["idle_time_pctg"] == 0
 
 
-def test_where_hta_joins_work_without_a_launch_to_the_first_event(hta_python: str, tmp_path: Path):
-    """`index_correlation` 0 means "launch not recorded", but is the first event's index in HTA's own table."""
+def unlaunched() -> list[dict[str, Any]]:
+    """Kernels whose launches were not recorded."""
     events = [{"ph": "X", "cat": "cpu_op", "name": "late", "pid": 1, "tid": 1, "ts": 500, "dur": 10, "args": {}}]
     for i, start in enumerate((0, 20)):
         where = {"device": 0, "stream": 7, "correlation": i + 1}
         events.append(
             {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": start, "dur": 10, "args": where}
         )
-    path = tmp_path / "unlaunched.json"
-    path.write_text(json.dumps({"traceEvents": events}))
+    return events
 
-    said = run(hta_python, "breakdowns", path)
+
+def test_where_hta_joins_work_without_a_launch_to_the_first_event(ask):
+    """`index_correlation` 0 means "launch not recorded", but is the first event's index in HTA's own table."""
+    said = ask("breakdowns", unlaunched)
     causes = {who: {row["idle_category"]: row["idle_time"] for row in said[who]["idle"]} for who in ("hta", "ours")}
     assert causes["hta"]["host_wait"] == 10
     assert causes["ours"] == {"kernel_wait": 10, "other": 0}
 
 
-def test_every_analysis_runs(hta_python: str):
+def test_every_analysis_runs(ask):
     """Two of them, kernels with annotations and kernel sequences, fail here when HTA has read the file itself."""
-    results = run(hta_python, "analyses", ROOFLINE)["results"]
+    results = ask("analyses", ROOFLINE)["results"]
     assert not {name: result for name, result in results.items() if not isinstance(result, int)}
     assert results["kernels with annotations"] == len(gpuprof.load(ROOFLINE).gpu)
     assert results["kernel sequences"] > 0
 
 
-def test_what_hta_writes_marks_the_events_that_it_means(hta_python: str):
+def test_what_hta_writes_marks_the_events_that_it_means(ask):
     """HTA marks by position in the file, and the Trace has an order of its own."""
-    said = run(hta_python, "analyses", ROOFLINE)
+    said = ask("analyses", ROOFLINE)
     assert len(said["critical"]) > 100
     assert said["marked"] == said["critical"]
     assert said["counters"] > 0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import cache
 
 import numpy as np
 import pytest
+from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 
 import gpuprof
@@ -19,10 +19,10 @@ from gpuprof.timeline.timeline import build_timeline
 RUNS = ROOT / "tests/data/nsys"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def diagnosed():
-    """Each run diagnosed once."""
-    return cache(lambda name: gpuprof.diagnose(RUNS / name))
+    """The diagnosis of a run, or of a file, by its name."""
+    return lambda name: recordings.diagnosed(RUNS / name)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,8 @@ def test_a_recording_of_the_run_that_cannot_be_read_is_told(tmp_path):
     assert found.verdict.bound is not None
 
 
-@pytest.mark.parametrize("turn", [1, -1])
-def test_the_two_kinds_given_as_files_or_as_runs(turn, tmp_path, capsys):
-    """Of two runs the baseline is that of the one without Nsight Systems."""
+def test_the_two_kinds_given_as_files_or_as_runs(tmp_path, capsys):
+    """In either order. Of two runs the baseline is that of the one without Nsight Systems."""
     both = RUNS / "dense_both"
     files = [both / "nsys.sqlite.gz", both / "trace.rank0.json.gz"]
     runs = [tmp_path / "timed", tmp_path / "named"]
@@ -136,8 +135,8 @@ def test_the_two_kinds_given_as_files_or_as_runs(turn, tmp_path, capsys):
         shutil.copytree(both, run)
         (run / other.name).unlink()
     (runs[0] / "steps.jsonl").write_text("")
-    for pair in (files, runs):
-        assert main(["diagnose", *map(str, pair[::turn]), "--json"]) == 0
+    for pair in (files, runs[::-1]):
+        assert main(["diagnose", *map(str, pair), "--json"]) == 0
         found = json.loads(capsys.readouterr().out)
         assert any(issue["id"] == "paired" for issue in found["quality"]["issues"])
         assert found["steps"]["unprofiled_ns"] is not None
@@ -165,9 +164,9 @@ def test_steps_are_those_that_the_run_marked(diagnosed):
 
 
 @pytest.mark.parametrize("way", ["whole", "node"])
-def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way):
+def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way, diagnosed):
     """Six steps that replay a graph of 20 products and 20 tanh, then a small eager product and its backward."""
-    found = gpuprof.diagnose(RUNS / f"graphs/{way}.sqlite.gz")
+    found = diagnosed(f"graphs/{way}.sqlite.gz")
     issues = {issue.id for issue in found.quality.issues}
     graph_kernels = 1 if way == "whole" else 40
     assert found.kernels.count / found.steps.count == pytest.approx(16 + graph_kernels, abs=0.5)
@@ -184,8 +183,8 @@ def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way):
     assert busiest.ns > 0.9 * found.kernels.total_ns
 
 
-def test_the_device_is_as_busy_whichever_way_a_graph_was_recorded():
-    whole, node = (gpuprof.diagnose(RUNS / f"graphs/{way}.sqlite.gz") for way in ("whole", "node"))
+def test_the_device_is_as_busy_whichever_way_a_graph_was_recorded(diagnosed):
+    whole, node = (diagnosed(f"graphs/{way}.sqlite.gz") for way in ("whole", "node"))
     assert whole.devices[0].busy_ns == pytest.approx(node.devices[0].busy_ns, rel=0.03)
 
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from helpers.traces import shared_trace
 from hypothesis import given, settings
@@ -20,7 +21,6 @@ import gpuprof
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured import Measurement
 from gpuprof.costs.split import MEMORY
-from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.asked import OPTIONS, parse_prices, question
@@ -39,7 +39,6 @@ from gpuprof.projection.sustained import POWER_CONSTANT, power_limited_flops, re
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
-from gpuprof.tracefile.read import read_recording
 
 RUNS = ROOT / "tests" / "data" / "runs"
 VALIDATOR = Draft202012Validator(schema())
@@ -51,12 +50,10 @@ def gpu(name: str) -> Gpu:
     return found
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=5)
 def subject(name: str) -> Subject:
-    """Of a committed run, or of a shared trace by its name."""
-    path = RUNS / name if (RUNS / name).is_dir() else shared_trace(f"h200/{name}")
-    found = read_recording(path)
-    return subject_of(diagnosing.diagnose(found.trace, run=found.run, advise=False))
+    """Of a committed run."""
+    return subject_of(diagnosed(RUNS / name))
 
 
 def step(name: str, to: Gpu, share: float = 1.0, **asked: object) -> float:
@@ -85,8 +82,8 @@ def test_the_same_gpu_and_host_is_the_recorded_step(name):
 @pytest.mark.parametrize("name", ["dense8b_lora", "tiny_lora"])
 def test_every_output_is_valid(name):
     found = gpuprof.project(
-        RUNS / name, ["H100 SXM", "RTX 4090", "L4", "T4"], ranks=(2, 8), epoch_samples=10_000, host_factor=0.8,
-        explain=("RTX 4090", "L4"), prices={"l4": 0.5},
+        diagnosed(RUNS / name), ["H100 SXM", "RTX 4090", "L4", "T4"], ranks=(2, 8), epoch_samples=10_000,
+        host_factor=0.8, explain=("RTX 4090", "L4"), prices={"l4": 0.5},
     )  # fmt: skip
     document = json.loads(json.dumps(to_json(found), allow_nan=False))
     assert [f"{e.json_path}: {e.message}" for e in VALIDATOR.iter_errors(document)] == []
@@ -108,7 +105,7 @@ def test_every_output_is_valid(name):
 
 def test_the_schema_is_one_and_refuses_what_is_not():
     Draft202012Validator.check_schema(schema())
-    document = to_json(gpuprof.project(RUNS / "tiny_lora", ["H100 SXM"]))
+    document = to_json(gpuprof.project(diagnosed(RUNS / "tiny_lora"), ["H100 SXM"]))
     document["gpus"][0]["bound"] = "cpu"
     assert list(VALIDATOR.iter_errors(document))
     document["gpus"][0]["bound"] = "host"
@@ -341,13 +338,13 @@ def test_every_option_is_explained():
 
 
 def test_a_recording_without_a_step_that_can_be_replayed():
-    unplayed = dataclasses.replace(gpuprof.diagnose(RUNS / "tiny_lora"), _case=None)
+    unplayed = dataclasses.replace(diagnosed(RUNS / "tiny_lora"), _case=None)
     with pytest.raises(GpuprofError, match="nothing can be projected"):
         subject_of(unplayed)
 
 
 def test_a_recording_whose_gpu_is_not_known_is_told_one():
-    diagnosis = gpuprof.diagnose(RUNS / "tiny_lora")
+    diagnosis = diagnosed(RUNS / "tiny_lora")
     nameless = dataclasses.replace(diagnosis, environment=dataclasses.replace(diagnosis.environment, gpus=()))
     with pytest.raises(GpuprofError, match="--from GPU"):
         subject_of(nameless)
@@ -358,9 +355,9 @@ def test_a_recording_whose_gpu_is_not_known_is_told_one():
 # -- what is in the shared recordings
 
 
-def test_a_loop_over_experts_ties_where_the_host_binds(shared):
+def test_a_loop_over_experts_ties_where_the_host_binds():
     """Whatever the GPU: the loop's host time is what a step takes."""
-    s = subject("moe_gptoss_expert_loop")
+    s = subject_of(diagnosed(shared_trace("h200/moe_gptoss_expert_loop")))
     assert s.expert_nodes is not None
     found = project(s, question(["H100 SXM", "RTX PRO 6000 Max-Q"]))
     one, two = found.gpus

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from functools import cache
 from typing import Any
 
 import pytest
+from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
-import gpuprof
 from gpuprof.diagnosis.json import dumps, schema
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.replay.noise import MACHINE_NOISE
@@ -39,9 +38,8 @@ OUTSIDE = {
 """Baselines that do not lie in the spread of the bare processes: told here rather than hidden by a wider spread."""
 
 
-@cache
 def diagnosed(name: str) -> Diagnosis:
-    return gpuprof.diagnose(RUNS / name)
+    return recordings.diagnosed(RUNS / name)
 
 
 def baseline_ms(name: str, kind: str) -> float:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from helpers.diagnosed import diagnosed
+from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
-from helpers.traces import shared_trace, shared_truth
+from helpers.traces import each_shared, shared_trace, shared_truth
 
 import gpuprof
-from gpuprof.diagnosis.shares import EVENT_COST_NS
-from gpuprof.tracefile.kineto.reader import read_kineto
+from gpuprof.diagnosis import diagnose as diagnosing
+from gpuprof.tracefile.kineto.build import build
+from gpuprof.tracefile.kineto.small import read_small
 
-
-def diagnose(path, **options):
-    return gpuprof.diagnose(read_kineto(path, path.stat().st_size, small_bytes=1 << 28), **options)
-
-
+DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
 COMMITTED = [
-    (ROOT / "gpuprof" / "data" / "demo.json.gz", "host", "launch"),
+    (DEMO, "host", "launch"),
     (ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz", "input", None),
     (ROOT / "tests" / "data" / "unsloth_llama1b.json.gz", "host", "launch"),
     (ROOT / "tests" / "data" / "roofline_pair.json.gz", "memory", None),
@@ -25,13 +24,13 @@ COMMITTED = [
 
 @pytest.mark.parametrize(("path", "bound", "cause"), [pytest.param(*c, id=c[0].name) for c in COMMITTED])
 def test_committed_recordings(path, bound, cause):
-    verdict = diagnose(path).verdict
+    verdict = diagnosed(path).verdict
     assert (verdict.bound, verdict.cause) == (bound, cause)
 
 
 @pytest.mark.parametrize(
     ("name", "bounds", "cause"),
-    [
+    each_shared(
         ("moe_gptoss_expert_loop", {"host"}, "launch"),
         ("tiny_lora_small_batch", {"host"}, "launch"),
         ("unsloth_llama1b", {"host"}, "launch"),
@@ -40,47 +39,27 @@ def test_committed_recordings(path, bound, cause):
         ("dense8b_lora_compute", {"compute", "memory", "balanced"}, None),
         ("ddp_straggler_rank0", {"communication"}, "peer_wait"),
         ("ddp_straggler_rank1", {"host"}, None),
-    ],
+    ),
 )
 @pytest.mark.slow
 def test_shared_recordings(name, bounds, cause):
     path = shared_trace(f"h200/{name}")
     truth = shared_truth()
     run = truth.get(name) or truth["ddp_straggler"]
-    as_recorded = diagnose(path).verdict
+    as_recorded = diagnosed(path).verdict
     assert as_recorded.bound in bounds
     if cause:
         assert as_recorded.cause == cause
     if name == "ddp_straggler_rank1" or "unprofiled_ms" not in run:
         return
     for ms in run["unprofiled_ms"]:
-        told = diagnose(path, step_ms=ms)
+        told = gpuprof.diagnose(path, step_ms=ms)
         assert told.verdict.bound in bounds, f"with --step-ms {ms}"
         assert told.steps.inflation == pytest.approx(told.steps.recorded_ns / (ms * 1e6))
 
 
-def test_the_profilers_cost_per_event_covers_what_was_measured():
-    """The range that `EVENT_COST_NS` states, re-derived from every run that was also timed without a profiler."""
-    shared_trace("h200/tiny_lora_small_batch")
-    truth = shared_truth()
-    costs = {}
-    for name in (
-        "tiny_lora_small_batch",
-        "moe_gptoss_expert_loop",
-        "unsloth_llama1b",
-        "tiny_lora_dataloader",
-    ):
-        diagnosis = diagnose(shared_trace(f"h200/{name}"))
-        middle = sum(truth[name]["unprofiled_ms"]) / 2
-        extra = diagnosis.steps.recorded_ns - middle * 1e6
-        costs[name] = extra / diagnosis.profiler.events_per_step
-    low, typical, high = EVENT_COST_NS
-    assert all(low <= cost <= high for cost in costs.values()), costs
-    assert min(costs.values()) < typical < max(costs.values())
-
-
 def test_a_step_time_from_outside_is_parted():
-    diagnosis = diagnose(ROOT / "gpuprof" / "data" / "demo.json.gz", step_ms=81)
+    diagnosis = gpuprof.diagnose(DEMO, step_ms=81)
     (estimate,) = diagnosis.devices_estimated
     parts = (estimate.compute_ns, estimate.communication_ns, estimate.copy_ns, estimate.idle_ns)
     assert sum(parts) == estimate.step_ns == 81_000_000
@@ -90,10 +69,6 @@ def test_a_step_time_from_outside_is_parted():
 
 def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
     """A device that works 60 of 100 ms beneath 20,000 recorded events waits for the profiler, not for the host."""
-    from helpers.make_trace import TraceBuilder
-
-    from gpuprof.tracefile.kineto.build import build
-    from gpuprof.tracefile.kineto.small import read_small
 
     def trace(events: int):
         made = TraceBuilder().step(1, 0, 100_000_000)
@@ -115,28 +90,28 @@ def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
 def test_a_cut_file_gives_no_verdict_on_waits():
     """A missing kernel looks like a wait, so a file that lost events is not called host-bound."""
     for name in ("broken_truncated_gzip_60pct", "broken_truncated_json_70pct"):
-        diagnosis = diagnose(shared_trace(f"public/{name}"))
+        diagnosis = diagnosed(shared_trace(f"public/{name}"))
         assert (diagnosis.quality.status, diagnosis.verdict.bound) == ("degraded", None)
         assert "missing" in diagnosis.verdict.summary
 
 
 def test_work_that_was_never_seen_launched_is_not_blamed_on_the_host():
-    diagnosis = diagnose(shared_trace("public/hta_bigint_20digit_comms_id.pt.trace"))
+    diagnosis = diagnosed(shared_trace("public/hta_bigint_20digit_comms_id.pt.trace"))
     assert diagnosis.verdict.bound in (None, "communication")
     assert {c.cause for c in diagnosis.gaps.by_cause} == {"unknown"}
 
 
 def test_a_measured_step_that_cannot_be_of_this_run_is_doubted():
-    demo = ROOT / "gpuprof" / "data" / "demo.json.gz"
+    demo = gpuprof.load(DEMO)
     for ms, doubted in ((1, True), (81, False), (188, False), (900, True)):
-        issues = {issue.id for issue in diagnose(demo, step_ms=ms).quality.issues}
+        issues = {issue.id for issue in diagnosing.diagnose(demo, step_ms=ms, advise=False).quality.issues}
         assert ("step_ms_mismatch" in issues) == doubted, ms
 
 
 def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
     """Rank 0 waits in its collectives for rank 1, which the profiler slows too: compute keeps its time."""
     path = shared_trace("h200/ddp_straggler_rank0")
-    recorded, told = diagnose(path), diagnose(path, step_ms=115.4)
+    recorded, told = diagnosed(path), gpuprof.diagnose(path, step_ms=115.4)
     (estimate,) = told.devices_estimated
     assert estimate.compute_ns == pytest.approx(recorded.devices[0].compute_ns / 2, rel=0.05)
     assert (told.verdict.bound, told.verdict.cause) == ("communication", "peer_wait")
@@ -145,7 +120,7 @@ def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
 
 
 def test_a_device_that_always_works_is_told_by_what_slows_it():
-    diagnosis = gpuprof.diagnose(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
+    diagnosis = diagnosed(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
     shares = diagnosis.tables.roofline.bound_shares
     assert sum(shares.values()) == pytest.approx(1, abs=0.05)
     first = {"compute": "Arithmetic", "memory": "Memory traffic"}[max(shares, key=shares.get)]

@@ -1,14 +1,14 @@
-"""The house keeps its order: floors, linters, words that must not appear, and a start that is quick."""
+"""The house keeps its order: floors, words that must not appear, and a start that is quick."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,38 +204,21 @@ def in_new_python(code: str) -> str:
 
 
 def test_help_is_quick():
-    """`gpuprof --help` costs less than 0.2 s more than Python itself; a busy machine gets three tries."""
+    """`gpuprof --help` takes less than 0.2 s of processor time more than Python itself; a busy machine gets three
+    tries."""
     bare, command = [sys.executable, "-c", "pass"], [sys.executable, "-m", "gpuprof", "--help"]
-    wall(command)  # bytecode is compiled once, and that is not what a user waits for
-    costs_s = []
-    for _ in range(3):
-        pairs = [(wall(command), wall(bare)) for _ in range(5)]
-        costs_s.append(statistics.median(c for c, _ in pairs) - statistics.median(b for _, b in pairs))
-        if costs_s[-1] < 0.2:
-            return
-    pytest.fail(f"gpuprof --help costs {min(costs_s):.2f} s more than Python itself")
+    processor_s(command)  # bytecode is compiled once, and that is not what a user waits for
+    costs_s = (statistics.median(processor_s(command) - processor_s(bare) for _ in range(5)) for _ in range(3))
+    assert any(cost < 0.2 for cost in costs_s)
 
 
-def wall(command: list[str]) -> float:
-    """Seconds a command takes."""
-    begin = time.perf_counter()
-    subprocess.run(command, cwd=ROOT, stdout=subprocess.DEVNULL, check=True)
-    return time.perf_counter() - begin
-
-
-@pytest.mark.parametrize("arguments", [("check",), ("format", "--check")], ids=" ".join)
-def test_ruff(arguments: tuple[str, ...]):
-    done = subprocess.run([sys.executable, "-m", "ruff", *arguments, "."], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
-def test_pyright():
-    """Types hold. Pyright fetches itself through npm when first run, so a lonely machine may not have it."""
-    pyright = [sys.executable, "-m", "pyright"]
-    if subprocess.run([*pyright, "--version"], capture_output=True).returncode:
-        pytest.skip("pyright cannot run here (it fetches itself through npm)")
-    done = subprocess.run([*pyright, "--pythonpath", sys.executable], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
+def processor_s(command: list[str]) -> float:
+    """Seconds of processor time, user and system, that a command takes."""
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return used.ru_utime + used.ru_stime
 
 
 def project_files() -> list[Path]:
