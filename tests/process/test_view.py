@@ -9,7 +9,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +22,8 @@ from pathlib import Path
 import pytest
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
+
+pytest_plugins = ["helpers.browser"]
 
 MS = 1_000_000
 PERFETTO = "https://ui.perfetto.dev"
@@ -120,27 +121,20 @@ def test_perfetto_may_read_it_and_no_other_page(serving):
     assert serving.ask().getheader("Access-Control-Allow-Origin") is None
 
 
-def test_a_browser_lets_perfetto_read_it_and_no_other_page(serving):
+def test_a_browser_lets_perfetto_read_it_and_no_other_page(serving, chromium):
     """Pages of both origins, played by the test, in a real browser."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no Chromium to ask")
+    from playwright.sync_api import Error
+
     fetch = "url => fetch(url).then(r => r.arrayBuffer()).then(b => b.byteLength).catch(e => String(e))"
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--headless", "--no-sandbox", "--disable-gpu"]
-        )
-        answers = []
-        for origin in (PERFETTO, "https://evil.example"):
-            context = browser.new_context()
-            with contextlib.suppress(sync_api.Error):  # which a browser of before 2025 does not know
+    answers = []
+    for origin in (PERFETTO, "https://evil.example"):
+        with chromium.new_context() as context:
+            with contextlib.suppress(Error):  # which a browser of before 2025 does not know
                 context.grant_permissions(["local-network-access"])  # what the user is asked for
             page = context.new_page()
             page.route(f"{origin}/*", lambda route: route.fulfill(body="<p>a page", content_type="text/html"))
             page.goto(f"{origin}/")
             answers.append(page.evaluate(fetch, f"http://127.0.0.1:{serving.port}{serving.path}"))
-        browser.close()
     assert answers == [len(serving.ask().read()), "TypeError: Failed to fetch"]
 
 
