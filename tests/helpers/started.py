@@ -50,7 +50,7 @@ def run(command: Sequence[object], cwd: Path, **options: Any) -> subprocess.Comp
     options = {"env": environment(), "capture_output": True, "timeout": 60, **options}
     if "input" not in options and "stdin" not in options:
         options["stdin"] = subprocess.DEVNULL
-    return finished(command, cwd=cwd, **options)
+    return subprocess.run([str(word) for word in command], cwd=cwd, **options)
 
 
 def finished(

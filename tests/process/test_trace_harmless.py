@@ -164,7 +164,11 @@ WATCHER = """
 """
 
 
-@pytest.mark.parametrize("what", PROGRAMS)
+LONG = ("children that leave by exit", "another watcher of imports")
+"""Those that end several processes with torch, or import it."""
+
+
+@pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.slow) if w in LONG else w for w in PROGRAMS])
 def test_it_comes_out_as_without_a_recorder(what: str, tmp_path: Path):
     watches = what == "another watcher of imports"
     first, command = (textwrap.dedent(WATCHER), (sys.executable,)) if watches else ("", None)
