@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.command import in_process
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 
@@ -195,9 +196,7 @@ def test_it_listens_on_this_machine_only(serving):
 
 
 def test_a_taken_port_is_one_line(serving, recording):
-    done = subprocess.run(
-        command(recording, "--no-open", "--port", serving.port), env=environment(), capture_output=True, text=True
-    )
+    done = in_process("view", recording, "--no-open", "--port", serving.port)
     assert done.returncode == 2
     assert done.stderr.startswith(f"gpuprof: port {serving.port} cannot be had") and done.stderr.count("\n") == 1
 
@@ -229,14 +228,11 @@ def test_a_browser_is_opened(recording, tmp_path):
 def test_a_report_is_just_opened(tmp_path):
     report = tmp_path / "my report.html"
     report.write_text("<p>hello</p>")
-    done = subprocess.run(command(report, "--no-open"), env=environment(), capture_output=True, text=True, timeout=60)
+    done = in_process("view", report, "--no-open")
     assert (done.returncode, done.stderr) == (0, f"gpuprof: open file://{tmp_path}/my%20report.html\n")
 
 
 def test_no_recording_is_one_line(tmp_path):
     for arguments, words in (((), "which recording?"), (("none.json",), "no such file")):
-        done = subprocess.run(
-            command(*arguments, "--no-open", "--port", free_port()),
-            env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        done = in_process("view", *arguments, "--no-open", "--port", free_port(), cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1
