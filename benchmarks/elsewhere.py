@@ -24,7 +24,7 @@ import numpy as np
 
 import gpuprof
 from gpuprof.costs.split import MEMORY
-from gpuprof.diagnosis.projecting import subject_of
+from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.projection.asked import question
 from gpuprof.projection.elsewhere import Elsewhere
 from gpuprof.projection.subject import Subject

@@ -246,11 +246,11 @@ def filled(text: str) -> str:
 ENDING = """\
 ## What this does not show
 
-No program was measured on two kinds of GPU by us: recordings are of H200s, and everything above is held against what
-others published. Kernels of another architecture may come nearer to their roof, or less near, than those recorded;
-that is in the intervals (15 % between architectures), not in what is expected. A T4 or V100 has no bf16 tensor cores,
-and would be trained in fp16 instead. An L2 that holds what an H200's does not (RTX 4090 and 5090, RTX PRO 6000) is not
-counted in their favour.
+Trainings that we timed on two kinds of GPU, an H200 and an H100, are on [a page of its own](elsewhere.md). Recordings
+here are of H200s, and everything above is compared with what others published. Kernels of another architecture may come
+nearer to their roof, or less near, than those recorded; that is in the intervals (15 % between architectures), not in
+what is expected. A T4 or V100 has no bf16 tensor cores, and would be trained in fp16 instead. An L2 that holds what an
+H200's does not (RTX 4090 and 5090, RTX PRO 6000) is not counted in their favour.
 """
 
 

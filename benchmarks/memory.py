@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprof
-from gpuprof.diagnosis.projecting import subject_of
+from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.projection.memory import usage
 from gpuprof.projection.subject import Subject
 from scenarios import catalogue

@@ -2,9 +2,9 @@
 
     python -m benchmarks.profiler_cost [--shared FOLDER]
 
-For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `EVENT_NS`, that gives
-the measured step (a range, as the truth is one), and what the model takes. Steps that the GPU binds tell nothing of
-it.
+For each: how slowly its host recorded (`pace`), the cost of a recorded event, as a multiple of `RECORDED_EVENT_NS`,
+that gives the measured step (a range, as the truth is one), and what the model takes. Steps that the GPU binds tell
+nothing of it.
 """
 
 from __future__ import annotations
@@ -18,21 +18,23 @@ from benchmarks.accuracy import MS, ROOT, cases
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
-from gpuprof.replay.overhead import EVENT_NS, ROUNDS, host_pace, recorded_events, without
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.host_pace import host_pace
+from gpuprof.replay.profiler_cost import RECORDED_EVENT_NS, recorded_events, without
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_recording
 
 SCALES = np.arange(0, 4.01, 0.1)
 TELLING = 0.05
-"""A step that shrinks by less than this for a whole EVENT_NS an event is bound by something else."""
+"""A step that shrinks by less than this for a whole RECORDED_EVENT_NS an event is bound by something else."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
     args = parser.parse_args()
-    print(f"{'recording':28}{'events':>8}{'pace':>6}{'  cost that gives the measured step, × ' + f'{EVENT_NS:g} ns'}")
+    cost = f"  cost that gives the measured step, × {RECORDED_EVENT_NS:g} ns"
+    print(f"{'recording':28}{'events':>8}{'pace':>6}{cost}")
     for case in cases(args.shared):
         if case.unprofiled_ms is None:
             continue

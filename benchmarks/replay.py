@@ -19,8 +19,7 @@ from benchmarks.generate import generate
 from gpuprof.diagnosis.representative import representative
 from gpuprof.replay.build import build
 from gpuprof.replay.graph import RESOURCES
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.read import read_recording

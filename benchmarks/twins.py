@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import TypeVar
-from unittest.mock import patch
 
 import numpy as np
 
@@ -34,9 +33,9 @@ from gpuprof.diagnosis.proposal import WORTH
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate
-from gpuprof.tracefile.model import Calls, Ops, Trace
+from gpuprof.tracefile.model import Calls, Mask, Ops, Trace
 from gpuprof.tracefile.read import read_recording
 from scenarios.catalogue import Scenario, scenarios
 
@@ -120,15 +119,8 @@ def twins(path: Path) -> Iterator[Twin]:
 
 def diagnosed(trace: Trace) -> tuple[Diagnosis, Case | None]:
     """A diagnosis, and the case that its findings were told from; None where nothing could be replayed."""
-    seen: list[Case] = []
-    fixes = diagnosing.fixes
-
-    def keep(case: Case):
-        seen.append(case)
-        return fixes(case)
-
-    with patch.object(diagnosing, "fixes", keep):
-        return diagnosing.diagnose(trace), seen[0] if seen else None
+    diagnosis = diagnosing.diagnose(trace)
+    return diagnosis, diagnosis._case
 
 
 def with_change(case: Case, change: Change) -> Trace:

@@ -11,7 +11,7 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -152,26 +152,21 @@ def project(
     recording: str | os.PathLike[str] | Trace | Diagnosis,
     to: Sequence[str],
     *,
-    batch: int | None = None,
-    sample_tokens: float | None = None,
-    host_factor: float | None = None,
-    host_measured: bool = False,
-    layers: int | None = None,
-    experts: int | None = None,
-    ranks: Sequence[int] = (),
-    prices: Mapping[str, float] | None = None,
-    epoch_samples: int | None = None,
-    explain: tuple[str, str] | None = None,
-    whole_batch: bool = False,
     recorded_on: str | None = None,
     step: str | None = None,
     skip: int = 0,
     step_ms: float | None = None,
     progress: Callable[[int, int], None] | None = None,
+    **options: Any,
 ) -> Projection:
     """The step of this recording, a path, a Trace or its Diagnosis, on other GPUs: time, what binds, what fits, cost.
 
     to: names of GPUs, as `gpuprof gpus` lists them or a part that only one has.
+    recorded_on: the GPU of the recording, where that does not name it.
+    step, skip, step_ms, progress: as for `diagnose`.
+
+    options, each left out or None for a step as it was recorded:
+
     batch, sample_tokens: samples of a forward pass and their mean length, padding included; as recorded if not given.
     host_factor: host time there over host time here; `host_measured` says that it was measured on both.
     layers, experts: of the whole model, where fewer were recorded.
@@ -179,24 +174,19 @@ def project(
     prices: dollars per hour by name of GPU, before those that come with gpuprof. epoch_samples: of an epoch.
     explain: two GPUs; says in words why the first beats the second.
     whole_batch: keep the batch even where it does not fit.
-    recorded_on: the GPU of the recording, where that does not name it.
-    step, skip, step_ms, progress: as for `diagnose`.
-    Raises GpuprofError, one line that says what to do.
+
+    Raises GpuprofError, one line that says what to do, and TypeError for an option that does not exist.
     """
     from gpuprof.diagnosis import diagnose as diagnosing
     from gpuprof.diagnosis.model import Diagnosis
-    from gpuprof.diagnosis.projecting import subject_of
+    from gpuprof.diagnosis.projection_input.subject import subject_of
     from gpuprof.projection import project as projecting
     from gpuprof.projection.asked import question
     from gpuprof.projection.names import gpu_named
     from gpuprof.tracefile.model import Trace
     from gpuprof.tracefile.read import Recording, read_recording, run_of
 
-    asked = question(
-        to, batch=batch, sample_tokens=sample_tokens, host_factor=host_factor, host_measured=host_measured,
-        layers=layers, experts=experts, ranks=ranks, prices=prices, epoch_samples=epoch_samples, explain=explain,
-        whole_batch=whole_batch,
-    )  # fmt: skip
+    asked = question(to, **options)
     source = gpu_named(recorded_on) if recorded_on else None
     if not isinstance(recording, Diagnosis):
         if isinstance(recording, Trace):

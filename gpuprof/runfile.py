@@ -2,7 +2,7 @@
 
 A run folder is made by `gpuprof trace` (or a `Recorder`), and is written as the run goes, so that whatever ends it
 leaves something to read. Everything is text, one JSON document a file or a line; a file that takes long to write
-bears the name plus `.partial` until it is whole. Times are integer nanoseconds: `*_ns` durations on a monotonic
+bears a name that ends in `.partial` until it is whole. Times are integer nanoseconds: `*_ns` durations on a monotonic
 clock, `unix_ns` moments since 1970.
 
     gpuprof-runs/
@@ -47,12 +47,13 @@ the driver does not tell)}]; what the driver refuses is null.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 SCHEMA = "gpuprof.run/1"
 
@@ -95,21 +96,26 @@ def trace_file(rank: int, window: str = "trace") -> str:
     return f"{window}.rank{rank}.json"
 
 
-def is_run(path: str | os.PathLike[str]) -> bool:
-    """Whether a folder is a run's."""
-    return (Path(path) / MANIFEST).is_file()
+@contextlib.contextmanager
+def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
+    """A file that takes its name once it is whole: a reader sees the old one or the new one, never a half.
+
+    `mode`: its permissions, less the umask. Raises OSError; where anything is raised nothing is left behind.
+    """
+    partial = path.with_name(f".{path.name[:100]}.{os.getpid()}{PARTIAL}")
+    try:
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            yield file
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes a document at once: a reader sees the old one or the new one, never a half. Raises OSError."""
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
-    try:
-        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(json.dumps(value, indent=1, allow_nan=False, default=str) + "\n")
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    """Writes a document at once, readable by its owner alone. Raises OSError."""
+    with whole_file(path, 0o600) as file:
+        file.write(json.dumps(value, indent=1, allow_nan=False, default=str).encode() + b"\n")
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

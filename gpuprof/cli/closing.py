@@ -15,9 +15,10 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuprof import runfile
+from gpuprof.record.options import options_of
 from gpuprof.record.supervise import VERDICT, tell
 
 if TYPE_CHECKING:
@@ -75,8 +76,7 @@ def export_report(folder: Path) -> bool:
     """Makes SQLite of the report of Nsight Systems, if the run has one. True: what there is can be diagnosed."""
     from gpuprof.nsight.convert import KEEPS_ENVIRONMENT, REPORTS, export_in
 
-    options = (runfile.read_json(folder / runfile.MANIFEST) or {}).get("options")
-    if not isinstance(options, dict) or not options.get("nsys"):
+    if not options_of(folder)["nsys"]:
         return True
     for ending in REPORTS:
         report = folder / f"{runfile.NSYS}{ending}"
@@ -109,17 +109,12 @@ def _page(diagnosis: Diagnosis) -> bytes:
     """The report as the terminal of the training can show it."""
     from rich.console import Console
 
-    from gpuprof.cli.output import encodable
+    from gpuprof.cli.output import drawn, encodable
     from gpuprof.report.terminal import render
 
     stderr = Console(stderr=True)
-    page = Console(
-        file=io.StringIO(), width=stderr.width, force_terminal=stderr.is_terminal, no_color=stderr.no_color,
-        color_system=cast("Any", stderr.color_system), highlight=False, markup=False, emoji=False,
-    )  # fmt: skip
-    with page.capture() as captured:
-        page.print(render(diagnosis, page.width, next_step=""))
-    text = "".join(f"{line.rstrip()}\n" for line in ["", *captured.get().splitlines(), ""])
+    lines = drawn(lambda width: render(diagnosis, width, next_step=""), stderr)
+    text = "".join(f"{line}\n" for line in ["", *lines, ""])
     if stderr.is_terminal:
         text = CLEAR_LINE + text
     return encodable(text, sys.stderr).encode(sys.stderr.encoding or "utf-8", "replace")
@@ -136,8 +131,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 def draw_report(folder: Path, diagnosis: Diagnosis) -> None:
     """The report in the run's folder, if it is wanted, and where it is on stderr."""
-    options = (runfile.read_json(folder / runfile.MANIFEST) or {}).get("options")
-    if isinstance(options, dict) and options.get("report") is False:
+    if options_of(folder)["report"] is False:
         return
     from gpuprof.report.page.file import write_report
 

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gpuprof.cli.diagnose import GATE_FAILED, TOP_IN_JSON, UNUSABLE, diagnose_file
+from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
 from gpuprof.cli.output import say
+from gpuprof.cli.places import check_place
 from gpuprof.cli.printing import COMPARISON, gates
+from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file
 
 if TYPE_CHECKING:
     from gpuprof.cli.change_gates import ChangeGate
@@ -50,8 +52,6 @@ def command(
     from gpuprof import compare
 
     if html is not None:
-        from gpuprof.cli.report import check_place
-
         check_place(html, (a, b), "--html")
     one = diagnose_file(a, step=step, skip=skip)
     other = one if a == b else diagnose_file(b, step=step, skip=skip)

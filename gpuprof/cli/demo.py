@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.diagnose import diagnose_file, exit_code
+from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, show
-from gpuprof.cli.report import check_place
+from gpuprof.cli.places import check_place
+from gpuprof.cli.recordings import diagnose_file
 from gpuprof.errors import GpuprofError
 
 RECORDING = "demo.json.gz"

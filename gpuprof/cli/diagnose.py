@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output import say
+from gpuprof.cli.places import check_place
 from gpuprof.cli.printing import DIAGNOSIS, gates
-from gpuprof.errors import GpuprofError
+from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file, latest
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 GATE_FAILED = 1
 UNUSABLE = 2
-TOP_IN_JSON = 10
 
 
 def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
@@ -58,48 +58,10 @@ def command(
     """
     paths = paths or (latest(),)
     if html is not None:
-        from gpuprof.cli.report import check_place
-
         check_place(html, paths, "--html")
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
     DIAGNOSIS.put(diagnosis, json, top, html)
     return exit_code(diagnosis, fail_on, as_json=json)
-
-
-def latest() -> Path:
-    """The newest run. Raises GpuprofError where there is none."""
-    from gpuprof.tracefile.run import latest_run
-
-    try:
-        return latest_run()
-    except GpuprofError as error:
-        raise GpuprofError(f"which recording? {error}") from None
-
-
-def diagnose_file(
-    *paths: Path,
-    step: str | None = None,
-    skip: int = 0,
-    step_ms: float | None = None,
-    top: int = TOP_IN_JSON,
-) -> Diagnosis:
-    """The diagnosis of a trace, a run or several ranks, with a progress bar while they are read."""
-    from gpuprof import diagnose
-    from gpuprof.cli.progress import reading
-
-    with reading(paths[0].name) as progress:
-        diagnosis = diagnose(paths, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
-    warn_of_environment(paths)
-    return diagnosis
-
-
-def warn_of_environment(paths: tuple[Path, ...]) -> None:
-    """Says of reports of Nsight Systems what is in them: who analyses one may be about to pass it on."""
-    from gpuprof.nsight.convert import KEEPS_ENVIRONMENT, REPORTS
-
-    for path in paths:
-        if path.name.endswith(REPORTS):
-            say(f"{path.name} {KEEPS_ENVIRONMENT}")
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:

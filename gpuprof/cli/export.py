@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from gpuprof.cli.diagnose import diagnose_file, latest
 from gpuprof.cli.output import discard, say
+from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
 """What a file of each format is called after the recording; of Parquet the folder."""
-_RECORDING_SUFFIXES = (".gz", ".json", ".trace", ".pt")
 
 
 @click.command(short_help="Write the recording for Perfetto, speedscope or data frames.")
@@ -92,17 +91,6 @@ def plan(recording: Path, formats: list[str], output: Path | None) -> dict[str, 
         return {formats[0]: output}
     into_folder = len(formats) > 1 or (output.is_dir() and formats != ["parquet"])
     return {name: output / file if into_folder else output for name, file in names.items()}
-
-
-def recording_name(recording: Path) -> str:
-    """What files made of it are named after: the run's folder, or the trace without its suffixes."""
-    with contextlib.suppress(OSError):  # of a name that no file can have; reading it says so
-        if recording.is_dir():
-            return recording.resolve().name or "recording"
-    name = recording.name
-    for suffix in _RECORDING_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name or "recording"
 
 
 def check(name: str, target: Path, recording: Path, force: bool) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 _LONGEST_MESSAGE = 2000
 
@@ -53,16 +53,22 @@ def show(render: Callable[[int], RenderableType]) -> None:
 
     if sys.stdout is None:
         return
-    stdout = Console()
+    write("".join(f"{line}\n" for line in drawn(render, Console())))
+
+
+def drawn(render: Callable[[int], RenderableType], console: Console) -> list[str]:
+    """The lines of what `render` draws for the width of a console, coloured if that one is a terminal."""
+    from rich.console import Console
+
     # On a page of its own: a console ends the process where its reader has gone away.
     page = Console(
-        file=io.StringIO(), width=stdout.width, force_terminal=stdout.is_terminal, no_color=stdout.no_color,
-        color_system=cast("Any", stdout.color_system), highlight=False, markup=False, emoji=False,
+        file=io.StringIO(), width=console.width, force_terminal=console.is_terminal, no_color=console.no_color,
+        color_system=cast("Any", console.color_system), highlight=False, markup=False, emoji=False,
     )  # fmt: skip
     with page.capture() as captured:
         page.print(render(page.width))
     # Rows are filled up to the full width, and a blank tail would wrap in a narrower pager.
-    write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
+    return [line.rstrip() for line in captured.get().splitlines()]
 
 
 def encodable(text: str, stream: TextIO) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,10 +35,8 @@ if TYPE_CHECKING:
 @click.option("--step-ms", type=float, metavar="MS", help="A step measured without profiler.")
 @click.option("--json", is_flag=True, help="Print the projection as JSON.")
 def command(
-    path: Path | None, to: tuple[str, ...], explain: tuple[str, str] | None, batch: int | None,
-    sample_tokens: float | None, whole_batch: bool, host_factor: float | None, hosts: tuple[Path, Path] | None,
-    layers: int | None, experts: int | None, ranks: str | None, price: tuple[str, ...], epoch: int | None,
-    recorded_on: str | None, step_ms: float | None, json: bool,
+    path: Path | None, to: tuple[str, ...], hosts: tuple[Path, Path] | None, ranks: str | None, price: tuple[str, ...],
+    epoch: int | None, recorded_on: str | None, step_ms: float | None, json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Say what the step recorded in PATH would take on other GPUs: time with an interval, what binds there, what batch
     fits, energy and cost.
@@ -46,22 +44,18 @@ def command(
     PATH is as for gpuprof diagnose; without it, the latest run. Every projection says what it assumes.
     """
     from gpuprof import project
-    from gpuprof.cli.diagnose import latest
     from gpuprof.cli.progress import reading
+    from gpuprof.cli.recordings import latest
     from gpuprof.projection.asked import parse_prices, question
 
     names = [name.strip() for text in to for name in text.split(",") if name.strip()]
-    if not names and not explain:
+    if not names and not options["explain"]:
         raise click.UsageError("project to which GPU? --to GPU, or --explain A B")
-    if host_factor is not None and hosts:
+    if options["host_factor"] is not None and hosts:
         raise click.UsageError("--host-factor and --hosts say the same: give one")
     if hosts:
-        host_factor = _factor(*hosts)
-    options = {
-        "batch": batch, "sample_tokens": sample_tokens, "host_factor": host_factor, "host_measured": bool(hosts),
-        "layers": layers, "experts": experts, "ranks": _counts(ranks), "prices": parse_prices(price, names),
-        "epoch_samples": epoch, "explain": explain, "whole_batch": whole_batch,
-    }  # fmt: skip
+        options |= {"host_factor": _factor(*hosts), "host_measured": True}
+    options |= {"ranks": _counts(ranks), "prices": parse_prices(price, names), "epoch_samples": epoch}
     question(names, **options)  # before a large file is read
     path = path or latest()
     with reading(path.name) as progress:

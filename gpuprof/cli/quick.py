@@ -8,22 +8,19 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-COUNTS = {"--settle": 0, "--baseline": 1, "--steps": 1, "--stacks": 0, "--memory": 0, "--modules": 0}
-"""Options that take a whole number, and the least that it may be."""
-MAY_BE_ALONE = {"--stacks": 2, "--memory": 2}
-"""Of these, the ones that mean something without a number."""
-FLAGS = {
-    "--shapes": True, "--no-shapes": False, "--nvtx": True, "--stop": True, "--report": True, "--no-report": False,
-    "--nsys": True, "--gpu-metrics": True,
-}  # fmt: skip
-NAMES = {"--no-shapes": "shapes", "--no-report": "report", "--gpu-metrics": "gpu_metrics"}
-LARGEST = 100_000
+from gpuprof.record.options import DEFAULTS, LARGEST, OPTIONS
 
-DEFAULTS: dict[str, object] = {
-    "settle": None, "baseline": None, "steps": 3, "stacks": 0, "memory": 0, "shapes": True, "ranks": None,
-    "nvtx": False, "modules": 1, "stop": False, "report": True, "nsys": False, "gpu_metrics": False,
-}  # fmt: skip
-"""The options as the training process reads them; None leaves the choice to it."""
+COUNTS = {option.flag: option for option in OPTIONS if option.least is not None}
+"""Options that take a whole number."""
+SWITCHES = {
+    flag: (option.name, flag == option.flag)
+    for option in OPTIONS
+    if isinstance(option.default, bool)
+    for flag in (option.flag, option.opposite)
+    if flag is not None
+}
+"""Flag → name of the option, and whether it is switched on."""
+_WITH_TEXT = ("--out", "--ranks", "-m")
 
 
 class Request:
@@ -43,10 +40,11 @@ def parse(arguments: Sequence[str]) -> Request | None:
     while at < len(ours):
         name, has_value, value = ours[at].partition("=")
         at += 1
-        if name in FLAGS and not has_value:
-            options[NAMES.get(name, name[2:])] = FLAGS[name]
+        if name in SWITCHES and not has_value:
+            switched, on = SWITCHES[name]
+            options[switched] = on
             continue
-        if name not in COUNTS and name not in ("--out", "--ranks", "-m"):
+        if name not in COUNTS and name not in _WITH_TEXT:
             return None
         if not has_value:
             if at == len(ours):
@@ -64,10 +62,10 @@ def parse(arguments: Sequence[str]) -> Request | None:
             if options["ranks"] is None:
                 return None
         else:
-            count = number(value)
-            if count is None or not COUNTS[name] <= count <= LARGEST:
+            option, count = COUNTS[name], number(value)
+            if count is None or not (option.least or 0) <= count <= LARGEST:
                 return None
-            options[name[2:]] = count
+            options[option.name] = count
     if out == "" or module == "" or not (words or module):
         return None
     return Request(options, out, module, words)
@@ -85,9 +83,10 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
             break
         at += 1
         following = arguments[at] if at < len(arguments) else None
-        if word in MAY_BE_ALONE and (following is None or number(following) is None):
-            ours.append(f"{word}={MAY_BE_ALONE[word]}")
-        elif word in COUNTS or word in ("--out", "--ranks", "-m"):
+        alone = COUNTS[word].alone if word in COUNTS else None
+        if alone is not None and (following is None or number(following) is None):
+            ours.append(f"{word}={alone}")
+        elif word in COUNTS or word in _WITH_TEXT:
             ours.append(word)
             if following is not None:
                 ours.append(following)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.diagnose import diagnose_file, exit_code, latest
-from gpuprof.cli.export import recording_name
+from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, write
-from gpuprof.errors import GpuprofError
+from gpuprof.cli.places import check_place
+from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.runfile import REPORT
 
 
@@ -56,28 +56,3 @@ def default_place(recording: Path) -> Path:
             run = find_run(recording)
             return (run[0] if run else recording) / REPORT
     return Path(f"{recording_name(recording)}.{REPORT}")
-
-
-def check_place(target: Path, recordings: tuple[Path, ...], option: str = "-o") -> None:
-    """Raises GpuprofError where writing would lose something or cannot succeed; `option` names the place."""
-    try:
-        _check_place(target, recordings, option)
-    except OSError as error:  # such as a name that is too long
-        raise GpuprofError(f"{target} cannot be written: {error.strerror}") from error
-
-
-def _check_place(target: Path, recordings: tuple[Path, ...], option: str) -> None:
-    if str(target) == "-":
-        raise GpuprofError("the page cannot go to stdout here: name a file")
-    if target.is_dir():
-        raise GpuprofError(f"{target} is a folder: name a file, such as {target / REPORT}")
-    if not target.parent.is_dir():
-        raise GpuprofError(f"{target.parent} is not there: make the folder first, or name another with {option}")
-    if not target.exists():
-        return
-    if any(target.samefile(recording) for recording in recordings if recording.exists()):
-        raise GpuprofError(f"{target} is the recording itself: name another file with {option}")
-    from gpuprof.report.page.file import is_report
-
-    if not is_report(target):
-        raise GpuprofError(f"{target} is there already and is no report: name another file with {option}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof.cli import quick
 from gpuprof.errors import GpuprofError
+from gpuprof.record.options import DEFAULTS, LARGEST, OPTIONS, Option
 
 if TYPE_CHECKING:
     import click
@@ -106,32 +107,24 @@ def _command() -> click.Command:
             raise click.BadParameter(f"{text!r} is no list of ranks, such as 0,1")
         return found
 
-    def count(name: str, metavar: str, text: str) -> Any:
-        return click.option(
-            f"--{name}", type=click.IntRange(quick.COUNTS[f"--{name}"], quick.LARGEST),
-            default=quick.DEFAULTS[name], metavar=metavar, help=text,
+    def parameter(option: Option) -> click.Option:
+        flags = f"{option.flag}/{option.opposite}" if option.opposite else option.flag
+        if isinstance(option.default, bool):
+            return click.Option([flags], is_flag=True, default=option.default, help=option.help)
+        if option.least is None:
+            return click.Option([flags], callback=ranks, metavar=option.metavar, help=option.help)
+        return click.Option(
+            [flags], type=click.IntRange(option.least, LARGEST), default=option.default, metavar=option.metavar,
+            help=option.help,
         )  # fmt: skip
 
     @click.command(
         cls=Trace,
+        params=[parameter(option) for option in OPTIONS],
         short_help="Record a training while it runs.",
         context_settings={"allow_interspersed_args": False},
         options_metavar="[OPTIONS]",
     )
-    @count("settle", "N", "Leave out the first N steps (automatic).")
-    @count("baseline", "N", "Time N steps without a profiler, and N more each synchronised (automatic).")
-    @count("steps", "N", "Record N steps (3).")
-    @count("stacks", "[N]", "Then N more with Python stacks (off; 2 if N is left out).")
-    @count("memory", "[N]", "Then N more with memory events (off; 2 if N is left out).")
-    @click.option("--shapes/--no-shapes", default=True, help="Record the shapes of tensors (yes).")
-    @click.option("--ranks", callback=ranks, metavar="0,1", help="Record these ranks only (all).")
-    @click.option("--modules", type=click.IntRange(0, quick.LARGEST), default=1, metavar="LEVELS",
-                  help="Mark modules so many levels deep (1).")  # fmt: skip
-    @click.option("--nvtx", is_flag=True, help="Emit NVTX ranges even if no tool listens.")
-    @click.option("--nsys", is_flag=True, help="Record with Nsight Systems in place of torch.profiler.")
-    @click.option("--gpu-metrics", is_flag=True, help="With --nsys: sample the GPU's counters too.")
-    @click.option("--stop", is_flag=True, help="End the training once the recording is done.")
-    @click.option("--report/--no-report", default=True, help="Write report.html into the run's folder (yes).")
     @click.option("--out", metavar="DIR", help="The run's folder, new or empty (gpuprof-runs/DATE_NAME).")
     @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
@@ -143,7 +136,7 @@ def _command() -> click.Command:
         """
         if out == "" or module == "":
             raise click.UsageError(f"{'--out' if out == '' else '-m'} wants a name")
-        return run(quick.Request({name: options[name] for name in quick.DEFAULTS}, out, module, words))
+        return run(quick.Request({name: options[name] for name in DEFAULTS}, out, module, words))
 
     return command
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.diagnose import diagnose_file, latest
-from gpuprof.cli.export import SUFFIXES, recording_name, remark, whole_file
+from gpuprof.cli.export import SUFFIXES, remark, whole_file
 from gpuprof.cli.output import say
+from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 
 PORT = 9001
 """The one port of this machine that Perfetto's viewer may read from."""

@@ -11,8 +11,8 @@ import msgspec
 from gpuprof.costs.cost import SECTOR_BYTES
 from gpuprof.costs.dtypes import element_bytes
 
-MOST_DIMENSIONS, LARGEST = 16, 1 << 40
-"""What goes beyond is no shape but damage."""
+MOST_DIMENSIONS, LONGEST_SIDE = 16, 1 << 40
+"""What goes beyond is no shape but damage: a side this long would be a terabyte at a byte an element."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def _is_shape(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= MOST_DIMENSIONS
-        and all(isinstance(n, int) and 0 <= n < LARGEST for n in value)
+        and all(isinstance(n, int) and 0 <= n < LONGEST_SIDE for n in value)
     )
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.errors import GpuprofError
+from gpuprof.runfile import whole_file
 
-SCRIPT = Path(__file__).with_name("measure_script.py")
+SCRIPT = Path(__file__).with_name("programs") / "measure_gpu.py"
+"""What takes the measurement: a program for another Python than this, not a module."""
 SECONDS = 600
 """No GPU that trains takes longer for it; what does hangs."""
 
@@ -85,9 +87,9 @@ def save_measurement(measurement: Measurement, path: Path | None = None) -> Path
     every = {**load_measurements(path), measurement.device_name: measurement}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.{os.getpid()}")
-        draft.write_text(json.dumps({n: asdict(m) for n, m in sorted(every.items())}, indent=2) + "\n", "utf-8")
-        draft.replace(path)
+        text = json.dumps({n: asdict(m) for n, m in sorted(every.items())}, indent=2) + "\n"
+        with whole_file(path) as file:
+            file.write(text.encode())
     except OSError as error:
         raise GpuprofError(f"{path}: the measurement cannot be saved: {error.strerror}") from error
     return path

@@ -9,11 +9,11 @@ import numpy as np
 from gpuprof.costs.ceilings import Ceilings, ceilings
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS, Split, most, split
-from gpuprof.costs.work import F64, KernelWork, kernel_work
+from gpuprof.costs.work import KernelWork, kernel_work
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION
 from gpuprof.timeline.phases import RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import F64, I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.costs.ceilings import Ceilings
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
-from gpuprof.costs.work import F64, KernelWork
-from gpuprof.tracefile.model import I64, U8
+from gpuprof.costs.work import KernelWork
+from gpuprof.tracefile.model import F64, I64, U8
 
 PARTS = ("compute", "memory", "latency", "inefficient", "unmodelled")
 COMPUTE, MEMORY, LATENCY, NO_BOUND = 0, 1, 2, 255
@@ -82,7 +81,7 @@ def split(duration_ns: I64, work: KernelWork, ceilings: Ceilings) -> Split:
     )
 
 
-def most(bound_ns: NDArray[np.int64], total_ns: int) -> str | None:
+def most(bound_ns: I64, total_ns: int) -> str | None:
     """What limits most of some kernels' time, given the time of those that each limits, in the order of PARTS.
 
     compute | memory | latency; None where the work behind most of the time is not known.

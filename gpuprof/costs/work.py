@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.costs.arguments import Arguments, parse
 from gpuprof.costs.attention import attention, is_attention
@@ -22,9 +21,7 @@ from gpuprof.costs.streaming import every_tensor_once, streaming
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Trace
-
-F64 = NDArray[np.float64]
+from gpuprof.tracefile.model import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Mask, Trace
 
 UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
 """An A100's: the middle of what trains today, for a GPU that is not known."""
@@ -48,11 +45,11 @@ class KernelWork:
     """Part of `flops` that its own algorithm does again (attention's backward)."""
     dtype: U8
     """Code of the format of the arithmetic (`costs.dtypes.DTYPES`), UNKNOWN where there is none."""
-    over_link: NDArray[np.bool_]
+    over_link: Mask
     """Copies from, to or between other memories: a link limits them, not the device's memory."""
-    model: NDArray[np.bool_]
+    model: Mask
     """Whether FLOPs and bytes are known."""
-    guessed: NDArray[np.bool_]
+    guessed: Mask
     """Whether they are from the tensors of a library's own autograd function, which may not be the kernel's: what it
     made in between, and what its forward pass saved, are none of its arguments."""
 
@@ -106,7 +103,7 @@ def _op_with_arguments(timeline: Timeline) -> I64:
 
 
 def _fill_kernels(
-    timeline: Timeline, kernels: I64, op: I64, machine: Machine, columns: dict, dtype: U8, guessed: NDArray[np.bool_]
+    timeline: Timeline, kernels: I64, op: I64, machine: Machine, columns: dict, dtype: U8, guessed: Mask
 ) -> None:
     trace, events = timeline.trace, timeline.trace.gpu
     launch = _numbered(*(c[kernels].astype(np.int64) for c in _launch_columns(events)))
@@ -172,7 +169,7 @@ def _crowd(op: I64) -> I64:
     return np.where(op >= 0, counts[inverse], 0)
 
 
-def _shares(op: I64, whole: NDArray[np.bool_], duration: I64) -> F64:
+def _shares(op: I64, whole: Mask, duration: I64) -> F64:
     """Each kernel's part of what is its op's: that of its duration among the op's kernels; 1 where it is its own."""
     share = np.ones(len(op))
     rows = np.flatnonzero(whole)
@@ -183,7 +180,7 @@ def _shares(op: I64, whole: NDArray[np.bool_], duration: I64) -> F64:
     return share
 
 
-def _borrow(values: F64, codes: U8, guessed: NDArray[np.bool_], launch: I64, op: I64) -> None:
+def _borrow(values: F64, codes: U8, guessed: Mask, launch: I64, op: I64) -> None:
     """Fills in kernels without an op from equal launches that have one, where those all cost the same."""
     lost = np.flatnonzero((op < 0) & np.isnan(values[:, 1]))
     known = np.flatnonzero(~np.isnan(values[:, 1]))
@@ -253,7 +250,7 @@ def _gradient_sizes(trace: Trace) -> list[int]:
     return sizes
 
 
-def _fill_copies(trace: Trace, columns: dict) -> NDArray[np.bool_]:
+def _fill_copies(trace: Trace, columns: dict) -> Mask:
     """Copies and sets carry their bytes. Within the device a copy reads and writes; else one side is elsewhere."""
     events = trace.gpu
     known = events.bytes >= 0

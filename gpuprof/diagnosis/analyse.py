@@ -15,15 +15,15 @@ from gpuprof.diagnosis.range_times import SAMPLED_NS
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
-from gpuprof.replay.graph import F64, Graph
-from gpuprof.replay.overhead import ROUNDS, Removal, remove_profiler
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.profiler_fit import Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.activity import activity
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import KERNEL, U8
+from gpuprof.tracefile.model import F64, KERNEL, U8
 
 WORST_ERROR = 0.05
 """A graph that misses the recorded steps by more than this predicts nothing."""

@@ -9,11 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpuprof.tracefile.model import I64
-
-F64 = NDArray[np.float64]
+from gpuprof.tracefile.model import F64, I64, Mask
 
 EQUAL = 0.10
 """Steps whose work differs by less than this do the same work: a compute-bound step then differs by as much, which is
@@ -133,7 +130,7 @@ def _known_beside(beside: tuple[F64, F64] | None) -> tuple[F64, F64] | None:
     return beside[0][known], beside[1][known]
 
 
-def _usable(ns: F64, work: F64 | None) -> NDArray[np.bool_]:
+def _usable(ns: F64, work: F64 | None) -> Mask:
     """Steps of which all is known, without outliers."""
     known = np.isfinite(ns) if work is None else np.isfinite(ns) & np.isfinite(work)
     if known.any():

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.model import Run
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.stack import Stack
-from gpuprof.replay.graph import Graph, Mask
-from gpuprof.replay.overhead import ROUNDS, Removal
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities
-from gpuprof.replay.simulate import Schedule, simulate
+from gpuprof.replay.simulate import ROUNDS, Schedule, simulate
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, Trace
+from gpuprof.tracefile.model import I64, Mask, Trace
 
 Change = Callable[[Graph], Graph]
 
@@ -105,13 +105,6 @@ class Case:
     def category(self, *names: str) -> Mask:
         """GPU events of the trace of some categories."""
         return np.isin(self.timeline.category, [CATEGORIES.index(name) for name in names])
-
-    def gpu_within(self, ops: Mask) -> Mask:
-        """GPU events of the window that were launched within the ops of a mask."""
-        inside = np.append(self.ops_within(ops), False)[self.timeline.links.scope]
-        member = np.zeros(len(self.trace.gpu), bool)
-        member[self.timeline.members] = True
-        return inside & member
 
     def per_step(self, ns_or_count: float) -> float:
         return ns_or_count / self.steps

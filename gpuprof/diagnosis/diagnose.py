@@ -3,70 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline, roofline
-from gpuprof.diagnosis.analyse import Analysis, analyse, bound_parts
+from gpuprof.diagnosis.analyse import Analysis, analyse
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.estimate import estimate_devices
-from gpuprof.diagnosis.findings.recompiles import compiling_ns
+from gpuprof.diagnosis.conclusion import Conclusion, Recorded, by_replay, by_shares, no_gpu_work
+from gpuprof.diagnosis.environment import environment_of, source_of
 from gpuprof.diagnosis.gap_summary import gap_summary
-from gpuprof.diagnosis.gaps import GapColumns, find_gaps
+from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
 from gpuprof.diagnosis.model import (
     Diagnosis,
     Environment,
-    GpuName,
+    Gaps,
     Issue,
     Kernels,
     PhaseTime,
-    Profiler,
     Quality,
     Replay,
-    Run,
     Source,
     Steps,
-    Verdict,
     Window,
 )
 from gpuprof.diagnosis.paired import both_kinds
-from gpuprof.diagnosis.predict import Fixes, fixes
+from gpuprof.diagnosis.quality import judged, no_verdict, quality_of, with_issue
 from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative import representative
-from gpuprof.diagnosis.roof import summarize
-from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts, worst_first
-from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
-from gpuprof.diagnosis.shares import Shares, average_step, devices, estimate, profiler_cost, shares_of, with_step
+from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
-from gpuprof.diagnosis.verdict import judge
 from gpuprof.errors import GpuprofError
+from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
-from gpuprof.timeline.quality import check
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.timeline.turns import take_turns
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
 
-NOISE = 0.15
-"""Steps of one program differ by this much between hosts and hours (H200 runs: 10–20 %)."""
+NOT_REPLAYED = Replay(None, False)
 
 WAITING = 1.15
 """Nsight Systems slows a process down before it records, too: launch-bound steps took 1.08 times as long in 20 pairs of
 processes on H200 hosts, with a standard error of 0.04; single pairs differ by up to 1.6 either way."""
 SLOWED = 0.05
 """A step that recording slows down by less than this is the GPU's, and no tool that waits slows it down."""
-
-_ON_CPU = (
-    "This training ran on the CPU, where gpuprof times its steps but has no verdict. If there is a GPU, move the model"
-    " and the batches to it."
-)
-"""In place of how to record a GPU: `gpuprof trace` would have."""
 
 
 def diagnose(
@@ -104,145 +89,123 @@ def diagnose(
     elif failure:
         said = [Issue("recording_unread", "warning", f"Another recording of this run could not be read: {failure}.")]
     facts = None if run is None else run_facts(run, timeline is not None and end_in_sync(trace, timeline))
-    quality = _quality(
-        trace, timeline, facts, on_cpu=run is not None and run.own.gpu is None and bool(run.own.versions)
-    )
+    on_cpu = run is not None and run.own.gpu is None and bool(run.own.versions)
+    quality = quality_of(trace, timeline, facts, on_cpu)
     if said:
-        quality = _judged((*quality.issues, *said))
-    common: dict[str, Any] = {
-        "source": _source(trace, run),
-        "quality": quality,
-        "environment": _environment(trace, run),
-        "run": facts and facts.run,
-        "_folder": run,
-    }
+        quality = judged((*quality.issues, *said))
+    source, environment = source_of(trace, run), environment_of(trace, run)
     if timeline is None:
-        return Diagnosis(
-            **common, steps=None, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(),
-            profiler=None, verdict=_no_verdict(quality),
-        )  # fmt: skip
-    columns = find_gaps(timeline)
-    steps = _steps(timeline, _unprofiled(timeline, facts, step_ms))
-    found = devices(timeline, columns)
-    profiler = profiler_cost(timeline, found)
-    common |= {
-        "steps": steps,
-        "window": Window(*timeline.window),
-        "devices": found,
-        "phases": _phases(timeline),
-        "profiler": profiler,
-        "ranges": range_times(timeline),
-        "activity": phase_activity(timeline),
-        "_tables": Tables(timeline, columns),
-    }
+        return _nothing_recorded(source, environment, quality, facts and facts.run, run)
+    gaps = find_gaps(timeline)
+    found = devices(timeline, gaps)
+    recorded = Recorded(
+        source=source,
+        environment=environment,
+        quality=quality,
+        run=facts and facts.run,
+        folder=run,
+        timeline=timeline,
+        gaps=gaps,
+        steps=_steps(timeline, _unprofiled(timeline, facts, step_ms)),
+        devices=found,
+        profiler=profiler_cost(timeline, found),
+    )
     if not found:
-        return Diagnosis(**common, devices_estimated=None, gaps=None, kernels=None, verdict=_no_verdict(quality))
-    spread = _spread(facts, step_ms, steps)
-    return _with_gpu(common, timeline, columns, spread, top, run, of_run=step_ms is None, advise=advise)
+        return _diagnosis(recorded, no_gpu_work(recorded))
+    spread = _spread(facts, step_ms, recorded.steps)
+    return _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise)
 
 
 def _with_gpu(
-    common: dict[str, Any], timeline: Timeline, columns: GapColumns, spread: tuple[float, float] | None, top: int,
-    run: RunFolder | None, *, of_run: bool, advise: bool,
-) -> Diagnosis:  # fmt: skip
-    """The diagnosis of a recording with GPU work: by replay, or where that fails by what its time was spent on."""
-    trace, steps, found, quality = timeline.trace, common["steps"], common["devices"], common["quality"]
+    recorded: Recorded, spread: tuple[float, float] | None, top: int, *, of_run: bool, advise: bool
+) -> Diagnosis:
+    """The diagnosis of a recording with GPU work: by replay, or where that fails by what its time was spent on.
+
+    `spread`: the 80 % interval of the measured step; `of_run`: whether the run timed it, or else the user.
+    """
+    timeline, steps = recorded.timeline, recorded.steps
     roof = roofline(timeline)
     kernels = kernel_summary(timeline, top, roof)
-    recorded = [average_step(device, steps.count) for device in found]
-    quality = _with(quality, _mismatch(steps, recorded, _rare(common["run"]), of_run=of_run))
-    replay, analysis = (Replay(None, False), None)
+    averages = [average_step(device, steps.count) for device in recorded.devices]
+    mismatch = _mismatch(steps, averages, recorded.rare, of_run=of_run)
+    recorded = replace(recorded, quality=with_issue(recorded.quality, mismatch))
+    replay, analysis = NOT_REPLAYED, None
     part = representative(timeline)
-    if quality.status != "unusable":
+    if recorded.quality.status != "unusable":
         replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread)
-    common |= {
-        "_tables": Tables(timeline, columns, roof),
-        "quality": quality,
-        "kernels": kernels,
-        "gaps": gap_summary(timeline, columns, top),
-        "replay": replay,
-    }
     if analysis is None:
-        whole = not trace.reading.truncated
-        return _by_shares(common, steps, recorded, kernels, roof, common["profiler"], whole=whole)
-    case = Case(
+        conclusion = by_shares(recorded, kernels, averages, roof)
+    else:
+        case = _case(recorded, part, roof, analysis)
+        conclusion = by_replay(recorded, kernels, case, analysis, advise)
+    return _diagnosis(recorded, conclusion, roof, kernels, gap_summary(timeline, recorded.gaps, top), replay)
+
+
+def _case(recorded: Recorded, part: Timeline, roof: Roofline | None, analysis: Analysis) -> Case:
+    """What findings look at; `part`: the steps that were replayed."""
+    packages = frozenset() if recorded.folder is None else frozenset(recorded.folder.own.versions)
+    return Case(
         timeline=part,
-        origin_ns=timeline.window[0],
+        origin_ns=recorded.timeline.window[0],
         removal=analysis.removal,
         sensitivities=analysis.sensitivities,
         roofline=roof,
-        run=common["run"],
-        stack=stack_of(trace, common["run"], _packages(run)),
-    )
-    return _by_replay(common, case, analysis, whole=not trace.reading.truncated, advise=advise)
-
-
-def _by_replay(common: dict[str, Any], case: Case, analysis: Analysis, whole: bool, advise: bool) -> Diagnosis:
-    """The diagnosis of a recording that was replayed: what would shorten its step."""
-    steps, quality, roof = common["steps"], common["quality"], case.roofline
-    estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
-    busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
-    parts = bound_parts(case.timeline, roof)
-    limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
-    said = summary(busiest, common["kernels"], limits, turns, compiling_ns(case))
-    rare = _rare(case.run)
-    if rare is not None:
-        took, mean = in_ms(rare.ns), in_ms(rare.mean_ns)
-        said += f" Every {rare.every} steps one takes {took}, so the average step takes {mean}."
-    verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
-    advice = fixes(case) if advise else Fixes((), None, ())
-    if not whole and waits(busiest):
-        verdict, advice = undecided(verdict), Fixes((), None, ())
-    steps = replace(
-        steps, estimated_ns=round(case.step_ns), inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns)
-    )
-    return Diagnosis(
-        **{
-            **common,
-            "steps": steps,
-            "profiler": _profiler(common["profiler"], steps, analysis),
-            "quality": _judged((*quality.issues, *map(_failed, advice.failed))),
-        },
-        devices_estimated=estimated,
-        verdict=verdict,
-        roofline=roof and summarize(roof, case.step_ns),
-        sensitivities=analysis.sensitivities,
-        findings=advice.findings,
-        combined=advice.combined,
-        _case=case,
+        run=recorded.run,
+        stack=stack_of(recorded.timeline.trace, recorded.run, packages),
     )
 
 
-def _rare(run: Run | None) -> RareStep | None:
-    return run.baseline.rare if run else None
-
-
-def _failed(finding: tuple[str, str]) -> Issue:
-    """A finding that could not be evaluated, which the tool's authors want to hear of."""
-    name, error = finding
-    return Issue(
-        "finding_failed", "info", f"The finding {name} could not be evaluated ({error}): please report this recording."
-    )
-
-
-def _by_shares(
-    common: dict[str, Any], steps: Steps, recorded: list[Shares], kernels: Kernels, roof: Roofline | None,
-    profiler: Profiler | None, whole: bool,
+def _diagnosis(
+    recorded: Recorded, conclusion: Conclusion, roof: Roofline | None = None, kernels: Kernels | None = None,
+    gaps: Gaps | None = None, replay: Replay = NOT_REPLAYED,
 ) -> Diagnosis:  # fmt: skip
-    """The diagnosis of a recording that cannot be replayed: what its time was spent on."""
-    measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in recorded]
-    if common["quality"].status == "unusable":
-        verdict = _no_verdict(common["quality"])
-    else:
-        busiest = max(measured or recorded, key=lambda s: s.busy_ns)
-        verdict = judge_shares(busiest, kernels, None if measured else profiler, whole=whole)
-    step = steps.unprofiled_ns or steps.recorded_ns
+    """All of a diagnosis: what was recorded, summed up, and what follows from it."""
+    timeline = recorded.timeline
     return Diagnosis(
-        **common,
-        devices_estimated=None if measured is None else tuple(map(estimate, measured)),
-        verdict=verdict,
-        roofline=roof and summarize(roof, step),
+        source=recorded.source,
+        quality=conclusion.quality,
+        environment=recorded.environment,
+        steps=conclusion.steps,
+        window=Window(*timeline.window),
+        devices=recorded.devices,
+        devices_estimated=conclusion.devices_estimated,
+        gaps=gaps,
+        kernels=kernels,
+        phases=_phases(timeline),
+        profiler=conclusion.profiler,
+        verdict=conclusion.verdict,
+        run=recorded.run,
+        roofline=conclusion.roofline,
+        replay=replay,
+        sensitivities=conclusion.sensitivities,
+        findings=conclusion.findings,
+        combined=conclusion.combined,
+        ranges=range_times(timeline),
+        activity=phase_activity(timeline),
+        _tables=Tables(timeline, recorded.gaps, roof),
+        _folder=recorded.folder,
+        _case=conclusion.case,
     )
+
+
+def _without_trace(run: RunFolder, failure: str) -> Diagnosis:
+    """A run that was too short, died before its window, or failed to record: what its steps tell."""
+    facts = run_facts(run)
+    said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
+    others = (issue for issue in facts.issues if issue.id not in said)
+    quality = judged((no_trace(run, facts.run, failure), *others))
+    return _nothing_recorded(Source(run.path, "run", 0, 0), environment_of(None, run), quality, facts.run, run)
+
+
+def _nothing_recorded(
+    source: Source, environment: Environment, quality: Quality, run: Run | None, folder: RunFolder | None
+) -> Diagnosis:
+    """Without a timeline: what is wrong with the recording, and what the run knows."""
+    return Diagnosis(
+        source=source, quality=quality, environment=environment, run=run, steps=None, window=None, devices=(),
+        devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None, verdict=no_verdict(quality),
+        _folder=folder,
+    )  # fmt: skip
 
 
 def _spread(facts: RunFacts | None, step_ms: float | None, steps: Steps) -> tuple[float, float] | None:
@@ -254,34 +217,6 @@ def _spread(facts: RunFacts | None, step_ms: float | None, steps: Steps) -> tupl
     return (low / WAITING if slowed else low), high
 
 
-def _packages(run: RunFolder | None) -> frozenset[str]:
-    return frozenset() if run is None else frozenset(run.own.versions)
-
-
-def _profiler(counted: Profiler | None, steps: Steps, analysis: Analysis) -> Profiler | None:
-    """What recording added to a step: the recorded step less the unprofiled one."""
-    if counted is None:
-        return None
-    removal = analysis.removal
-    low, typical, high = (
-        max(round(steps.recorded_ns - ns), 0) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
-    )
-    return Profiler(counted.events_per_step, low, typical, high)
-
-
-def _without_trace(run: RunFolder, failure: str) -> Diagnosis:
-    """A run that was too short, died before its window, or failed to record: what its steps tell."""
-    facts = run_facts(run)
-    said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
-    others = (issue for issue in facts.issues if issue.id not in said)
-    quality = _judged((no_trace(run, facts.run, failure), *others))
-    return Diagnosis(
-        source=Source(run.path, "run", 0, 0), quality=quality, environment=_environment(None, run), run=facts.run,
-        steps=None, window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None,
-        verdict=_no_verdict(quality), _folder=run,
-    )  # fmt: skip
-
-
 def _unprofiled(timeline: Timeline, facts: RunFacts | None, step_ms: float | None) -> int | None:
     """The step without the profiler: as the user says, else as the run timed it."""
     if step_ms is not None:
@@ -291,59 +226,17 @@ def _unprofiled(timeline: Timeline, facts: RunFacts | None, step_ms: float | Non
     return facts.unprofiled.ns
 
 
-def _source(trace: Trace, run: RunFolder | None) -> Source:
-    reading = trace.reading
-    if run is not None:
-        return Source(run.path, "run", reading.size_bytes, reading.events)
-    return Source(reading.path, reading.kind, reading.size_bytes, reading.events)
-
-
-def _environment(trace: Trace | None, run: RunFolder | None) -> Environment:
-    """What the trace says, and where it is silent what the run says."""
-    gpus: tuple[GpuName, ...] = ()
-    versions: dict[str, str | int | float] = {}
-    rank = world_size = None
-    if trace is not None:
-        used = set(np.unique(trace.gpu.device).tolist())
-        named = [g for g in trace.meta.gpus if not used or g.device in used] or list(trace.meta.gpus)
-        gpus = tuple(GpuName(g.device, g.name, g.memory_bytes) for g in named)
-        versions = dict(trace.meta.versions)
-        rank, world_size = trace.meta.rank, trace.meta.world_size
-    if run is not None:
-        own = run.own
-        if not gpus and own.gpu and own.gpu.name:
-            gpus = (GpuName(own.gpu.index or 0, own.gpu.name, own.gpu.memory_bytes),)
-        versions = {**own.versions, **versions}
-        if rank is None and (own.world_size or 1) > 1:
-            rank, world_size = run.rank, own.world_size
-    return Environment(gpus, versions, rank, world_size)
-
-
-def _quality(trace: Trace, timeline: Timeline | None, facts: RunFacts | None, on_cpu: bool) -> Quality:
-    found = [
-        Issue(f.id, f.severity, _ON_CPU if on_cpu and f.id == "no_gpu_events" else f.message)  # type: ignore[arg-type]
-        for f in check(trace, timeline)
-    ]
-    return _judged((*found, *(facts.issues if facts else ())))
-
-
-def _judged(issues: tuple[Issue, ...]) -> Quality:
-    severities = {issue.severity for issue in issues}
-    status = "unusable" if "error" in severities else "degraded" if "warning" in severities else "ok"
-    return Quality(status, worst_first(issues))
-
-
 def _mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_run: bool) -> Issue | None:
     """A measured step that cannot be the like of those that were recorded; one of these may be a rare one."""
     measured = steps.unprofiled_ns
     if measured is None:
         return None
     work = max(s.compute_ns + s.copy_ns for s in recorded)
-    if measured < (1 - NOISE) * work:
+    if measured < (1 - MACHINE_NOISE) * work:
         if rare and of_run:
             return None
         what = f"is shorter than the GPU's own work in the recorded step ({work / 1e6:,.1f} ms)"
-    elif measured > (1 + NOISE) * steps.recorded_ns:
+    elif measured > (1 + MACHINE_NOISE) * steps.recorded_ns:
         what = f"is longer than the step as recorded ({steps.recorded_ns / 1e6:,.1f} ms)"
     else:
         return None
@@ -360,17 +253,6 @@ def _mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_ru
         f"The measured step of {measured / 1e6:,.1f} ms {what}: it is of another batch, GPU or program. Time the same"
         " step, with the same shapes.",
     )
-
-
-def _with(quality: Quality, issue: Issue | None) -> Quality:
-    if issue is None:
-        return quality
-    return Quality("degraded" if quality.status == "ok" else quality.status, (*quality.issues, issue))
-
-
-def _no_verdict(quality: Quality) -> Verdict:
-    first = next((i.message for i in quality.issues if i.severity == "error"), "")
-    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=first)
 
 
 def _steps(timeline: Timeline, unprofiled: int | None) -> Steps:

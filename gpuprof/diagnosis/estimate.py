@@ -6,27 +6,31 @@ import numpy as np
 
 from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
 from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
-from gpuprof.replay.graph import F64, INPUT, LAUNCH, Graph, Mask
+from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import F64, I64, Mask
 
 _DEVICE, _PYTHON = CAUSES.index("device"), CAUSES.index("python")
 
 
 def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate, ...]:
-    """The median step of every device in the last round of the loop, in whole ns; its parts sum exactly.
+    """The median step of every device in the last round of the loop, or the mean one where no step is usual, in whole
+    ns; its parts sum exactly.
 
     The round is a circle: work that runs past its end is that of the round before running into its beginning.
     """
     graph = schedule.graph
     timeline = graph.timeline
     marks = np.concatenate([schedule.finished_ns[-2, -1:], schedule.finished_ns[-1]])
-    middle = int(np.abs(np.diff(marks) - np.median(np.diff(marks))).argmin())
-    low, high = round(float(marks[middle])), max(round(float(marks[middle + 1])), round(float(marks[middle])) + 1)
+    first, last = 0, len(marks) - 1
+    if schedule.has_usual_step:
+        first = int(np.abs(np.diff(marks) - np.median(np.diff(marks))).argmin())
+        last = first + 1
+    low, high = round(float(marks[first])), max(round(float(marks[last])), round(float(marks[first])) + 1)
     circle = round(float(marks[-1] - marks[0]))
     causes = _HostCauses(schedule)
     result = []
@@ -83,7 +87,7 @@ class _HostCauses:
         self._schedule = schedule
         graph = schedule.graph
         self._cause = host_causes(graph)
-        self._launch = _launching_nodes(graph)
+        self._launch = launcher_of(graph)
         self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
 
     def _lane(self, lane: int) -> tuple[F64, F64, np.ndarray]:
@@ -160,15 +164,6 @@ def _overlap(start: F64, end: F64, low: F64, high: F64) -> F64:
         return before[k] - over
 
     return np.maximum(until(high) - until(low), 0.0)
-
-
-def _launching_nodes(graph: Graph) -> I64:
-    """Per node the host node that launched it, or -1."""
-    launch = np.full(len(graph), -1, np.int64)
-    edges = graph.edges
-    rows = np.flatnonzero(edges.kind == LAUNCH)
-    launch[edges.targets()[rows]] = edges.source[rows]
-    return launch
 
 
 def host_causes(graph: Graph) -> np.ndarray:

@@ -6,9 +6,8 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.model import Evidence
-from gpuprof.replay.graph import Mask
 from gpuprof.timeline.links import around
-from gpuprof.tracefile.model import OP
+from gpuprof.tracefile.model import OP, Mask
 
 SHOWN = 3
 """Places that are named beside the sum."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.baseline import RareStep
     from gpuprof.diagnosis.case import Case
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.replay.sensitivity import Sensitivities
@@ -80,7 +80,9 @@ class Steps:
     recorded_ns: int
     unprofiled_ns: int | None
     estimated_ns: int | None
+    """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
     inflation: float | None
+    """recorded_ns over the unprofiled or else the estimated step; None where that is a mean."""
     cut: int
     """Steps left out because the recording cut them."""
 
@@ -228,12 +230,12 @@ class PhaseTime:
 
 @dataclass(frozen=True, slots=True)
 class RangeTime:
-    """User ranges of one name (numbers in it as #) in the window, and the GPU work launched in them."""
+    """User ranges of one name (the index at its end as #) in the window, and the GPU work launched in them."""
 
     name: str
     count: int
     ns: int
-    """Host time, summed."""
+    """Host time in the window, summed."""
     gpu_ns: int
     """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
     busy_ns: int
@@ -262,118 +264,6 @@ class Profiler:
     typical_ns: int
     high_ns: int
     """What recording them may have added to a step: least, likely, most. Never more than the step's idle time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How the training ended: its exit code, or the signal that ended it."""
-
-    code: int | None
-    signal: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Baseline:
-    """Steps of the run timed before any profiler ran in it."""
-
-    free_ns: int | None
-    """A free-running step, at the work of the recorded ones."""
-    free_low_ns: int | None
-    free_high_ns: int | None
-    """Eight of ten steps lie between the two."""
-    free_steps: int
-    """Steps that it was told from."""
-    synchronised_ns: int | None
-    """The same where every step was closed by a device synchronisation."""
-    synchronised_steps: int
-    equal_work: bool | None
-    """Whether the steps counted do the work of the recorded ones; None where the run does not tell."""
-    fitted: bool
-    """Whether the step is read off a line of time over work."""
-    rare: RareStep | None = None
-    """The steps that save, evaluate or log, where they come back at a fixed distance."""
-
-
-@dataclass(frozen=True, slots=True)
-class Throughput:
-    """Of all ranks together, over the unprofiled steps."""
-
-    tokens_per_s: float | None
-    """Without padding where the attention mask told, else with it."""
-    padded_tokens_per_s: float | None
-    samples_per_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a recorded step of one rank goes through, on average."""
-
-    samples: float | None
-    tokens: float | None
-    """Padding included."""
-    real_tokens: float | None
-    micro_steps: float | None
-    real_share: float | None = None
-    """Of the tokens of all steps that the run counted, 0 to 1, those that are no padding: few recorded steps can have
-    batches of other lengths than the training has."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunMemory:
-    """torch's allocator over the steps of one rank: medians, and the highest peak."""
-
-    allocated_bytes: int | None
-    reserved_bytes: int | None
-    peak_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class GpuTelemetry:
-    """One GPU while the baseline ran: medians, and the highest temperature."""
-
-    index: int
-    power_w: float | None
-    limit_w: float | None
-    sm_mhz: float | None
-    sm_mhz_max_seen: float | None
-    """The highest clock of the whole run."""
-    temperature_c: float | None
-    utilization: float | None
-    throttled: dict[str, float]
-    """Share of the samples in which the clock was held back, by reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Telemetry:
-    gpus: tuple[GpuTelemetry, ...]
-    samples: int
-    load1: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """What `gpuprof trace` knows of the run that a recording is from, as the diagnosed rank tells it."""
-
-    path: str
-    status: str | None
-    """running | finished | failed | killed | interrupted."""
-    exit: Exit | None
-    step_source: str | None
-    steps_seen: int
-    steps_total: int | None
-    remaining_ns: int | None
-    """Steps left × a current unprofiled step."""
-    baseline: Baseline
-    after_ns: int | None
-    """An unprofiled step after the recording, at the work of the recorded ones."""
-    throughput: Throughput
-    work: Work
-    model: dict[str, Any] | None
-    optimizer: dict[str, Any] | None
-    loader: dict[str, Any] | None
-    memory: RunMemory
-    telemetry: Telemetry | None
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

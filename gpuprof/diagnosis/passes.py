@@ -5,22 +5,19 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
+from gpuprof.costs.arguments import LONGEST_SIDE
 from gpuprof.diagnosis.case import Case
-from gpuprof.replay.graph import Mask
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, OP
+from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Mask
 
-_ENGINE = "autograd::engine::evaluate_function"
 USUAL_LAUNCH_NS = 8_000.0
 """Host time per launched kernel where a recording has no other work to tell it: 5.5 µs for a small op on an H200's
 host, and half as much again for what Python does between two."""
 
 FEW_LAUNCHES = 20
 """Fewer launches than this tell nothing about the usual one."""
-MOST_LONG = 1 << 40
-"""No side of a tensor is this long: an element of a byte each would be a terabyte."""
 
 
 def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
@@ -36,7 +33,7 @@ def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < MOST_LONG for n in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n < LONGEST_SIDE for n in value)
 
 
 def siblings(case: Case) -> tuple[I64, I64]:
@@ -66,7 +63,7 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
     least, most = np.full(len(stretches), np.iinfo(np.int64).max), np.full(len(stretches), -1)
     np.minimum.at(least, where, ops.sequence[forward])
     np.maximum.at(most, where, ops.sequence[forward])
-    engine = case.ops_named(lambda name: name.startswith(_ENGINE))
+    engine = case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
     rows = np.flatnonzero(engine & (ops.forward_thread > 0) & (ops.sequence >= 0) & (ops.start_ns < high))
     start, end = np.zeros(len(stretches), np.int64), np.zeros(len(stretches), np.int64)
     thread = np.full(len(stretches), -1, np.int64)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.model import Combined, Finding, Range, Remaining
-from gpuprof.diagnosis.proposal import MARKED, NOISE, SEVERE, WORTH, Proposal
+from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Proposal
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.simulate import ROUNDS, simulate
 
 MOST_COMBINED = 4
 
@@ -85,7 +85,7 @@ def _together(case: Case, proposals: list[Proposal]) -> Range:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
     expected = step(case.graph, usual)
-    always = [math.log1p(NOISE), *(math.log(p.spread) for p in ordered)]
+    always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
     quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
     slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
     low = _away(*always, *(math.log(expected / min(ns, expected)) for ns in quick))

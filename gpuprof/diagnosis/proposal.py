@@ -10,9 +10,6 @@ from gpuprof.diagnosis.model import Evidence
 
 WORTH = 1.05
 """A fix that gains less is not told from noise: steps of one program differ by as much."""
-NOISE = 0.06
-"""Half an 80 % interval, in parts of the step, of a predicted step whose change is known exactly: one program's step
-differs by this much between processes on the same machine (H200 hosts: 3 to 10 %)."""
 SEVERE, MARKED = 1.3, 1.1
 """Speedups from which a finding is of high and of medium severity."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 
 from gpuprof.diagnosis.model import PhaseActivity, RangeTime
 from gpuprof.timeline.activity import activity
+from gpuprof.timeline.numbered import unnumbered
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.projection import project
 from gpuprof.timeline.timeline import Timeline
@@ -16,18 +15,17 @@ MOST = 100
 """Names that are told of; programs that number their ranges have a few dozen once the numbers are out."""
 SAMPLED_NS = 1_000_000
 """Ten samples at the usual rate; of less work than this a mean says little."""
-_NUMBER = re.compile(r"#?\d+")
 
 
 def range_times(timeline: Timeline) -> tuple[RangeTime, ...]:
-    """Ranges by name, numbers in it aside, most host time first."""
-    trace, found = timeline.trace, project(timeline)
+    """Ranges by name, the index at its end aside, most host time first."""
+    trace, found, (_, high) = timeline.trace, project(timeline), timeline.window
     ops = trace.ops
     ids, inverse = np.unique(ops.name[found.row], return_inverse=True)
-    names = [_NUMBER.sub("#", trace.strings[i]) for i in ids.tolist()]
+    names = [unnumbered(trace.strings[i]) for i in ids.tolist()]
     numbers = {name: k for k, name in enumerate(dict.fromkeys(names))}
     group = np.array([numbers[name] for name in names], np.int64)[inverse.reshape(-1)] if len(ids) else inverse
-    host = np.maximum(ops.end_ns[found.row] - ops.start_ns[found.row], 0)
+    host = np.maximum(np.minimum(ops.end_ns[found.row], high) - ops.start_ns[found.row], 0)
 
     def summed(values: np.ndarray) -> list[int]:
         totals = np.zeros(len(numbers), np.int64)

@@ -19,17 +19,19 @@ from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import communication_cause, model_collectives, without_waiting
-from gpuprof.replay.graph import DEVICE, F64, HOST, INPUT, RESOURCES, TRANSFER, Graph
-from gpuprof.replay.overhead import ROUNDS, SPREAD, host_pace, recorded_events, remove_profiler, without
+from gpuprof.replay.graph import DEVICE, HOST, INPUT, RESOURCES, TRANSFER, Graph
+from gpuprof.replay.host_pace import SPREAD, host_pace
+from gpuprof.replay.profiler_cost import recorded_events, without
+from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.collectives import Collectives, find_collectives
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.matching import Matched, match
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.model import ANNOTATION, I64, Trace
+from gpuprof.tracefile.model import ANNOTATION, F64, I64, Trace
 from gpuprof.tracefile.ranks import rank_in_name
 
 SLOWER = 1.05

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import F64, I64, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,30 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.diagnosis.baseline import (
-    EQUAL,
-    F64,
-    OUTLIER,
-    RareStep,
-    StepTime,
-    durations,
-    rare_step,
-    step_time,
-    steps_alike,
-)
-from gpuprof.diagnosis.model import (
+from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
     GpuTelemetry,
-    Issue,
     Run,
     RunMemory,
     Telemetry,
     Throughput,
     Work,
 )
+from gpuprof.diagnosis.sentences import capital, ms_or_us
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
 
 WORK = ("tokens", "real_tokens", "samples")
@@ -438,7 +429,7 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
         yield Issue(
             "baseline_fitted",
             "info",
-            f"The steps' lengths vary: the unprofiled step of {_ms(unprofiled.ns)} is read off a line of time over"
+            f"The steps' lengths vary: the unprofiled step of {ms_or_us(unprofiled.ns)} is read off a line of time over"
             f" work through {unprofiled.steps:,} steps.",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
@@ -446,9 +437,10 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
         yield Issue(
             "baseline_varies",
             "warning",
-            f"Unprofiled steps of the same work take from {_ms(unprofiled.low_ns)} to {_ms(unprofiled.high_ns)}:"
-            f" {_ms(unprofiled.ns)} is the middle of these, and one recorded step may be unlike another. Something"
-            " else may be using the machine, or some steps do more (logging, input).",
+            f"Unprofiled steps of the same work take from {ms_or_us(unprofiled.low_ns)} to"
+            f" {ms_or_us(unprofiled.high_ns)}: {ms_or_us(unprofiled.ns)} is the middle of these, and one recorded"
+            " step may be unlike another. Something else may be using the machine, or some steps do more (logging,"
+            " input).",
         )
         return
     mean = free.stage_ns
@@ -457,8 +449,8 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
         yield Issue(
             "baseline_skewed",
             "info",
-            f"An unprofiled step takes {_ms(told.free_ns)} in the middle but {_ms(mean)} on average: some steps hold"
-            " an evaluation, a checkpoint, or a wait for input.",
+            f"An unprofiled step takes {ms_or_us(told.free_ns)} in the middle but {ms_or_us(mean)} on average: some"
+            " steps hold an evaluation, a checkpoint, or a wait for input.",
         )
 
 
@@ -479,8 +471,8 @@ def _after_issues(free: StepTime | None, after: StepTime | None) -> Iterator[Iss
         yield Issue(
             "slower_after",
             "warning",
-            f"Steps take {_ms(after.ns)} since the recording, {_ms(free.ns)} before it: the profiler may not have let"
-            " go of the process, or the machine has become busier or hotter.",
+            f"Steps take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the profiler may not"
+            " have let go of the process, or the machine has become busier or hotter.",
         )
 
 
@@ -507,7 +499,7 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
 
 def _run_issues(folder: RunFolder, run: Run) -> Iterator[Issue]:
     if folder.status in ("failed", "killed", "interrupted"):
-        yield Issue("run_ended", "info", f"{_capital(_ended(folder))} after {_so_far(run)}.")
+        yield Issue("run_ended", "info", f"{capital(_ended(folder))} after {_so_far(run)}.")
     if folder.damaged:
         yield Issue("run_damaged", "warning", f"Damaged in the run's folder: {', '.join(folder.damaged[:5])}.")
     missing = _not_adapted(run.model)
@@ -531,14 +523,6 @@ def _not_adapted(model: dict | None) -> list[str]:
     got = {str(name).rpartition(".")[2] for name in adapted}
     plain = [name for name in requested if isinstance(name, str) and re.fullmatch(r"[\w.]+", name)]
     return [name for name in plain if name.rpartition(".")[2] not in got]
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _ms(ns: float) -> str:
-    return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} µs"
 
 
 def worst_first(issues: Iterable[Issue]) -> tuple[Issue, ...]:

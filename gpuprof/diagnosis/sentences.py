@@ -1,9 +1,25 @@
-"""Numbers as they stand in the sentences of a diagnosis."""
+"""How the sentences of a diagnosis begin, and how times look in them."""
 
 from __future__ import annotations
 
 
+def capital(text: str) -> str:
+    """The text with a capital first letter; the rest stays as it is."""
+    return text[:1].upper() + text[1:]
+
+
 def in_ms(ns: float) -> str:
-    """`15.9 ms`, `117 ms`."""
+    """Three digits: `0.42 ms`, `15.9 ms`, `1,170 ms`."""
     ms = ns / 1e6
     return f"{ms:.3g} ms" if ms < 100 else f"{ms:,.0f} ms"
+
+
+def ms_or_us(ns: float) -> str:
+    """One decimal, from 1 ms on: `15.9 ms`, `1,170.2 ms`; below whole microseconds: `420 µs`."""
+    return f"{ns / 1e6:,.1f} ms" if ns >= 1e6 else f"{ns / 1e3:,.0f} µs"
+
+
+def size_in_ms(ns: float) -> str:
+    """Milliseconds without sign and unit, for a sentence that says both: `0.42`, `15.9`, `1,170`."""
+    value = abs(ns) / 1e6
+    return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuprof.diagnosis.model import Bound, Family, Kernels, Profiler, Verdict
+from gpuprof.diagnosis.model import Bound, Kernels, Profiler, Verdict
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
+from gpuprof.diagnosis.verdict import FAMILIES
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
 
 WAITING_SHARE = 0.25
@@ -26,14 +27,6 @@ PAUSE_NS = 50_000
 
 LATENCY_NS = 4_000
 """Kernels shorter than this are bound by their launch and ramp-up, not by what they compute or move."""
-
-_FAMILY: dict[str, Family] = {
-    "compute": "compute",
-    "memory": "memory",
-    "host": "host",
-    "input": "host",
-    "transfer": "host",
-}
 
 
 def judge_shares(shares: Shares, kernels: Kernels, profiler: Profiler | None, whole: bool) -> Verdict:
@@ -52,7 +45,7 @@ def judge_shares(shares: Shares, kernels: Kernels, profiler: Profiler | None, wh
                 f" recorded events a step) likely explains that: without it the step is {_named(after)}."
             )
             bound, cause = after, after_cause
-    family = None if bound is None else _FAMILY.get(bound, "other")
+    family = None if bound is None else FAMILIES.get(bound, "other")
     verdict = Verdict(bound=bound, family=family, cause=cause, confidence=None, summary=text)
     return undecided(verdict) if not whole and waits(shares) else verdict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Run
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.tracefile.model import Trace
 
 KINDS = ("unsloth", "trl", "transformers", "lightning", "torch")

@@ -45,8 +45,8 @@ def _at(gang: Gang, factor: float) -> Gang:
         gang,
         ranks=tuple(map(rank, gang.ranks)),
         step_ns=times(gang.step_ns),
-        low_ns=times(gang.step_ns),
-        high_ns=times(gang.step_ns),
+        low_ns=times(gang.low_ns),
+        high_ns=times(gang.high_ns),
         next_pace_ns=times(gang.next_pace_ns),
     )
 

@@ -14,16 +14,15 @@ from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Bound, Family, Verdict
 from gpuprof.replay.collectives import communication_cause
-from gpuprof.replay.graph import F64, SYNC, Graph
-from gpuprof.replay.overhead import ROUNDS, Removal
-from gpuprof.replay.sensitivity import Sensitivities, sensitivities
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.graph import SYNC, Graph
+from gpuprof.replay.profiler_fit import Removal
+from gpuprof.replay.sensitivity import CLOSE, SMALL, Sensitivities, sensitivities
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale, scaled, without_edges
+from gpuprof.tracefile.model import F64
 
 RESOURCES: tuple[Bound, ...] = ("host", "input", "transfer", "communication")
 PARTS: tuple[Bound, ...] = ("compute", "memory", "latency")
-CLOSE, SMALL = 0.05, 0.1
-"""Sensitivities closer than this are told apart by noise as well as by cause; ones below the second say little."""
 KNOWN = 0.5
 """With less than this part of what binds known, what limits the rest would decide."""
 DRAWS = 40

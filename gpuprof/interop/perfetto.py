@@ -23,8 +23,6 @@ from gpuprof.interop.trace_events import FARTHEST_NS, JsonTexts, Spans, filled, 
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I64, Trace
 
-MARK = b'{"exporter":"gpuprof'
-"""What every such file begins with."""
 LEVEL = 2
 """Of compression: higher ones of this library win little."""
 _CHUNK = 1 << 16

@@ -22,8 +22,6 @@ from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ANNOTATION, I64
 
-MARK = b'{"exporter":"gpuprof'
-"""What every such file begins with."""
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _CHUNK = 1 << 16
 _PYTHON = re.compile(r"(?P<file>[^()]+)\((?P<line>\d{1,9})\): (?P<name>.+)", re.DOTALL)

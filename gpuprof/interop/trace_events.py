@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import I64, Mask
 
 Texts = NDArray[np.object_]
 """Per row a JSON text."""
@@ -25,7 +25,7 @@ class Field:
 
     key: str
     values: NDArray
-    given: NDArray[np.bool_] | None = None
+    given: Mask | None = None
     """None: of all."""
 
     def take(self, rows: NDArray) -> Field:

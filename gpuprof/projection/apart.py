@@ -13,12 +13,12 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import is_attention, is_backward, takes_one_sample
 from gpuprof.costs.gemm import is_product
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, NO_TEXT
+from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
 
 _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name != "attention")
 

@@ -44,6 +44,11 @@ def of_gpu(elsewhere: Elsewhere, there: Reach, memory: MemoryFit | None, share: 
             f"{gpu.name}: no measured product rate is known; {there.half_flops / 1e12:,.0f} of {stated / 1e12:,.0f} "
             f"TFLOP/s is what {gpu.tdp_w or 0:,.0f} W are taken to sustain (within {there.half_spread:.2f}×)."
         )
+    if there.half_source == "stated" and gpu.half_flops:
+        found.append(
+            f"{gpu.name}: neither a measured product rate nor its power limit is known; {there.half_flops / 1e12:,.0f} "
+            f"of {gpu.half_flops / 1e12:,.0f} TFLOP/s is what GPUs usually sustain (within {there.half_spread:.2f}×)."
+        )
     half = {"bf16", "fp16"} & set(gpu.dense_flops)
     if "bf16" not in half:
         found.append(f"{gpu.name} has no bf16 tensor cores: its bf16 is taken to run at the fp32 rate.")

@@ -10,22 +10,24 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
+from gpuprof.costs.work import UNKNOWN_MULTIPROCESSORS
 from gpuprof.projection.apart import ROUND, more_calls, rounds_of
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
-from gpuprof.replay.graph import F64, INPUT, TRANSFER, Graph, Mask
+from gpuprof.replay.graph import INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import AUTOGRAD_ENGINE, F64, I64, Mask
 
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
-MULTIPROCESSORS = 108
-"""An A100's, where the recording does not say how many there are."""
-ACCUMULATE = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+GROWS = (0.93, 1.0, 1.03)
+"""Exponent of a kernel's growth with its work, at least, usually and at most: the kernels of five pairs of recordings
+on an H200 took 0.91 to 1.00 of what is computed here."""
+ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
 """Bytes of a weight by the format of the product; half precision where that is not known."""
 
@@ -136,7 +138,7 @@ def _filled(timeline: Timeline, factor: F64) -> F64:
         np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
         for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
     ]
-    waves = named[0] * named[1] * named[2] / (count or MULTIPROCESSORS)
+    waves = named[0] * named[1] * named[2] / (count or UNKNOWN_MULTIPROCESSORS)
     ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
     persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
     return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)

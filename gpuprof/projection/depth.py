@@ -11,13 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuprof.replay.graph import F64, Graph, Mask
-from gpuprof.timeline.frames import FrameIndex, module_class
+from gpuprof.replay.graph import Graph
+from gpuprof.timeline.frames import MODULE, FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64
-
-_MODULE = "nn.Module: "
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, F64, I64, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ def find_layers(graph: Graph, count: int | None) -> Layers | None:
     """
     timeline = graph.timeline
     trace, ops = timeline.trace, timeline.trace.ops
-    ranges = (ops.kind == ANNOTATION) & trace.rows_named(ops.name, lambda text: text.startswith(_MODULE))
+    ranges = (ops.kind == ANNOTATION) & trace.rows_named(ops.name, lambda text: text.startswith(MODULE))
     rows = np.flatnonzero(ranges)
     if not len(rows):
         return None
@@ -58,7 +56,7 @@ def find_layers(graph: Graph, count: int | None) -> Layers | None:
     found = round(np.count_nonzero(ahead & (classes == layer)) / graph.steps)
     if not (count or found):
         return None
-    named = trace.rows_named(ops.name, lambda text: text.startswith(_MODULE) and module_class(text) == layer)
+    named = trace.rows_named(ops.name, lambda text: text.startswith(MODULE) and module_class(text) == layer)
     known = _known(graph, named & ranges)
     return Layers(_filled(graph, known), count or found)
 

@@ -11,18 +11,18 @@ import numpy as np
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.projection.apart import ROUND, rounds_of
+from gpuprof.projection.asked import Question
 from gpuprof.projection.batch import Grown, another_batch, grown
 from gpuprof.projection.depth import stretched, times
 from gpuprof.projection.experts import rows_and_factor
 from gpuprof.projection.host import another_host
 from gpuprof.projection.kernels import Scaled, on_graph, scaled_kernels
 from gpuprof.projection.memory import Usage, usage
-from gpuprof.projection.subject import Question, Subject
+from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained import Reach, reach_of
-from gpuprof.replay.graph import DEVICE, F64, Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
-from gpuprof.tracefile.model import I64
+from gpuprof.replay.graph import DEVICE, Graph
+from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.tracefile.model import F64, I64
 
 PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 

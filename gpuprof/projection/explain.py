@@ -109,7 +109,7 @@ def _host(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Reason:
 
 def _compute_text(first: OnGpu, second: OnGpu, factor: float) -> str:
     a, b = first.rates.half_flops / 1e12, second.rates.half_flops / 1e12
-    how = {"power": " (by its power limit)"}
+    how = {"power": " (by its power limit)", "stated": " (the usual share of what is stated)"}
     return (
         f"sustained half-precision products {a:,.0f}{how.get(first.rates.half_source, '')} against "
         f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×; on the step{_by(factor)}"

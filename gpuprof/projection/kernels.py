@@ -26,10 +26,10 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.projection.batch import Grown
 from gpuprof.projection.sustained import Reach
-from gpuprof.replay.graph import F64, Graph
+from gpuprof.replay.graph import Graph
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import U8
+from gpuprof.tracefile.model import F64, U8
 
 FEW_BLOCKS = 0.5
 """Of the multiprocessors. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many multiprocessors

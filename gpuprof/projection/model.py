@@ -74,7 +74,8 @@ class Rates:
     half_flops: float
     """FLOP/s of matrix products in the half-precision format that it trains in."""
     half_source: str
-    """measured: on this machine; table: on such a GPU elsewhere; power: by the model of its power limit."""
+    """measured: on this machine; table: on such a GPU elsewhere; power: by the model of its power limit;
+    stated: the usual share of the datasheet's."""
     half_spread: float
     """Eight of ten lie within this many times more or less."""
     memory_bytes_per_s: float

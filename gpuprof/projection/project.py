@@ -12,6 +12,8 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
 from gpuprof.projection.apart import ROUND
+from gpuprof.projection.asked import Question
+from gpuprof.projection.batch import GROWS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import LIKELIEST, Elsewhere, combined
 from gpuprof.projection.explain import explain
@@ -30,26 +32,20 @@ from gpuprof.projection.model import (
     Work,
 )
 from gpuprof.projection.ranks import scaling
-from gpuprof.projection.subject import Question, Subject
+from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained import Reach, reach_of
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.sensitivity import Sensitivities, sensitivities
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.noise import GPU_PROCESS_NOISE
+from gpuprof.replay.sensitivity import CLOSE, SMALL, Sensitivities, sensitivities
+from gpuprof.replay.simulate import ROUNDS, simulate
 
 KEPT, KEPT_NEAR = 1.15, 1.05
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
 HOSTS = 1.10
 """Another machine's host differs by this much from what its factor says."""
-NOISE = 1.04
-"""One program's step differs by this much between processes."""
-GROWS = (0.93, 1.03)
-"""Exponent of a kernel's growth with the batch at best and at worst (findings/larger_batch)."""
 REPEATS = 1.05
 """Layers that were not recorded take this much less or more than those that were."""
-TIED, NOTHING = 0.05, 0.1
-"""As for the verdict of a diagnosis: a difference that is none, and sensitivities that are none."""
 
 
 def project(subject: Subject, question: Question) -> Projection:
@@ -161,10 +157,10 @@ def interval(elsewhere: Elsewhere, there: Reach, share: float) -> Interval:
     if elsewhere.batch_factor * share != 1:
         ends += [at(of_a_round=ROUND[0]), at(of_a_round=ROUND[2])]
     if elsewhere.factor(share) != 1:
-        ends += [at(grows=GROWS[0]), at(grows=GROWS[1])]
+        ends += [at(grows=GROWS[0]), at(grows=GROWS[2])]
     if elsewhere.deeper != 1 or elsewhere.wider != 1:
         ends += [at(deeper=1 / REPEATS), at(deeper=REPEATS)]
-    low, high = combined(expected, ends, NOISE)
+    low, high = combined(expected, ends, 1 + GPU_PROCESS_NOISE)
     if same and question.host_factor in (None, 1.0) and elsewhere.factor(share) == elsewhere.longer == 1:
         # The recorded step itself, as the diagnosis has it.
         told = subject.step_ns
@@ -212,7 +208,7 @@ def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tu
 
 def _verdict(told: dict[str, float]) -> Bound:
     first, second, *_ = sorted(("host", "input", "transfer", "communication", "device"), key=lambda name: -told[name])
-    if told[first] < NOTHING or told[first] - told[second] < TIED:
+    if told[first] < SMALL or told[first] - told[second] < CLOSE:
         return "balanced"
     if first != "device":
         return first  # type: ignore[return-value]

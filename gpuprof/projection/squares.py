@@ -10,15 +10,14 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from gpuprof.replay.graph import F64, Mask
+from gpuprof.costs.arguments import LONGEST_SIDE
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import NO_TEXT
+from gpuprof.tracefile.model import F64, NO_TEXT, Mask
 
 _SOFTMAX = CATEGORIES.index("softmax")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
-_LARGEST = 1 << 40
 Shape = tuple[int, ...]
 
 
@@ -83,7 +82,7 @@ def _is_list(value: object) -> bool:
 
 
 def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and len(value) > 2 and all(type(n) is int and 0 < n < _LARGEST for n in value)
+    return isinstance(value, list) and len(value) > 2 and all(type(n) is int and 0 < n < LONGEST_SIDE for n in value)
 
 
 def _scores(shapes: list[Shape] | None) -> Shape | None:

@@ -1,8 +1,8 @@
-"""What a recording brings to a projection, and what is asked of it."""
+"""What a recording brings to a projection."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.projection.depth import Layers
 from gpuprof.projection.memory import Told
 from gpuprof.projection.model import Interval
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+from gpuprof.tracefile.model import Mask
 
 
 @dataclass(frozen=True)
@@ -71,24 +72,3 @@ class Subject:
                 total += float(graph.recorded_end_ns[mine].max() - graph.recorded_start_ns[mine].min())
         recorded = float(graph.recorded_end_ns.max() - graph.recorded_start_ns.min()) / graph.steps
         return total / graph.steps / recorded * self.step_ns.expected if recorded > 0 else 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What is asked; None leaves it as recorded."""
-
-    gpus: tuple[Gpu, ...]
-    batch: int | None = None
-    """Samples of a forward pass."""
-    sample_tokens: float | None = None
-    """Mean tokens of a sample, padding included."""
-    host_factor: float | None = None
-    host_source: str = "assumed"
-    layers: int | None = None
-    experts: int | None = None
-    ranks: tuple[int, ...] = ()
-    prices: dict[str, float] = field(default_factory=dict)
-    epoch_samples: int | None = None
-    explain: tuple[Gpu, Gpu] | None = None
-    whole_batch: bool = False
-    """Take the batch as asked for, even where it does not fit."""

@@ -1,4 +1,5 @@
-"""What GPUs sustain: measured where somebody did, else what their power limit lets through.
+"""What GPUs sustain: measured where somebody did, else what their power limit lets through, else the usual share of the
+stated rate.
 
 The rate on a datasheet is that of the boost clock. Under a matrix product most boards reach their power limit first
 and lower the clock until they keep it. Power of a chip that switches is C·V²·f; near the top of its range the voltage
@@ -17,7 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gpuprof.costs.ceilings import LINK_EFFICIENCY, MEMORY_EFFICIENCY, VECTOR_EFFICIENCY, measurement_of
+from gpuprof.costs.ceilings import (
+    LINK_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    TENSOR_EFFICIENCY,
+    VECTOR_EFFICIENCY,
+    measurement_of,
+)
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.measured import Measurement
 from gpuprof.projection.model import Rates
@@ -33,8 +40,8 @@ POWER_CONSTANT = {"12 nm": 0.00754e12, "7 nm": 0.01006e12, "4 nm": 0.01408e12}
 (0.0135 both) and B200 (0.0153)."""
 
 MEASURED_HERE, MEASURED_SUCH, BY_POWER = 1.03, 1.06, 1.20
-"""Spread of a tensor rate by where it is from. Of eight other GPUs that somebody measured the model is within 10 % for
-six; it is 38 % above an RTX A6000 and 54 % above a T4 (docs/gpus.md)."""
+"""Spread of a tensor rate by where it is from; one that is only stated has the last. Of eight other GPUs that somebody
+measured the model is within 10 % for six; it is 38 % above an RTX A6000 and 54 % above a T4 (docs/gpus.md)."""
 BANDWIDTH_SPREAD = {"measured": 1.02, "table": 1.03, "stated": 1.06}
 CONFIDENCE_SPREAD = {"A": 1.0, "B": 1.03, "C": 1.15}
 """On top of it: how sure the stated figures are."""
@@ -89,7 +96,8 @@ def power_limited_flops(gpu: Gpu) -> float | None:
 
 
 def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
-    """What a GPU sustains: measured on this machine, else on such a GPU, else by its power limit.
+    """What a GPU sustains: measured on this machine, else on such a GPU, else by its power limit, else the usual share
+    of what is stated.
 
     Other formats on tensor cores are held back as the half-precision one is; fp32 without them is not.
     """
@@ -97,8 +105,10 @@ def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
     modelled = power_limited_flops(gpu)
     if gpu.measured_flops:
         half, source, spread = gpu.measured_flops, "table", MEASURED_SUCH
+    elif modelled is not None:
+        half, source, spread = modelled, "power", BY_POWER
     else:
-        half, source, spread = modelled or 0.8 * stated, "power", BY_POWER
+        half, source, spread = TENSOR_EFFICIENCY * stated, "stated", BY_POWER
     share = min(half / stated, 1.0) if stated else 1.0
     flops = {name: rate * (VECTOR_EFFICIENCY if name == "fp32" else share) for name, rate in gpu.dense_flops.items()}
     flops |= {name: half for name in ("bf16", "fp16") if name in flops}

@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from gpuprof.replay.graph import Mask
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import OP
+from gpuprof.tracefile.model import OP, Mask
 
 Shape = tuple[int, ...]
 

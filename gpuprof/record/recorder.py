@@ -10,6 +10,7 @@ from typing import Any
 
 from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
 from .host import describe_host, own_version
+from .options import MODULES, STEPS
 from .session import Session
 
 
@@ -41,11 +42,11 @@ class Recorder:
         *,
         settle: int | None = None,
         baseline: int | None = None,
-        steps: int = 3,
+        steps: int = STEPS,
         stacks: int = 0,
         memory: int = 0,
         shapes: bool = True,
-        modules: int = 1,
+        modules: int = MODULES,
         nvtx: bool = False,
     ) -> None:
         counts = {"settle": settle, "baseline": baseline, "steps": steps, "stacks": stacks, "memory": memory}

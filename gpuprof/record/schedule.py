@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from .options import STEPS
+
 SETTLE = 5
 """Steps that allocate, compile and tune, and are like no later ones."""
 SETTLE_S, LONGEST_SETTLE = 2.0, 10
@@ -31,7 +33,7 @@ class Plan:
     baseline: int = BASELINES[0][1]
     """Steps timed free-running, and again as many each closed by a synchronisation."""
     warm_up: int = WARM_UP
-    trace: int = 3
+    trace: int = STEPS
     stacks: int = 0
     memory: int = 0
 
@@ -59,7 +61,7 @@ def plan(
     *,
     settle: int | None = None,
     baseline: int | None = None,
-    steps: int = 3,
+    steps: int = STEPS,
     stacks: int = 0,
     memory: int = 0,
     step_s: float | None = None,

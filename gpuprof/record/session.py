@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..runfile import MANIFEST, NSYS, log, rank_file, read_json
+from ..runfile import NSYS, log, rank_file
 from . import forks
 from .capture import Capture, cuda_runtime
 from .environment import describe_process, place_among_ranks
@@ -27,6 +27,7 @@ from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
 from .memory import gpu_bytes_to_spare
+from .options import options_of, planned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .stepmeter import StepMeter
@@ -45,7 +46,7 @@ HANDOVER_S = 30.0
 class Session:
     """The recording of one process.
 
-    options: as manifest.json holds them. source: who says where steps end (recorder, trainer or optimizer).
+    options: as `options_of` reads them. source: who says where steps end (recorder, trainer or optimizer).
     """
 
     def __init__(self, folder: Path, options: dict[str, Any], source: str) -> None:
@@ -60,7 +61,7 @@ class Session:
         self._patches: list[Patch] = []
         self._backward_patch: Patch | None = None
         self._ranges = Ranges()
-        self._nsys = bool(options.get("nsys"))
+        self._nsys = bool(self.options["nsys"])
         """Whether Nsight Systems is to record, which was started around us for that."""
         listening = tool_is_listening()
         self._nsys_is_deaf = self._nsys and not listening
@@ -70,7 +71,7 @@ class Session:
         self._training = Training()
         self._devices: list[int] = []
         # Where in the plan we are.
-        self._queue: list[tuple[str, int]] = [("settle", plan(**self._wishes()).settle)]
+        self._queue: list[tuple[str, int]] = [("settle", plan(**planned(self.options)).settle)]
         self._stage, self._left = "", 0
         self._free: FreeRunning | None = None
         self._window: Window | Capture | None = None
@@ -91,10 +92,8 @@ class Session:
     @classmethod
     def begin(cls, folder: Path, source: str) -> Session | None:
         """The session of this process, or None if this rank is not to be recorded, or is being recorded already."""
-        manifest = read_json(folder / MANIFEST) or {}
-        options = manifest.get("options")
-        session = cls(folder, options if isinstance(options, dict) else {}, source)
-        wanted = session.options.get("ranks")
+        session = cls(folder, options_of(folder), source)
+        wanted = session.options["ranks"]
         if isinstance(wanted, list) and session.rank not in wanted:
             log(folder, f"rank {session.rank} is not recorded: --ranks names others")
             return None
@@ -110,18 +109,14 @@ class Session:
             raise
         return session
 
-    def _wishes(self) -> dict[str, Any]:
-        names = ("settle", "baseline", "steps", "stacks", "memory")
-        return {name: self.options[name] for name in names if self.options.get(name) is not None}
-
     def _leads(self) -> bool:
         """Whether this process speaks for the run."""
-        wanted = self.options.get("ranks")
+        wanted = self.options["ranks"]
         return self.rank == min(wanted) if isinstance(wanted, list) and wanted else self.local_rank == 0
 
     def _open(self) -> None:
         self._journal.facts |= describe_process()
-        if self._under_tool or self.options.get("nvtx"):
+        if self._under_tool or self.options["nvtx"]:
             self._ranges = Ranges(find_nvtx())
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
@@ -164,7 +159,7 @@ class Session:
         self._training.total = None if left is None else self._step + left
         self._training.meet(model, optimizer)
         if not self._step:
-            self._left = plan(**self._wishes(), total=left).settle
+            self._left = plan(**planned(self.options), total=left).settle
         self._meter.begin(time.perf_counter_ns())
 
     @guarded
@@ -288,10 +283,10 @@ class Session:
 
     def _has_settled(self) -> bool:
         """Whether enough steps have passed: of several ranks at the same step in each, whatever their clocks say."""
-        if self._training.known or self.options.get("settle") is not None or self._step >= LONGEST_SETTLE:
+        if self._training.known or self.options["settle"] is not None or self._step >= LONGEST_SETTLE:
             return True
         total = self._training.total
-        if total is not None and total <= LONGEST_SETTLE + plan(**self._wishes()).needs():
+        if total is not None and total <= LONGEST_SETTLE + plan(**planned(self.options)).needs():
             return True
         return self.world_size == 1 and sum(self._settling) > SETTLE_S * 1e9
 
@@ -390,7 +385,7 @@ class Session:
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
-        found = plan(**(self._wishes() | {"settle": 0}), step_s=step_s, total=left)
+        found = plan(**(planned(self.options) | {"settle": 0}), step_s=step_s, total=left)
         if self._under_tool:
             found = replace(found, trace=0, stacks=0, memory=0)
             self._journal.note(
@@ -404,8 +399,8 @@ class Session:
             found = replace(found, stacks=0)
             self._journal.note(f"stacks are left out: {unsafe}")
         self._queue = found.stages(NSYS if self._nsys else "trace")
-        if self.options.get("stop"):
-            if self.world_size > 1 and self.options.get("ranks") is not None:
+        if self.options["stop"]:
+            if self.world_size > 1 and self.options["ranks"] is not None:
                 self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
             else:
                 self._planned_end = self._step + sum(steps for stage, steps in self._queue if stage != "after")
@@ -436,7 +431,7 @@ class Session:
             return self._skip_windows(f"nothing is recorded: {why}")
         if name == NSYS:
             return self._open_capture(warm_up, steps)
-        shapes = name == "trace" and self.options.get("shapes", True)
+        shapes = name == "trace" and self.options["shapes"]
         spare = gpu_bytes_to_spare()
         if shapes and spare is not None and spare < SHAPES_GPU_BYTES:
             shapes = False
@@ -509,7 +504,7 @@ class Session:
     # -- hooks
 
     def _hook_model(self, ranges: bool) -> None:
-        levels = self.options.get("modules", 1) if ranges else None
+        levels = self.options["modules"] if ranges else None
         self._training.hook(self.on_call, self._ranges.open, levels)
 
     def _let_go(self) -> None:

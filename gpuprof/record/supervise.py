@@ -455,13 +455,12 @@ class _Run:
 
     def _too_short(self, folder: Path, ranks: list[dict[str, Any]]) -> str:
         """Why no window was recorded, as far as that is known."""
+        from .options import planned
         from .schedule import LONGEST_SETTLE, plan
 
         first = ranks[0].get("rank")
         taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
-        names = ("settle", "baseline", "steps", "stacks", "memory")
-        wishes = {name: self._options[name] for name in names if self._options.get(name) is not None}
-        needed = plan(**({"settle": LONGEST_SETTLE} | wishes)).needs()
+        needed = plan(**({"settle": LONGEST_SETTLE} | planned(self._options))).needs()
         steps = "1 step" if taken == 1 else f"{taken} steps"
         if taken >= needed:
             return f"nothing was traced in {steps} ({runfile.LOG} may say why)"

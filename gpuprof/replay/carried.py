@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuprof.replay.graph import LAUNCH, STREAM, Graph, Mask, edges_of
+from gpuprof.replay.graph import LAUNCH, STREAM, Graph, edges_of
 from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, usual
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import I64, Mask
 
 
 def carried_over(graph: Graph) -> Graph:

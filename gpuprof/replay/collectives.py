@@ -18,13 +18,12 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.costs.hardware import find
-from gpuprof.replay.graph import COMMUNICATION, F64, NEVER, PEER, STREAM, Graph, Mask, edges_of
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, Graph, edges_of
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
 
 START_NS = 50_000.0
 """What a collective may take however little it moves. Small ones took their last arriver 4 to 20 µs on the hosts of 2

@@ -14,13 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I32, I64, U8
-
-F64 = NDArray[np.float64]
-Mask = NDArray[np.bool_]
+from gpuprof.tracefile.model import F64, I32, I64, U8, Mask
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "nothing")
 """What has to be faster for a node to be shorter; `nothing`: no resource of this machine (a wait, a pause)."""
@@ -114,3 +110,11 @@ class Graph:
 
     def with_edges(self, edges: Edges) -> Graph:
         return replace(self, edges=edges)
+
+
+def launcher_of(graph: Graph) -> I64:
+    """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
+    source = np.full(len(graph), -1, np.int64)
+    launches = graph.edges.kind == LAUNCH
+    source[graph.edges.targets()[launches]] = graph.edges.source[launches]
+    return source

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.replay.graph import F64, Mask
+from gpuprof.tracefile.model import F64, Mask
 
 CLEAR_NS = 20_000
 """One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
@@ -18,6 +18,9 @@ FEWEST = 4
 LATENCY_NS, GAP_NS, RETURN_NS = 2_200.0, 1_000.0, 3_000.0
 """Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
 and from the end of awaited work to the return of the waiting call (medians of H200 recordings)."""
+EVENT_LAG_NS = 2_000.0
+"""The same from the end of work on one stream to the start of work on another that waits for it (H200: 1.5 to 2.5
+µs)."""
 
 
 def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:

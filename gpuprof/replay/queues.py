@@ -6,10 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.graph import F64
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, Calls
+from gpuprof.tracefile.model import F64, I64, Calls
 
 QUEUE_ITEMS = 1022
 """Launched and unfinished items that a stream takes, where the recording does not show it filled (H200, CUDA 13)."""

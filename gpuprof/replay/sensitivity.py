@@ -6,10 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.replay.graph import DEVICE, F64, Graph
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.graph import DEVICE, Graph
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
+from gpuprof.tracefile.model import F64
+
+CLOSE, SMALL = 0.05, 0.1
+"""Sensitivities closer than the first differ by no more than noise; ones below the second say little."""
 
 
 @dataclass(frozen=True, slots=True)

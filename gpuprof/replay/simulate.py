@@ -7,7 +7,11 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.replay.graph import F64, NEVER, Graph
+from gpuprof.replay.graph import NEVER, Graph
+from gpuprof.tracefile.model import F64
+
+ROUNDS = 3
+"""Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +28,17 @@ class Schedule:
 
     @property
     def step_ns(self) -> float:
-        """A step in the loop: the median time from one step's finish to the next one's, over the last round."""
-        return float(np.median(self.each_ns))
+        """A step in the loop: the time from one step's finish to the next one's over the last round, the median; their
+        mean where no step is usual."""
+        return float(np.median(self.each_ns) if self.has_usual_step else np.mean(self.each_ns))
+
+    @property
+    def has_usual_step(self) -> bool:
+        """Whether at least half of the steps launch work, and take time. A step that launches nothing finishes with the
+        one before it where the host runs ahead."""
+        graph = self.graph
+        launched = np.bincount(graph.step[graph.on_gpu], minlength=graph.steps)
+        return 2 * np.count_nonzero(launched) >= graph.steps and float(np.median(self.each_ns)) > 0
 
     @property
     def each_ns(self) -> F64:

@@ -6,19 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuprof.replay.graph import (
-    COMMUNICATION,
-    COPY,
-    DEVICE,
-    F64,
-    HOST,
-    INPUT,
-    QUEUE,
-    SYNC,
-    TRANSFER,
-    Graph,
-    Mask,
-)
+from gpuprof.replay.graph import COMMUNICATION, COPY, DEVICE, HOST, INPUT, QUEUE, SYNC, TRANSFER, Graph
+from gpuprof.tracefile.model import F64, Mask
 
 
 def scale(

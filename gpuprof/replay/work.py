@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.calls import CallKinds
-from gpuprof.replay.graph import F64, NEVER, Mask
+from gpuprof.replay.graph import NEVER
 from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, prompt, usual
 from gpuprof.replay.lanes import Pieces
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, U8
+from gpuprof.tracefile.model import F64, I64, U8, Mask
 
 
 @dataclass(frozen=True, slots=True)

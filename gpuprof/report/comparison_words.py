@@ -13,6 +13,7 @@ from gpuprof.diagnosis.comparison.model import (
     Term,
 )
 from gpuprof.diagnosis.comparison.significance import LEVEL
+from gpuprof.diagnosis.sentences import capital
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 
@@ -150,7 +151,7 @@ def each(one: Mechanism, comparison: Comparison) -> str:
 
 def sentence(one: Mechanism) -> str:
     """What moved, and in which phases."""
-    return f"{one.text[:1].upper()}{one.text[1:]}{_mostly(one)}"
+    return f"{capital(one.text)}{_mostly(one)}"
 
 
 def _mostly(one: Mechanism) -> str:

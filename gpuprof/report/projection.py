@@ -18,7 +18,6 @@ WIDEST = 160
 GUTTER = 2
 NAME_WIDTH = 16
 """Of a GPU's name what must be seen: such as `H100 SXM5 80GB`."""
-_STYLES = {"host": "yellow", "input": "cyan", "transfer": "blue", "communication": "magenta"}
 _NAMES = {
     "host_floor": "host floor", "capacity": "memory holds", "host_speed": "host speed", "compute": "compute",
     "bandwidth": "bandwidth", "rest": "the rest",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpuprof.diagnosis.model import Diagnosis, Run
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sentences import capital
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range, gib, long_duration, rate, scaled, share
 
@@ -61,7 +63,7 @@ def _model_name(found: dict[str, Any]) -> str:
     if name and not name.startswith("Peft"):
         return re.sub(r"(For|LMHead)[A-Z]\w*$", "", name) or name
     kind = _name(found.get("type"))
-    return kind[:1].upper() + kind[1:] if kind else name
+    return capital(kind) or name
 
 
 def _lora(lora: Any) -> str:

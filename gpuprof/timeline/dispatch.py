@@ -4,11 +4,10 @@ is all that shows what it did."""
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.timeline.nesting import Nesting
-from gpuprof.tracefile.model import OP, Trace
+from gpuprof.tracefile.model import OP, Mask, Trace
 
 DISPATCH_NS = 100_000
 """Between the calls of two ops a thread that launches spends less than this: of the stretches between calls in
@@ -27,7 +26,7 @@ def has_ops(trace: Trace) -> bool:
     return bool(np.any(trace.ops.kind == OP))
 
 
-def recorded_ops(trace: Trace) -> NDArray[np.bool_]:
+def recorded_ops(trace: Trace) -> Mask:
     """Mask of the ops and ranges that were recorded here, and cost it time; the others are from another recording."""
     return (trace.ops.kind != OP) | (trace.ops_from is None)
 

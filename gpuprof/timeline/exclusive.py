@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpuprof.tracefile.model import I64, U8
-
-F64 = NDArray[np.float64]
+from gpuprof.tracefile.model import F64, I64, U8
 
 
 def exclusive_ns(start: I64, end: I64, level: U8, low: int, high: int) -> F64:

@@ -10,7 +10,8 @@ import numpy as np
 from gpuprof.timeline.nesting import Nesting, climb, nest
 from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I32, I64, NO_TEXT, Trace
 
-_MODULE = "nn.Module: "
+MODULE = "nn.Module: "
+"""What comes before the name of a module, in its frame or range."""
 _FIRST_PART = re.compile(r"(\w+)(?:/|\.py\()")
 _LIBRARIES = frozenset(
     [
@@ -48,9 +49,9 @@ class FrameIndex:
         self._trace, self._nesting = trace, nesting
         frames = trace.frames
         self._frames = nest(frames.thread, frames.start_ns, frames.end_ns, frames.python_id) if len(frames) else None
-        self._is_module = trace.rows_named(frames.name, lambda text: text.startswith(_MODULE))
+        self._is_module = trace.rows_named(frames.name, lambda text: text.startswith(MODULE))
         self._is_user = trace.rows_named(frames.name, _is_user_frame)
-        self._is_range = trace.rows_named(trace.ops.name, lambda text: text.startswith(_MODULE))
+        self._is_range = trace.rows_named(trace.ops.name, lambda text: text.startswith(MODULE))
 
     def module(self, thread: I32, t: I64, op: I64) -> I32:
         """String id of the innermost nn.Module around each moment; for backward work that of its forward op.
@@ -146,7 +147,7 @@ class FrameIndex:
 
 def module_class(text: str) -> str:
     """`Linear` of `nn.Module: Linear_12`."""
-    return _NUMBERED.sub("", text.removeprefix(_MODULE))
+    return _NUMBERED.sub("", text.removeprefix(MODULE))
 
 
 def _is_user_frame(text: str) -> bool:
@@ -154,7 +155,7 @@ def _is_user_frame(text: str) -> bool:
 
     The profiler cuts the folder of installed packages off a file's path, so a package is told by its name.
     """
-    if text.startswith(("<", _MODULE)) or "site-packages" in text or "dist-packages" in text:
+    if text.startswith(("<", MODULE)) or "site-packages" in text or "dist-packages" in text:
         return False
     first = _FIRST_PART.match(text)
     return first is None or (first[1] not in _LIBRARIES and first[1] not in sys.stdlib_module_names)

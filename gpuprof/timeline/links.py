@@ -77,7 +77,11 @@ def around(trace: Trace, nesting: Nesting, moment: I64) -> I64:
     if thread < 0 or not len(moment):
         return np.full(len(moment), -1, np.int64)
     found = nesting.innermost(np.full(len(moment), thread, np.int32), moment)
-    return climb(found, nesting.parent, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    return climb(
+        found,
+        nesting.begun_in,
+        lambda rows, which: (ops.kind[rows] != ANNOTATION) | (ops.end_ns[rows] <= moment[which]),
+    )
 
 
 def _by_correlation(trace: Trace) -> I64:

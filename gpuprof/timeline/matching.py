@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof.timeline.collectives import KINDS, TOGETHER, Collectives
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
 
 NOISE_NS = 20_000.0
 """Ends of one collective on two ranks of a host differ by some µs, and clocks drift by as much within a recording."""
@@ -27,12 +26,12 @@ _SEND_RECV = KINDS.index("send_recv")
 class Matched:
     """Per rank, aligned with the rows of its collectives."""
 
-    transfer_ns: tuple[NDArray[np.float64], ...]
+    transfer_ns: tuple[F64, ...]
     """What the collective took once all had come: as long as its last arriver was in it. NaN where ranks are
     missing."""
-    last: tuple[NDArray[np.bool_], ...]
+    last: tuple[Mask, ...]
     """This rank came last, and others noticeably waited."""
-    waited_for: tuple[NDArray[np.bool_], ...]
+    waited_for: tuple[Mask, ...]
     """Somebody noticeably waited in it."""
     offset_ns: tuple[int | None, ...]
     """What this rank's clock shows more than the first's; None where they share no collective."""
@@ -121,9 +120,7 @@ def _signs(found: Collectives, rows: I64, texts: dict[object, int]) -> I64:
     return signs
 
 
-def _shift(
-    a: I64, b: I64, a_end: NDArray[np.float64], b_end: NDArray[np.float64], together: NDArray[np.bool_], zero: int
-) -> tuple[int, float] | None:
+def _shift(a: I64, b: I64, a_end: F64, b_end: F64, together: Mask, zero: int) -> tuple[int, float] | None:
     """(which number of a the first of b is, by how much b's ends are later than a's) or None if they do not fit.
 
     Half of the shorter one has to overlap. Of shifts whose ends fit about equally well, as they do where every step is

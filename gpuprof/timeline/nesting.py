@@ -1,24 +1,33 @@
-"""Which span lies in which, per thread, without a Python loop over events."""
+"""Which span contains which, per thread, without a Python loop over events."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuprof.tracefile.model import I32, I64
 
+ROUNDING_NS = 1000
+"""A span may end this much later than the one that contains it: recordings in whole microseconds round start and
+duration down, each for itself."""
+
 
 @dataclass(frozen=True, slots=True)
 class Nesting:
-    """Spans of all threads, ordered by (thread, start, longest first), with the parent of each.
+    """Spans of all threads, ordered by (thread, start, longest first), with two relations between them.
 
-    `order[k]` is the row of the k-th span; `parent[row]` is a row or -1. A span that outlasts the one that it
-    begins in (a clock that jumped, a name cut by the recording) counts as inside it.
+    `order[k]` is the row of the k-th span; `parent[row]` and `begun_in[row]` are rows or -1. They differ only where
+    spans overlap partially, as a step does with the optimizer's range if it is a hook of the optimizer that ends it.
     """
 
     order: I64
     parent: I64
+    """The innermost span that contains the whole of each one, give or take ROUNDING_NS at its end."""
+    begun_in: I64
+    """The span begun last of those that were open when each one began. All spans that are open at a moment are the
+    last of them to begin and those of its chain that have not ended."""
     start_ns: I64
     """In `order`."""
     end_ns: I64
@@ -52,22 +61,41 @@ def nest(thread: I32, start_ns: I64, end_ns: I64, number: I64 | None = None) -> 
     before = np.arange(-1, size - 1, dtype=np.int64)
     if size:
         before[np.flatnonzero(np.diff(ordered_thread, prepend=ordered_thread[0] - 1))] = -1
-    # Between a span and its candidate parent every span has ended before the span starts. That stays true when a
-    # candidate that has ended too hands over to its own candidate, final or not, so all spans may jump at once.
-    parent = before.copy()
-    active = np.flatnonzero(parent >= 0)
-    while len(active):
-        candidate = parent[active]
-        ended = (candidate >= 0) & (ordered_end[candidate] <= ordered_start[active])
-        active = active[ended]
-        parent[active] = parent[candidate[ended]]
-    rows = np.full(size, -1, np.int64)
-    has = parent >= 0
-    rows[order[has]] = order[parent[has]]
+
+    def ended(outer: I64, inner: I64) -> np.ndarray:
+        return ordered_end[outer] <= ordered_start[inner]
+
+    def too_short(outer: I64, inner: I64) -> np.ndarray:
+        return ended(outer, inner) | (ordered_end[outer] + ROUNDING_NS < ordered_end[inner])
+
+    def rows_of(position: I64) -> I64:
+        rows = np.full(size, -1, np.int64)
+        has = position >= 0
+        rows[order[has]] = order[position[has]]
+        return rows
+
+    parent, begun_in = (rows_of(_nearest(before, fails)) for fails in (too_short, ended))
     bounds = np.flatnonzero(np.diff(ordered_thread, prepend=ordered_thread[0] - 1)) if size else []
     ends = [*bounds[1:], size] if size else []
     lanes = {int(ordered_thread[a]): slice(int(a), int(b)) for a, b in zip(bounds, ends, strict=True)}
-    return Nesting(order, rows, ordered_start, end_ns, lanes)
+    return Nesting(order, parent, begun_in, ordered_start, end_ns, lanes)
+
+
+def _nearest(before: I64, fails: Callable[[I64, I64], np.ndarray]) -> I64:
+    """Per position the nearest earlier one of its thread that does not fail it; -1 where all do.
+
+    `before`: the position just before each one on its thread, or -1. `fails(outer, inner)` has to be transitive: then
+    no position between one that failed and the candidate of that one can succeed, final or not, and so all positions
+    may jump at once.
+    """
+    found = before.copy()
+    active = np.flatnonzero(found >= 0)
+    while len(active):
+        candidate = found[active]
+        failed = (candidate >= 0) & fails(candidate, active)
+        active = active[failed]
+        found[active] = found[candidate[failed]]
+    return found
 
 
 def climb(rows: I64, parent: I64, leave) -> I64:

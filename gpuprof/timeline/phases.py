@@ -17,13 +17,12 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, climb, inherit
 from gpuprof.timeline.steps import Steps
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I32, I64, OP, U8, Trace
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Trace
 
 PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other")
 DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(PHASES))
 _UNSET = 255
 
-_ENGINE = "autograd::engine::evaluate_function"
 _AUTOGRAD_NAME = "pt_autograd_"
 """What PyTorch calls the threads of its engine, followed by the device, since version 1.9."""
 WITHIN = 0.95
@@ -97,7 +96,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     ops = trace.ops
     mark = _marks(trace)
     named = mark != _UNSET
-    engine = trace.rows_named(ops.name, lambda text: text.startswith(_ENGINE))
+    engine = trace.rows_named(ops.name, lambda text: text.startswith(AUTOGRAD_ENGINE))
     autograd_op = engine | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
     mark[autograd_op] = BACKWARD
     # Under checkpointing the forward runs again inside the backward: with gradients on, so its ops have a sequence
@@ -112,12 +111,8 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
         & within
     )
     mark[again] = RECOMPUTE
-    # A step that a hook of the optimizer opens begins inside the optimizer's range, but is not of it.
-    # So does one of an NVTX tool, which the names do not tell; it ends after that range has.
     parent = nesting.parent.copy()
-    outlasts = (ops.kind == ANNOTATION) & ~named & (parent >= 0)
-    outlasts[outlasts] = ops.end_ns[outlasts] > ops.end_ns[parent[outlasts]]
-    parent[outlasts | trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1
+    parent[trace.rows_named(ops.name, lambda text: text.startswith("ProfilerStep"))] = -1  # whatever a user put around
     phase = inherit(mark, parent, _UNSET)
     main = _main_thread(trace, autograd_op | within)
     ranges = union(*_spans(trace, (phase == BACKWARD) & (ops.kind == ANNOTATION)))

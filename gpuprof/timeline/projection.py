@@ -32,7 +32,7 @@ class Projection:
 
 
 def project(timeline: Timeline) -> Projection:
-    """All annotations that begin in the window."""
+    """All annotations that begin in the window, and the work launched in it."""
     trace = timeline.trace
     ops, gpu, (low, high) = trace.ops, trace.gpu, timeline.window
     ranges = np.flatnonzero((ops.kind == ANNOTATION) & (ops.start_ns >= low) & (ops.start_ns < high))
@@ -47,8 +47,9 @@ def project(timeline: Timeline) -> Projection:
         if not len(work):
             break
         begun = timeline.links.begun_ns[work]
-        # Ranges that are begun and ended in different places may outlast the one around them.
-        still = (begun == ABSENT) | (trace.ops.end_ns[owner] > begun)
+        # Ranges that are begun and ended in different places may outlast the one around them, or the window: the
+        # profiler stops in a hook of the last optimizer step.
+        still = (begun == ABSENT) | (np.minimum(trace.ops.end_ns[owner], high) > begun)
         owners.append(number[owner[still]])
         owned.append(work[still])
         owner = _outer(timeline, owner)
@@ -62,7 +63,7 @@ def _outer(timeline: Timeline, inner: I64) -> I64:
     """The annotation around each annotation; of the outermost on another thread that which the user's code was in."""
     trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
-    outer = climb(nesting.parent[inner], nesting.parent, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    outer = climb(nesting.begun_in[inner], nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)
     lost = np.flatnonzero((outer < 0) & (ops.thread[inner] != annotating_thread(trace)))
     outer[lost] = around(trace, nesting, ops.start_ns[inner[lost]])
     return outer
@@ -72,7 +73,7 @@ def _owners(timeline: Timeline) -> I64:
     """The innermost annotation that each piece of GPU work belongs to, or -1."""
     trace, links, nesting = timeline.trace, timeline.links, timeline.nesting
     ops = trace.ops
-    owner = climb(links.scope, nesting.parent, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    owner = climb(links.scope, nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)
     lost = np.flatnonzero((owner < 0) & (links.begun_ns != ABSENT))
     owner[lost] = around(trace, nesting, links.begun_ns[lost])
     return owner

@@ -14,14 +14,13 @@ import numpy as np
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import busiest_thread
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, Trace
+from gpuprof.timeline.numbered import unnumbered
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
 
 CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
 
-LATEST_NS = 2**62
-"""Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
 LONGEST_NS = 86_400 * 10**9
 """A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
 
@@ -48,11 +47,15 @@ class Steps:
 
     def are(self, name: str) -> bool:
         """Whether a range of this name is a step: `step_3` is, of `step_#`."""
-        return name.startswith("ProfilerStep") or (self.name is not None and _DIGITS.sub("#", name) == self.name)
+        return name.startswith("ProfilerStep") or (self.name is not None and _same_but_numbers(name, self.name))
 
     @property
     def covered_ns(self) -> int:
         return int((self.end_ns - self.start_ns).sum())
+
+
+def _same_but_numbers(one: str, other: str) -> bool:
+    return _DIGITS.sub("#", one) == _DIGITS.sub("#", other)
 
 
 def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int = 0) -> Steps | None:
@@ -123,7 +126,8 @@ def _user_ranges(trace: Trace) -> Steps | None:
     best: Steps | None = None
     for name, ids in groups.items():
         rows = annotations[np.isin(ops.name[annotations], ids)]
-        steps = _spans(trace, rows, "user_range", name)
+        names = {unnumbered(trace.strings[i]) for i in ids}
+        steps = _spans(trace, rows, "user_range", names.pop() if len(names) == 1 else name)
         most = len(steps.start_ns) >= 2 and 2 * steps.covered_ns >= int(ops.end_ns.max() - ops.start_ns.min())
         if most and (best is None or steps.covered_ns > best.covered_ns):
             best = steps

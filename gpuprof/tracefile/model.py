@@ -23,11 +23,21 @@ I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
 U8 = NDArray[np.uint8]
 F64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
 
 ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
 NO_TEXT = -1
+LATEST_NS = 2**62
+"""Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
 
-_DTYPES = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "NDArray[np.float32]": np.float32, "F64": np.float64}
+_DTYPES = {
+    "I64": np.int64,
+    "I32": np.int32,
+    "U8": np.uint8,
+    "NDArray[np.float32]": np.float32,
+    "F64": np.float64,
+    "Mask": np.bool_,
+}
 """What a column is made of, by how its type is written below."""
 
 # Ops.kind
@@ -38,6 +48,8 @@ RUNTIME, DRIVER = 0, 1
 KERNEL, MEMCPY, MEMSET = 0, 1, 2
 WHOLE_GRAPH = "CUDA graph"
 """How the name of a kernel begins that stands for a graph whose kernels were not recorded one by one."""
+AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
+"""What comes before the name of a node that autograd's engine runs, in the op or range around it."""
 # Flows.kind
 FLOW_LAUNCH, FLOW_FWDBWD, FLOW_OTHER = 0, 1, 2
 
@@ -292,7 +304,7 @@ class Trace:
         """From text to its id in `strings`."""
         return {text: i for i, text in enumerate(self.strings)}
 
-    def rows_named(self, name: I32, test: Callable[[str], object]) -> NDArray[np.bool_]:
+    def rows_named(self, name: I32, test: Callable[[str], object]) -> Mask:
         """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
         passes = np.zeros(len(self.strings) + 1, bool)
         passes[name] = True

@@ -8,6 +8,7 @@ that were are in `damaged`. `gpuprof.runfile` says what the files hold.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import os
 import re
@@ -19,12 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
-from gpuprof.tracefile.model import ABSENT, I32, I64, U8, Columns
+from gpuprof.tracefile.model import ABSENT, F64, I32, I64, LATEST_NS, U8, Columns, Mask
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
 
@@ -35,11 +35,16 @@ STATUSES = ("running", "finished", "failed", "killed", "interrupted")
 
 _LARGEST = 2**53
 """Numbers beyond this are damage: as nanoseconds 104 days, as bytes 9 PB."""
-_LATEST_NS = 2**62
 _DEEPEST, _MOST_ITEMS, _LONGEST_TEXT = 6, 1000, 2000
 """What is kept of the parts of a file that are passed on as they are."""
 _MOST_REASONS = 62
 """Throttle reasons are bits of an int64."""
+
+_LONGEST_DOCUMENT = 4 * 2**20
+"""Bytes of a manifest or of what a rank says of itself: some KB, and what users' own notes and options add."""
+_GZIP, _EVENTS = b"\x1f\x8b", b'"traceEvents"'
+_SCHEMAS = runfile.SCHEMA.partition("/")[0] + "/"
+"""What the schemas of all versions begin with."""
 
 _RANK_FILE = re.compile(r"rank(\d{1,6})\.json")
 _TRACE_FILE = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?(\.partial)?")
@@ -64,7 +69,7 @@ class StepColumns(Columns):
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
-    profiled: NDArray[np.bool_]
+    profiled: Mask
 
     def rows(self, stage: str, rank: int) -> I64:
         """Rows of one stage of one rank."""
@@ -77,12 +82,12 @@ class TelemetryColumns(Columns):
 
     unix_ns: I64
     gpu: I32
-    power_w: NDArray[np.float64]
-    limit_w: NDArray[np.float64]
-    sm_mhz: NDArray[np.float64]
-    temperature_c: NDArray[np.float64]
-    utilization: NDArray[np.float64]
-    load1: NDArray[np.float64]
+    power_w: F64
+    limit_w: F64
+    sm_mhz: F64
+    temperature_c: F64
+    utilization: F64
+    load1: F64
     throttle: I64
     """Bits: the n-th of `RunFolder.throttle_reasons` held the clock back."""
 
@@ -208,11 +213,30 @@ def holds_run(folder: Path) -> bool:
     try:
         if not folder.is_dir():
             return False
-        return runfile.is_run(folder) or any(
-            (folder / name).is_file() for name in (runfile.STEPS, runfile.rank_file(0), runfile.TELEMETRY)
+        return any((folder / name).is_file() for name in (runfile.STEPS, runfile.TELEMETRY)) or any(
+            _is_document(folder / name) for name in (runfile.MANIFEST, runfile.rank_file(0))
         )
     except (OSError, ValueError):
         return False
+
+
+def _is_document(path: Path) -> bool:
+    """Whether a file is a manifest, or what a rank says of itself. One that was cut still is; traces may bear these
+    names (`rank0.json`), and so may documents of other programs."""
+    if not path.is_file():  # a pipe is not waited for
+        return False
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LONGEST_DOCUMENT + 1)
+    except OSError:  # who reads it will say so
+        return True
+    if len(text) > _LONGEST_DOCUMENT or text.startswith(_GZIP):
+        return False
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return _EVENTS not in text
+    return isinstance(document, dict) and str(document.get("schema")).startswith(_SCHEMAS)
 
 
 def find_run(path: Path) -> tuple[Path, int | None] | None:
@@ -344,7 +368,9 @@ def _ranks(folder: Path, names: Iterable[str], damaged: list[str]) -> tuple[Rank
     found = []
     for name in names:
         match = _RANK_FILE.fullmatch(name)
-        if match and (document := _document(folder / name, damaged)):
+        if not match or not _is_document(folder / name):
+            continue
+        if document := _document(folder / name, damaged):
             found.append(_rank(int(match[1]), document))
     return tuple(sorted(found, key=lambda rank: rank.rank))
 
@@ -410,7 +436,7 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         rank=np.array([_whole(line.get("rank"), most=2**31 - 1) or 0 for line in rows], np.int32),
         step=_column(rows, "step"),
         stage=np.array([stages.get(stage, UNKNOWN_STAGE) for stage in named], np.uint8),
-        unix_ns=_column(rows, "unix_ns", _LATEST_NS),
+        unix_ns=_column(rows, "unix_ns", LATEST_NS),
         ns=_column(rows, "ns"),
         device_ns=_column(rows, "device_ns"),
         data_ns=_column(rows, "data_ns"),
@@ -443,7 +469,7 @@ def _telemetry(lines: list[dict[str, Any]], used: set[str]) -> tuple[TelemetryCo
     times, gpus, loads, throttle = [], [], [], []
     sensors: dict[str, list[float]] = {name: [] for name in _SENSORS}
     for line in lines:
-        moment = _whole(line.get("unix_ns"), most=_LATEST_NS)
+        moment = _whole(line.get("unix_ns"), most=LATEST_NS)
         if moment is None:
             continue
         gpus_seen = [gpu for gpu in _dicts(line.get("gpus")) if _bare_uuid(_text(gpu.get("uuid")) or "") not in others]
@@ -514,7 +540,7 @@ def _bounded(value: Any, depth: int = 0) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, (int, float)):
-        return value if -_LATEST_NS < value < _LATEST_NS else None  # NaN is in no range
+        return value if -LATEST_NS < value < LATEST_NS else None  # NaN is in no range
     if depth >= _DEEPEST:
         return None
     if isinstance(value, dict):

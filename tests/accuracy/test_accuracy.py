@@ -17,7 +17,7 @@ from benchmarks import accuracy, accuracy_page, alone
 from benchmarks.accuracy import Case, Result
 from benchmarks.alone import Alone
 from gpuprof.replay.build import build
-from gpuprof.replay.overhead import recorded_events
+from gpuprof.replay.profiler_cost import recorded_events
 
 OWN = list(accuracy.pairs())
 """Programs that were timed before and after a change; their recordings are committed."""
@@ -77,7 +77,7 @@ def test_the_dense_model_does_not_wait_for_the_host(everything):
 def test_the_unprofiled_step_from_the_trace_alone(everything):
     errors = {r.case.name: abs(r.estimate_error) for r in everything if r.estimate_error is not None}
     assert statistics.median(errors.values()) <= 0.10
-    # Two programs miss it, whose hosts ran at another speed while they were recorded; see docs/diagnosis.md.
+    # One program misses it: the whole step is a captured CUDA graph, whose kernels the recording slows one by one.
     over = {name for name, error in errors.items() if error > 0.20}
     assert over <= {"tiny.graphs"}, errors
     assert statistics.mean(r.covered for r in everything if r.covered is not None) >= 0.80

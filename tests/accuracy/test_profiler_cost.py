@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from helpers.paths import SHARED
-from helpers.traces import shared_trace
+from helpers.traces import shared_trace, shared_truth
 
 import gpuprof
 from gpuprof.diagnosis.shares import EVENT_COST_NS
@@ -14,7 +11,7 @@ from gpuprof.diagnosis.shares import EVENT_COST_NS
 def test_the_profilers_cost_per_event_covers_what_was_measured():
     """The range that `EVENT_COST_NS` states, re-derived from every run that was also timed without a profiler."""
     shared_trace("h200/tiny_lora_small_batch")
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
+    truth = shared_truth()
     costs = {}
     for name in ("tiny_lora_small_batch", "moe_gptoss_expert_loop", "unsloth_llama1b", "tiny_lora_dataloader"):
         diagnosis = gpuprof.diagnose(shared_trace(f"h200/{name}"))

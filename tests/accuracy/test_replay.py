@@ -10,7 +10,7 @@ from gpuprof.diagnosis.analyse import replay_error
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
-from gpuprof.replay.overhead import remove_profiler
+from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import simulate
 
 H200 = (

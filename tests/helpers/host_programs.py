@@ -6,9 +6,9 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
-from gpuprof.replay.overhead import ROUNDS, Removal, remove_profiler
+from gpuprof.replay.profiler_fit import Removal, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_recording
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
+from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
-from gpuprof.replay.overhead import remove_profiler
+from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_recording
@@ -142,8 +142,7 @@ def case_of(path, as_recorded: bool = False, run: Run | None = None, ms: float |
 
 
 def _step(graph) -> float:
-    from gpuprof.replay.overhead import ROUNDS
-    from gpuprof.replay.simulate import simulate
+    from gpuprof.replay.simulate import ROUNDS, simulate
 
     return simulate(graph, ROUNDS).step_ns
 

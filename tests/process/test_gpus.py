@@ -6,10 +6,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from helpers.paths import ROOT
+
+from gpuprof.costs.measured import SCRIPT
 
 STAND_IN = """
 class _Cuda:
@@ -79,9 +80,8 @@ def test_a_users_file_is_taken_by_option_and_by_variable(tmp_path):
 def test_nothing_to_measure_is_one_line(tmp_path, sees, says):
     if sees:
         (tmp_path / "torch.py").write_text(STAND_IN.format(sees=sees))
-    script = ROOT / "gpuprof" / "costs" / "measure_script.py"
     done = subprocess.run(
-        [sys.executable, "-S", str(script)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+        [sys.executable, "-S", str(SCRIPT)], env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", says)
 
@@ -96,7 +96,7 @@ def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path):
     tools = tmp_path / "bin"
     tools.mkdir()
     python = tools / "python"
-    python.write_text(f"#!/bin/sh\ncase $1 in *measure_script.py) echo '{json.dumps(answer)}';; *) exit 3;; esac\n")
+    python.write_text(f"#!/bin/sh\ncase $1 in *measure_gpu.py) echo '{json.dumps(answer)}';; *) exit 3;; esac\n")
     python.chmod(0o755)
     env = {"XDG_CONFIG_HOME": str(tmp_path), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
     done = gpus_without_torch("--measure", "--save", **env)
@@ -128,6 +128,6 @@ def test_the_help_names_it():
 
 
 def test_the_script_that_measures_imports_nothing_of_gpuprof():
-    text = Path(ROOT / "gpuprof" / "costs" / "measure_script.py").read_text(encoding="utf-8")
+    text = SCRIPT.read_text(encoding="utf-8")
     assert "import gpuprof" not in text
     assert "from gpuprof" not in text

@@ -6,6 +6,7 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,26 +19,30 @@ from jsonschema import Draft202012Validator
 import gpuprof
 from benchmarks import twins
 from gpuprof.diagnosis.baseline import step_time
-from gpuprof.diagnosis.comparison.cells import Cell, Cells, busy_shares
+from gpuprof.diagnosis.comparison import mechanisms
+from gpuprof.diagnosis.comparison.cells import Cell, Cells, allot, busy_shares
 from gpuprof.diagnosis.comparison.compare import (
     compare,
     compare_steps,
     compare_work,
     phase_differences,
-    significance,
     terms,
 )
-from gpuprof.diagnosis.comparison.counts import Counts, OpTable
+from gpuprof.diagnosis.comparison.counts import Counts, OpTable, own_work
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.kernels import KernelTable, compare_kernels, compare_ops, difference
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
 from gpuprof.diagnosis.comparison.model import Side, Work
-from gpuprof.diagnosis.comparison.own import own_work
-from gpuprof.diagnosis.comparison.parts import allot
-from gpuprof.diagnosis.comparison.samples import unprofiled
-from gpuprof.diagnosis.comparison.significance import arrangements, correlation, doubled_ranks, rank_sum
+from gpuprof.diagnosis.comparison.significance import (
+    arrangements,
+    correlation,
+    doubled_ranks,
+    rank_sum,
+    significance,
+    unprofiled,
+)
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Finding, Range
 from gpuprof.errors import GpuprofError
@@ -214,6 +219,18 @@ def test_mechanisms_and_the_rest_sum_to_the_difference(a, b, ratio):
     assert told + found.rest_ns == b.side.step_ns - a.side.step_ns
     # Nothing that costs time is said to have saved some.
     assert all(one.more * sum(phases.values()) >= 0 for one, phases in found.parts)
+
+
+@given(any_facts(), any_facts())
+@settings(deadline=None)
+def test_the_order_of_the_findings_makes_no_difference(a, b):
+    def said():
+        found = explain(a, b, None)
+        return [(one.id, one.text, phases) for one, phases in found.parts], found.rest_ns
+
+    as_registered = said()
+    with patch.object(mechanisms, "CHANGES", mechanisms.CHANGES[::-1]):
+        assert said() == as_registered
 
 
 COUNT = st.one_of(st.just(0.0), st.floats(0.01, 1e5))

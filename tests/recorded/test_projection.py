@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from functools import lru_cache
 
 import numpy as np
@@ -20,9 +21,9 @@ import gpuprof
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured import Measurement
 from gpuprof.costs.split import MEMORY
-from gpuprof.diagnosis.projecting import subject_of
+from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.asked import parse_prices, question
+from gpuprof.projection.asked import OPTIONS, parse_prices, question
 from gpuprof.projection.batch import grown
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.elsewhere import Elsewhere, combined
@@ -36,8 +37,7 @@ from gpuprof.projection.ranks import scaling
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
-from gpuprof.replay.overhead import ROUNDS
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 
 RUNS = ROOT / "tests" / "data" / "runs"
@@ -322,6 +322,19 @@ def test_mistakes_are_one_line(asked, says):
         question(**asked)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_option_that_does_not_exist_is_a_type_error():
+    with pytest.raises(TypeError, match="no option 'bach'; it has batch, "):
+        gpuprof.project(RUNS / "tiny_lora", ["L4"], bach=8)
+
+
+def test_an_option_that_is_none_is_left_out():
+    assert question(["L4"], **dict.fromkeys(OPTIONS)) == question(["L4"])
+
+
+def test_every_option_is_explained():
+    assert set(OPTIONS) <= set(re.findall(r"\w+", gpuprof.project.__doc__ or ""))
 
 
 def test_a_recording_without_a_step_that_can_be_replayed():

@@ -11,8 +11,8 @@ from gpuprof.diagnosis.analyse import replay_error
 from gpuprof.diagnosis.representative import representative
 from gpuprof.replay.build import build
 from gpuprof.replay.graph import DEVICE, Graph
-from gpuprof.replay.overhead import ROUNDS, remove_profiler
-from gpuprof.replay.simulate import simulate
+from gpuprof.replay.profiler_fit import remove_profiler
+from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 
 

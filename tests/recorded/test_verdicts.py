@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.make_trace import TraceBuilder
-from helpers.paths import ROOT, SHARED
-from helpers.traces import each_shared, shared_trace
+from helpers.paths import ROOT
+from helpers.traces import each_shared, shared_trace, shared_truth
 
 import gpuprof
 from gpuprof.diagnosis import diagnose as diagnosing
@@ -46,7 +44,7 @@ def test_committed_recordings(path, bound, cause):
 @pytest.mark.slow
 def test_shared_recordings(name, bounds, cause):
     path = shared_trace(f"h200/{name}")
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]
+    truth = shared_truth()
     run = truth.get(name) or truth["ddp_straggler"]
     as_recorded = diagnosed(path).verdict
     assert as_recorded.bound in bounds

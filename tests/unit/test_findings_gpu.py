@@ -23,8 +23,8 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.model import GpuTelemetry, RunMemory, Telemetry, Work
 from gpuprof.diagnosis.predict import WORTH, predict
+from gpuprof.diagnosis.run_model import GpuTelemetry, RunMemory, Telemetry, Work
 from gpuprof.replay.transform import scaled
 
 MODULES = (

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from helpers.paths import ROOT
 
 PACKAGE = ROOT / "gpuprof"
@@ -44,14 +45,19 @@ def python_files() -> list[Path]:
     return [path for path in sorted(PACKAGE.rglob("*.py")) if path != PACKAGE / "__init__.py"]
 
 
+def module_of(path: Path, root: Path = ROOT) -> str:
+    """`gpuprof/timeline/gaps.py` is `gpuprof.timeline.gaps`, `gpuprof/timeline/__init__.py` is `gpuprof.timeline`."""
+    return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+
+
 def room_of(path: Path) -> str:
     """`gpuprof/timeline/gaps.py` is in the room `timeline`, `gpuprof/runfile.py` in `runfile`."""
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imports_of(path: Path) -> Iterator[str]:
+def imports_of(path: Path, root: Path = ROOT) -> Iterator[str]:
     """Dotted names of what a file imports, wherever in it; `from a import b` gives `a.b`."""
-    package = path.relative_to(ROOT).parent.parts
+    package = path.relative_to(root).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -86,6 +92,86 @@ def test_each_floor_imports_only_from_floors_below():
             if target not in allowed_rooms(room) and not (room == "cli" and target in {*API, ""}):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong, "\n".join(wrong)
+
+
+def import_graph(paths: list[Path], root: Path = ROOT) -> dict[str, set[str]]:
+    """For each module of `paths` those of the others that it imports, in functions and for type checkers too."""
+    modules = {module_of(path, root): path for path in paths}
+    graph: dict[str, set[str]] = {name: set() for name in modules}
+    for name, path in modules.items():
+        for imported in imports_of(path, root):
+            # `a.b` is a module, or a name in module `a`.
+            found = next((one for one in (imported, imported.rpartition(".")[0]) if one in modules), None)
+            if found is not None:
+                graph[name].add(found)
+    return graph
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """One circle of each group of modules that reach each other, in words: `a -> b -> a`."""
+    reachable = {start: _reachable(graph, start) for start in graph}
+    seen: set[str] = set()
+    found = []
+    for start in sorted(graph):
+        if start in reachable[start] and start not in seen:
+            seen |= {other for other in reachable[start] if start in reachable[other]}
+            found.append(" -> ".join(_way_back(graph, start)))
+    return found
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    """What can be reached from `start` by at least one import."""
+    found: set[str] = set()
+    ahead = [start]
+    while ahead:
+        new = graph[ahead.pop()] - found
+        found |= new
+        ahead += new
+    return found
+
+
+def _way_back(graph: dict[str, set[str]], start: str) -> list[str]:
+    """The shortest way from a module on a circle back to itself."""
+    ways = [[start]]
+    while True:
+        longer = [[*way, name] for way in ways for name in sorted(graph[way[-1]])]
+        closed = next((way for way in longer if way[-1] == start), None)
+        if closed is not None:
+            return closed
+        ways = list({way[-1]: way for way in reversed(longer) if len(set(way)) == len(way)}.values())
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    """Inside a room too: of two modules one is the lower, and can be read and tested without the other."""
+    found = circles(import_graph(python_files()))
+    assert not found, "modules import each other: " + "; ".join(found)
+
+
+def test_circles_are_found_and_named(tmp_path: Path):
+    room = tmp_path / "gpuprof" / "room"
+    room.mkdir(parents=True)
+    (room / "__init__.py").touch()
+    (room / "a.py").write_text("def late():\n    from gpuprof.room.b import name\n")
+    (room / "b.py").write_text("if TYPE_CHECKING:\n    from . import c\n")
+    (room / "c.py").write_text("import gpuprof.room.a\nimport os.path\n")
+    (room / "d.py").write_text("from gpuprof.room.a import late\n")
+    graph = import_graph(sorted(room.rglob("*.py")), tmp_path)
+    assert circles(graph) == ["gpuprof.room.a -> gpuprof.room.b -> gpuprof.room.c -> gpuprof.room.a"]
+    (room / "c.py").write_text("import os.path\n")
+    assert circles(import_graph(sorted(room.rglob("*.py")), tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("graph", "expected"),
+    [
+        ({"a": set(), "b": {"a"}}, []),
+        ({"a": {"b", "c"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a", "c"}, "c": {"b"}}, ["a -> b -> a"]),
+        ({"a": {"b"}, "b": {"a"}, "c": {"d", "a"}, "d": {"e", "c"}, "e": {"c"}}, ["a -> b -> a", "c -> d -> c"]),
+    ],
+)  # fmt: skip
+def test_each_circle_is_named_once(graph: dict[str, set[str]], expected: list[str]):
+    assert circles(graph) == expected
 
 
 def test_some_rooms_use_only_the_standard_library():

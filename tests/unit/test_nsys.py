@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import gzip
-import json
 import re
 import sqlite3
 import time
@@ -31,8 +30,7 @@ from helpers.nsys_exports import (
     unpacked,
     with_secrets,
 )
-from helpers.paths import SHARED
-from helpers.traces import shared_trace
+from helpers.traces import shared_trace, shared_truth
 
 import gpuprof
 from gpuprof.cli import main
@@ -173,8 +171,7 @@ def test_both_profilers_tell_of_the_same_kernels(both):
 
 
 def test_both_profilers_lead_to_the_same_step(both):
-    with (SHARED / "traces" / "h200" / "truth.json").open() as file:
-        truth = json.load(file)["runs"]["tiny_lora_small_batch"]
+    truth = shared_truth()["tiny_lora_small_batch"]
     low, high = 70e6, truth["unprofiled_ms"][1] * 1e6
     for diagnosis, recorded in zip(both, (truth["recorded_under_nsys_ms"], truth["recorded_ms"]), strict=True):
         assert diagnosis.steps.recorded_ns == pytest.approx(recorded * 1e6, rel=0.02)

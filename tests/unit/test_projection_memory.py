@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprof.costs.hardware import Gpu, find
-from gpuprof.diagnosis.pass_peaks import pass_peaks
+from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
 from gpuprof.projection.activations import Line, Loss, Recorded, activations
 from gpuprof.projection.memory import Told, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gpuprof
-from gpuprof.diagnosis.projecting import subject_of
+from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.projection.batch import event_growth
 from gpuprof.projection.squares import _is_square, _makes_square, _parsed, _scores, on_squares, score_elements
 from gpuprof.timeline.categories import CATEGORIES

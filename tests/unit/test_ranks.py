@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import gzip
 import json
 import math
 import re
@@ -14,15 +15,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.make_diagnosis import host_bound
 from helpers.make_trace import TraceBuilder
-from helpers.paths import ROOT, SHARED
+from helpers.paths import ROOT
 from helpers.ranks import BUCKETS, CALL, LATENCY, MS, RETURN, US, Program, recording, run, write
-from helpers.traces import shared_trace
+from helpers.traces import shared_trace, shared_truth
 
 import gpuprof
 from gpuprof.diagnosis import ranks
 from gpuprof.diagnosis.findings.straggler import find_straggler
 from gpuprof.diagnosis.ranks import survey
+from gpuprof.diagnosis.together import with_ranks
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
@@ -34,10 +37,11 @@ from gpuprof.replay.collectives import (
     without_waiting,
 )
 from gpuprof.replay.graph import COMMUNICATION
-from gpuprof.replay.overhead import remove_profiler
+from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
+from gpuprof.runfile import SCHEMA
 from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_trace
 
@@ -170,6 +174,21 @@ def test_a_slow_gpu_is_the_devices(tmp_path: Path):
     assert "nvidia-smi" in finding.fix
 
 
+def test_a_measured_step_scales_the_interval_with_everything_else(tmp_path: Path):
+    gang = survey(write(tmp_path, [Program(), Program(extra_ns=40 * MS), Program()]), read_trace)
+    assert gang.step_ns and gang.low_ns and gang.high_ns and gang.low_ns < gang.step_ns < gang.high_ns
+    estimated = find_straggler(gang)
+    measured_ns = round(gang.step_ns / 2)
+    timed = host_bound()
+    assert timed.steps and estimated
+    timed = dataclasses.replace(timed, steps=dataclasses.replace(timed.steps, unprofiled_ns=measured_ns))
+    found = with_ranks(timed, gang).findings[0]
+    assert dataclasses.astuple(found.step_ns) == pytest.approx(
+        [ns / 2 for ns in dataclasses.astuple(estimated.step_ns)]
+    )
+    assert dataclasses.astuple(found.speedup) == pytest.approx(dataclasses.astuple(estimated.speedup))
+
+
 def test_equal_ranks_have_no_straggler(tmp_path: Path):
     programs = [Program(), Program(extra_ns=1 * MS), Program()]
     gang = survey(write(tmp_path, programs), read_trace)
@@ -281,11 +300,56 @@ def test_a_run_of_several_ranks(tmp_path: Path):
     programs = [Program(), Program(extra_ns=40 * MS)]
     for r, path in enumerate(write(tmp_path, programs)):
         path.rename(tmp_path / f"trace.rank{r}.json.gz")
-        (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
+        (tmp_path / f"rank{r}.json").write_text(json.dumps({"schema": SCHEMA, "rank": r, "world_size": 2}))
     together = gpuprof.diagnose(tmp_path)
     assert (together.verdict.cause, together.source.kind) == ("straggler", "run")
     assert together.ranks is not None
     assert gpuprof.diagnose(tmp_path / "trace.rank0.json.gz").ranks is None
+
+
+def test_traces_named_as_a_run_names_its_ranks_are_ranks_of_one_training(tmp_path: Path):
+    """`rank0.json` in a run's folder is what a rank says of itself: what is in the file tells."""
+    for path in write(tmp_path, [Program(), Program(extra_ns=40 * MS)]):
+        (tmp_path / path.name.removesuffix(".gz")).write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.json", "rank1.json"]
+    together = gpuprof.diagnose(tmp_path)
+    assert (together.verdict.cause, together.source.kind) == ("straggler", "kineto")
+    assert together.ranks is not None
+    assert [rank.rank for rank in together.ranks] == [0, 1]
+    assert gpuprof.diagnose(tmp_path / "rank0.json").ranks is None
+    done = command(tmp_path, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["source"]["kind"] == "kineto"
+
+
+def test_a_run_with_a_trace_in_place_of_what_a_rank_says_is_a_run(tmp_path: Path):
+    """Somebody copied the other rank's trace into the folder of the first."""
+    first, other = write(tmp_path, [Program(), Program()])
+    first.rename(tmp_path / "trace.rank0.json.gz")
+    (tmp_path / "rank0.json").write_text(json.dumps({"schema": SCHEMA, "rank": 0, "world_size": 2}))
+    (tmp_path / "rank1.json").write_bytes(gzip.decompress(other.read_bytes()))
+    other.unlink()
+    alone = gpuprof.diagnose(tmp_path)
+    assert (alone.source.kind, alone.ranks, alone.environment.rank) == ("run", None, 0)
+
+
+@pytest.mark.parametrize("text", ['{"schema": "gpuprof.run/1", "rank": 0, "wor', "", '{"schema": "gpuprof.run/2"}'])
+def test_what_a_rank_says_may_be_cut_or_of_another_version(tmp_path: Path, text):
+    for r, path in enumerate(write(tmp_path, [Program(), Program(extra_ns=40 * MS)])):
+        path.rename(tmp_path / f"trace.rank{r}.json.gz")
+    (tmp_path / "rank0.json").write_text(text)
+    assert gpuprof.diagnose(tmp_path).source.kind == "run"
+
+
+@pytest.mark.parametrize("text", ['{"schema": "other/1"}', "[1, 2]", '{"rank": 3}'])
+def test_a_folder_of_neither_is_one_line(tmp_path: Path, text):
+    (tmp_path / "rank0.json").write_text(text)
+    (tmp_path / "manifest.json").write_text('{"files": []}')
+    done = command(tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert str(tmp_path) in done.stderr and "trace" in done.stderr
 
 
 def test_a_run_whose_ranks_cannot_be_compared_is_diagnosed_by_its_first(tmp_path: Path):
@@ -293,7 +357,7 @@ def test_a_run_whose_ranks_cannot_be_compared_is_diagnosed_by_its_first(tmp_path
         made = TraceBuilder(distributedInfo={"rank": r, "world_size": 2}).step(1, 0, 10 * MS)
         made.op("aten::mm", 0, 9 * MS).launch("gemm", (1 * MS, 2 * MS), (3 * MS, 4 * MS))
         made.write(tmp_path / f"trace.rank{r}.json.gz")
-        (tmp_path / f"rank{r}.json").write_text(json.dumps({"rank": r, "world_size": 2}))
+        (tmp_path / f"rank{r}.json").write_text(json.dumps({"schema": SCHEMA, "rank": r, "world_size": 2}))
     alone = gpuprof.diagnose(tmp_path)
     assert alone.ranks is None
     assert alone.environment.rank == 0
@@ -380,7 +444,7 @@ def pair() -> list[Path]:
 
 
 def test_the_recorded_straggler():
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
+    truth = shared_truth()["ddp_straggler"]
     diagnosis = gpuprof.diagnose(pair())
     assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
     assert diagnosis.ranks is not None
@@ -395,7 +459,7 @@ def test_the_recorded_straggler():
 
 def test_the_recorded_straggler_told_by_the_rank_that_waits():
     """Alone it knows nothing of its peer but when it came; the step is that of both."""
-    truth = json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
+    truth = shared_truth()["ddp_straggler"]
     graph = model_collectives(carried_over(graph_of(pair()[0])))
     removal = remove_profiler(graph)
     assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)

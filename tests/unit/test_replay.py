@@ -31,7 +31,8 @@ from gpuprof.replay.graph import (
     edges_of,
 )
 from gpuprof.replay.lags import prompt
-from gpuprof.replay.overhead import CLOSE, recorded_events, remove_profiler, without
+from gpuprof.replay.profiler_cost import recorded_events, without
+from gpuprof.replay.profiler_fit import CLOSE, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import removed, scale, scaled, without_edges, without_waits

@@ -247,6 +247,34 @@ def test_host_threads_are_as_wide_as_the_window(seen):
         assert ns == window
 
 
+def test_what_the_next_step_does_is_not_the_optimizers(tmp_path):
+    """The profiler steps in a hook of the optimizer, whose range ends 50 µs into the next step."""
+    builder, step, us = TraceBuilder(), 10_000_000, 1000
+    for i in range(3):
+        at = i * step
+        builder.step(i, at, at + step)
+        builder.op("aten::conv2d", at + 100 * us, at + 6000 * us)
+        builder.launch("conv_kernel", (at + 200 * us, at + 210 * us), (at + 300 * us, at + 5300 * us))
+        # The last range is cut by the profiler itself, which takes long to stop.
+        builder.annotation("Optimizer.step#Adam.step", at + 9000 * us, at + step + (50 if i < 2 else 90_000) * us)
+        builder.op("aten::_fused_adam_", at + 9100 * us, at + 9500 * us)
+        builder.launch("adam_kernel", (at + 9200 * us, at + 9210 * us), (at + 9300 * us, at + 9900 * us))
+    diagnosis = diagnose(builder.write(tmp_path / "steps.json"))
+    header, columns = unpack(packed_views(diagnosis)[0])
+    on_gpu = totals(header, columns, "gpu")
+    assert {path for path in on_gpu if "conv" in path and "Optimizer" in path} == set()
+    adam = next(ns for path, ns in on_gpu.items() if path.endswith("Optimizer.step#Adam.step/aten::_fused_adam_"))
+    assert adam == 3 * 600 * us
+    host = totals(header, columns, "host")
+    assert {path for path in host if "conv" in path and "Optimizer" in path} == set()
+    # Of each range of the optimizer what lies before the next step: two of 1 ms whole, and the last up to the window.
+    assert sum(ns for path, ns in host.items() if path.endswith("/Optimizer.step#Adam.step")) == 3 * 1000 * us
+    assert host["host time"] == 3 * step
+    ranges = {one.name: one for one in diagnosis.ranges}
+    assert ranges["Optimizer.step#Adam.step"].ns == (1050 + 1050 + 1000) * us
+    assert ranges["ProfilerStep#"].launches == 6, "what runs in both ranges counts in both"
+
+
 @given(st.lists(st.tuples(st.integers(-1, 30), st.integers(0, 3)), max_size=30))
 def test_paths_are_told_apart_by_their_labels(rows):
     parent = np.array([min(p, i - 1) for i, (p, _) in enumerate(rows)], np.int64)

@@ -19,8 +19,8 @@ from helpers.run_schema import SCHEMA, errors, errors_in
 from jsonschema import Draft202012Validator
 
 from gpuprof import runfile
-from gpuprof.cli import quick
 from gpuprof.record import telemetry
+from gpuprof.record.options import DEFAULTS
 
 
 def objects(schema: Any, path: str = "$") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -56,7 +56,7 @@ def test_its_lists_are_those_of_the_code():
     definitions = SCHEMA["$defs"]
     assert tuple(definitions["stage"]["enum"]) == runfile.STAGES
     assert tuple(definitions["window"]["enum"]) == runfile.WINDOWS
-    assert set(definitions["options"]["properties"]) == set(quick.DEFAULTS)
+    assert set(definitions["options"]["properties"]) == set(DEFAULTS)
     assert definitions["manifest"]["properties"]["schema"]["const"] == runfile.SCHEMA
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpuprof.cli import quick, trace
 from gpuprof.record.command import CannotStart, resolve
+from gpuprof.record.options import DEFAULTS, OPTIONS, Option
 from gpuprof.record.redact import MASK, redact
 
 # -- what to run
@@ -205,4 +206,17 @@ def test_the_defaults_are_those_of_click():
         expected = by_click(["train.py"], monkeypatch)
     request = quick.parse(["train.py"])
     assert request is not None
-    assert expected == (quick.DEFAULTS, None, None, ("train.py",)) == (request.options, None, None, request.words)
+    assert expected == (DEFAULTS, None, None, ("train.py",)) == (request.options, None, None, request.words)
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_means_the_same_either_way(option: Option, monkeypatch: pytest.MonkeyPatch):
+    value = [] if isinstance(option.default, bool) else ["7"]
+    flags = [flag for flag in (option.flag, option.opposite) if flag is not None]
+    found = []
+    for flag in flags:
+        words = [flag, *value, "train.py"]
+        request = quick.parse(words)
+        assert request is not None and by_click(words, monkeypatch) == (request.options, None, None, ("train.py",))
+        found.append(request.options)
+    assert [name for name in DEFAULTS if found[-1][name] != DEFAULTS[name]] == [option.name]

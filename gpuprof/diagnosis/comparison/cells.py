@@ -7,14 +7,14 @@ work divides that the steps launched, whenever it ran.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.diagnosis.comparison.counts import own_work
 from gpuprof.diagnosis.comparison.model import Known
-from gpuprof.diagnosis.comparison.own import own_work
-from gpuprof.diagnosis.comparison.parts import allot
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Diagnosis
 from gpuprof.timeline.categories import CATEGORIES
@@ -113,3 +113,31 @@ def idle_shares(gaps: GapColumns, device: int) -> dict[str, dict[str, float]]:
         if sums.sum() > 0 or not cause:
             found[cause] = {PHASES[code]: float(sums[code]) for code in np.flatnonzero(sums > 0).tolist()}
     return found
+
+
+def allot(whole: int, weights: Sequence[float]) -> list[int]:
+    """`whole`, of either sign, in parts proportional to the weights (none negative); what rounding leaves goes to those
+    with the largest remainder, the first of equals.
+
+    Without any weight the first part has it all; of no parts the result is empty.
+    """
+    if not weights:
+        return []
+    total = math.fsum(weights)
+    if not total > 0:
+        return [whole, *[0] * (len(weights) - 1)]
+    sign, size = (-1, -whole) if whole < 0 else (1, whole)
+    exact = [size * (weight / total) for weight in weights]
+    given = [math.floor(value) for value in exact]
+    left = size - sum(given)
+    # A float may have rounded up to the next whole number: then there is one too many to hand out.
+    order = sorted(range(len(given)), key=lambda i: (given[i] - exact[i], i))
+    step = 1 if left >= 0 else -1
+    at = 0
+    while left:
+        i = order[at % len(order)]
+        if given[i] + step >= 0:
+            given[i] += step
+            left -= step
+        at += 1
+    return [sign * value for value in given]

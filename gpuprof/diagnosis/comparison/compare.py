@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Literal
 
-import numpy as np
-
-from gpuprof.diagnosis.baseline import F64
 from gpuprof.diagnosis.comparison.cells import Cells
-from gpuprof.diagnosis.comparison.facts import Facts, best_known, facts, usable
+from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
 from gpuprof.diagnosis.comparison.leftovers import WORK
-from gpuprof.diagnosis.comparison.mechanisms import Explained, explain
+from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.model import (
     Comparison,
     Known,
@@ -21,7 +17,7 @@ from gpuprof.diagnosis.comparison.model import (
     Outcome,
     PhaseDifference,
     PhasePart,
-    PhaseShare,
+    RankDifference,
     Side,
     Significance,
     Step,
@@ -29,13 +25,11 @@ from gpuprof.diagnosis.comparison.model import (
     Work,
 )
 from gpuprof.diagnosis.comparison.notes import notes, same_program
-from gpuprof.diagnosis.comparison.predictions import combined, predictions
-from gpuprof.diagnosis.comparison.ranks import rank_differences
-from gpuprof.diagnosis.comparison.samples import recorded, unprofiled
-from gpuprof.diagnosis.comparison.significance import LEVEL, correlation, rank_sum
+from gpuprof.diagnosis.comparison.significance import significance
 from gpuprof.diagnosis.model import Diagnosis, Steps
-from gpuprof.diagnosis.proposal import NOISE
+from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
+from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.timeline.phases import PHASES
 
 TOP = 10
@@ -60,22 +54,22 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
     explained = explain(one, other, work)
-    mechanisms = tuple(_mechanisms(explained, one, other, step, work, (a, b)))
+    found = tuple(mechanisms(explained, one, other, step, work, (a, b)))
     return Comparison(
         a=one.side,
         b=other.side,
         step=step,
         work=work,
         significance=tested,
-        summary=_summary(step, work, mechanisms),
-        mechanisms=mechanisms,
+        summary=_summary(step, work, found),
+        mechanisms=found,
         unexplained_ns=explained.rest_ns,
         terms=terms(one.cells, other.cells),
         phases=phase_differences(one.cells, other.cells),
         kernels=compare_kernels(one.kernels, other.kernels, top),
         ops=compare_ops(one.ops, other.ops, top),
         ranks=rank_differences(a, b),
-        notes=(*notes(one, other, step, work, tested), *same_program(step, mechanisms)),
+        notes=(*notes(one, other, step, work, tested), *same_program(step, found)),
         diagnoses=(a, b),
     )
 
@@ -89,7 +83,7 @@ def _known(a: Steps, b: Steps) -> tuple[Known, Known]:
     return ("recorded", "recorded") if "recorded" in found else found
 
 
-# -- step, work, test
+# -- step and work
 
 
 def compare_work(a: Side, b: Side) -> Work | None:
@@ -135,42 +129,13 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
     # Untested, a difference has to exceed what processes of one program differ by.
-    alike = difference == 0 or abs(ratio - 1) < NOISE
+    alike = difference == 0 or abs(ratio - 1) < PROCESS_NOISE
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
         alike = not tested.significant or contrary
     if alike and not other_work:
         outcome = "same"
     return Step(a.step_ns, b.step_ns, difference, ratio, speedup, outcome, a.known == b.known)
-
-
-def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Significance | None:
-    """The test over unprofiled steps where both have some, else over the recorded ones; None without steps."""
-    of, before, after = "unprofiled", unprofiled(a), unprofiled(b)
-    if not (len(before) and len(after)):
-        of, before, after = "recorded", recorded(a), recorded(b)
-    ranked = rank_sum(before, after)
-    if ranked is None:
-        return None
-    told = ranked.least < LEVEL
-    other_work = work is not None and not work.equal and work.a_ns_per is not None
-    each = rank_sum(before / work.a, after / work.b) if work and other_work else None
-    return Significance(
-        of=of,
-        a_steps=len(before),
-        b_steps=len(after),
-        a_median_ns=_median(before),
-        b_median_ns=_median(after),
-        p=ranked.p,
-        significant=ranked.p < LEVEL if told else None,
-        exact=ranked.exact,
-        correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
-        p_each=each.p if each else None,
-    )
-
-
-def _median(ns: F64) -> int:
-    return round(float(np.median(ns)))
 
 
 # -- the waterfall
@@ -202,31 +167,19 @@ def phase_differences(a: Cells, b: Cells) -> tuple[PhaseDifference, ...]:
     return tuple(found)
 
 
-# -- mechanisms and what was predicted of them
+# -- ranks
 
 
-def _mechanisms(
-    explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis]
-) -> Iterator[Mechanism]:
-    names = [one.id for one, _ in explained.parts]
-    told = False
-    for one, phases in explained.parts:
-        ns = sum(phases.values())
-        in_a, in_b = a.finding(one.id) is not None, b.finding(one.id) is not None
-        foretold = list(predictions(one.id, a, b, work))
-        if not told and foretold:
-            foretold += combined(both, names, a, b)
-            told = True
-        yield Mechanism(
-            id=one.id,
-            title=one.title,
-            text=one.text,
-            difference_ns=ns,
-            share=ns / step.difference_ns if step.difference_ns else None,
-            phases=tuple(PhaseShare(phase, phases[phase]) for phase in PHASES if phases.get(phase)),
-            found="both" if in_a and in_b else "a" if in_a else "b" if in_b else "none",
-            predictions=tuple(foretold),
-        )
+def rank_differences(a: Diagnosis, b: Diagnosis) -> tuple[RankDifference, ...] | None:
+    """Ranks that both runs have, in their order: how long each needs by itself, and how long
+    it waits for the others; None where one is not a run of several."""
+    if not (a.ranks and b.ranks):
+        return None
+    after = {one.rank: one for one in b.ranks}
+    pairs = [(one, after[one.rank]) for one in a.ranks if one.rank in after]
+    return tuple(
+        RankDifference(one.rank, one.pace_ns, other.pace_ns, one.waiting_ns, other.waiting_ns) for one, other in pairs
+    )
 
 
 # -- in words
@@ -238,31 +191,21 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
         return "A and B do not differ: their steps take the same time, in all their parts."
     if step.outcome == "same":
         return (
-            f"No difference that can be told from scatter, of steps or of processes: {_ms(step.a_ns)} and"
-            f" {_ms(step.b_ns)} ms a step."
+            f"No difference that can be told from scatter, of steps or of processes: {size_in_ms(step.a_ns)} and"
+            f" {size_in_ms(step.b_ns)} ms a step."
         )
     first = mechanisms[0] if mechanisms else None
     if first is None:
-        return f"B's step takes {_ms(step.b_ns)} ms where A's takes {_ms(step.a_ns)}."
+        return f"B's step takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
     if first.id in WORK:
-        return f"{_capital(first.text)}, in {step.ratio:.2g}× the time."
-    return f"{_capital(first.text)}: {_of_difference(first, step)}."
+        return f"{capital(first.text)}, in {step.ratio:.2g}× the time."
+    return f"{capital(first.text)}: {_of_difference(first, step)}."
 
 
 def _of_difference(first: Mechanism, step: Step) -> str:
     sign = "−" if first.difference_ns < 0 else "+"
     whole = "−" if step.difference_ns < 0 else "+"
-    own = f"{sign}{_ms(abs(first.difference_ns))} ms"
+    own = f"{sign}{size_in_ms(abs(first.difference_ns))} ms"
     if first.difference_ns == step.difference_ns:
         return f"{own} a step, all of the difference"
-    return f"{own} of the step's {whole}{_ms(abs(step.difference_ns))} ms"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _ms(ns: float) -> str:
-    """Milliseconds with three digits that count."""
-    value = abs(ns) / 1e6
-    return f"{value:,.0f}" if value >= 99.95 else f"{value:,.1f}" if value >= 0.95 else f"{value:.2g}"
+    return f"{own} of the step's {whole}{size_in_ms(abs(step.difference_ns))} ms"

@@ -10,21 +10,38 @@ import numpy as np
 
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.comparison.own import own_work
-from gpuprof.diagnosis.findings.compile import COMPILED
-from gpuprof.diagnosis.findings.cuda_graphs import GRAPH_LAUNCH
-from gpuprof.diagnosis.findings.recompiles import COMPILING, LOADING
+from gpuprof.diagnosis.compiler_names import COMPILED, COMPILING, GRAPH_LAUNCH, LOADING
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, KERNEL, NO_TEXT, OP, Trace
+from gpuprof.tracefile.model import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
 
 KNOWN = 0.9
 """Share of the time of matrix products whose FLOPs must be known for their sum to be told."""
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul)")
+
+
+def own_work(timeline: Timeline) -> I64:
+    """Rows of the GPU work that the window's steps launched, whenever it ran, ascending: the timeline's members without
+    what was queued before.
+
+    While the host runs ahead, the window begins with work of the steps before and ends before its own is done. Both
+    counted would be a part of a step twice; and a window of one step could hold a forward pass and no backward.
+    Of work whose launch was not recorded, that was queued before which runs ahead of all launched work of its stream;
+    a stream without any launched work keeps all.
+    """
+    rows, gpu = timeline.members, timeline.trace.gpu
+    pairs = np.stack([gpu.device[rows].astype(np.int64), gpu.stream[rows].astype(np.int64)], axis=1)
+    _, stream = np.unique(pairs, axis=0, return_inverse=True)
+    stream = stream.reshape(-1)
+    launched = timeline.links.begun_ns[rows] != ABSENT
+    first = np.full(int(stream.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+    for one in np.unique(stream[launched]).tolist():
+        first[one] = gpu.start_ns[rows[launched & (stream == one)]].min()
+    return rows[launched | (gpu.start_ns[rows] >= first[stream])]
 
 
 @dataclass(frozen=True, slots=True)

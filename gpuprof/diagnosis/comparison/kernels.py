@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.comparison.counts import OpTable
+from gpuprof.diagnosis.comparison.counts import OpTable, own_work
 from gpuprof.diagnosis.comparison.model import KernelDifference, KernelDifferences, OpDifference
-from gpuprof.diagnosis.comparison.own import own_work
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.timeline import Timeline

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log
 
-from gpuprof.diagnosis.comparison.candidates import Candidate
-from gpuprof.diagnosis.comparison.claims import HOST_CAUSES, WEAK, WEAKER, busy, idle, is_communication, where
+from gpuprof.diagnosis.comparison.candidates import (
+    HOST_CAUSES,
+    WEAK,
+    WEAKER,
+    Candidate,
+    claim_busy,
+    claim_idle,
+    claim_where,
+    is_communication,
+)
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.model import Side, Work
-from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, cells_ns, number, of
+from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, idle_ns, number, quantity
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 
 WORK = ("larger_batch", "padding", "work")
@@ -66,38 +74,38 @@ def _padded(name: str, share: float) -> str:
 
 
 def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
-    took = of(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_communication(cell)))
+    took = quantity(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_communication(cell)))
     if took.more:
         yield Candidate(
             "exposed_communication",
             "communication that nothing hides",
             f"collectives that no computation overlaps take {took.ms} ms a step",
-            where(is_communication),
+            claim_where(is_communication),
         )
 
 
 def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
     """The kernels' own speed and choice."""
     # Collectives, most of which computation hides, have a line of their own.
-    pieces = of(a, b, lambda side: side.counts.total - side.counts.count(("communication",)))
-    took = of(a, b, lambda side: side.counts.ns() - side.counts.ns(("communication",)))
-    clock = of(a, b, lambda side: side.clock_mhz or 0.0)
+    pieces = quantity(a, b, lambda side: side.counts.total - side.counts.count(("communication",)))
+    took = quantity(a, b, lambda side: side.counts.ns() - side.counts.ns(("communication",)))
+    clock = quantity(a, b, lambda side: side.clock_mhz or 0.0)
     if a.side.gpu and b.side.gpu and a.side.gpu != b.side.gpu:
-        yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", busy(WEAK / 2))
+        yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", claim_busy(WEAK / 2))
     elif clock.a and clock.b and clock.apart > PACE * clock.a and pieces.steady:
         # Of other kernels the clock says little: it falls with the power that they draw, and they are faster for it.
         text = f"the SM clock is at {clock} MHz"
-        yield Candidate("throttling", "the GPU's clock", text, busy(WEAK / 2), -clock.more)
+        yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK / 2), -clock.more)
     counted = f"about the same number of kernels ({pieces})" if pieces.steady else f"{pieces} kernels"
     text = f"{counted}, {took.ms} ms of GPU time a step"
-    yield Candidate("kernels", "the kernels themselves", text, busy(WEAKER))
+    yield Candidate("kernels", "the kernels themselves", text, claim_busy(WEAKER))
 
 
 def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
     """The host: more or fewer launches, or another pace."""
     causes = (*HOST_CAUSES, "allocator")
-    launches, waits = of(a, b, lambda side: side.counts.launches), cells_ns(a, b, "idle", *causes)
-    claim = idle(*causes, weight=WEAKER)
+    launches, waits = quantity(a, b, lambda side: side.counts.launches), idle_ns(a, b, *causes)
+    claim = claim_idle(*causes, weight=WEAKER)
     if changed:
         text = (
             "what else the GPU waits for its host, in work that both do; hosts differ by some per cent from one process"

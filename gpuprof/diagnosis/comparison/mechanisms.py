@@ -7,15 +7,19 @@ exactly.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
 from gpuprof.diagnosis.comparison.candidates import Candidate
-from gpuprof.diagnosis.comparison.changes import changes
+from gpuprof.diagnosis.comparison.cells import allot
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.leftovers import WORK, leftovers
-from gpuprof.diagnosis.comparison.model import Work
-from gpuprof.diagnosis.comparison.parts import allot
+from gpuprof.diagnosis.comparison.model import Mechanism, PhaseShare, Step, Work
+from gpuprof.diagnosis.comparison.predictions import combined, predictions
+from gpuprof.diagnosis.findings import CHANGES
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.timeline.phases import PHASES
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +37,8 @@ def explain(a: Facts, b: Facts, work: Work | None) -> Explained:
     Less of what costs time cannot have made a step longer: a change whose part of the difference is contrary to it is
     not what happened there, and its cells go to the others.
     """
-    strong = list(changes(a, b))
+    # By id: which of equals gets the nanoseconds that rounding leaves does not depend on how findings are registered.
+    strong = sorted((one for change in CHANGES for one in change(a, b)), key=lambda one: one.id)
     dropped: set[str] = set()
     while True:
         strong = [one for one in strong if one.id not in dropped]
@@ -64,3 +69,28 @@ def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str,
         for (i, _), ns in zip(claims, allot(difference, [weight for _, weight in claims]), strict=True):
             own[i][cell[2]] = own[i].get(cell[2], 0) + ns
     return own, rest
+
+
+def mechanisms(
+    explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis]
+) -> Iterator[Mechanism]:
+    """The explained parts, each with what either diagnosis of `both` predicted of such a fix."""
+    names = [one.id for one, _ in explained.parts]
+    told = False
+    for one, phases in explained.parts:
+        ns = sum(phases.values())
+        in_a, in_b = a.finding(one.id) is not None, b.finding(one.id) is not None
+        foretold = list(predictions(one.id, a, b, work))
+        if not told and foretold:
+            foretold += combined(both, names, a, b)
+            told = True
+        yield Mechanism(
+            id=one.id,
+            title=one.title,
+            text=one.text,
+            difference_ns=ns,
+            share=ns / step.difference_ns if step.difference_ns else None,
+            phases=tuple(PhaseShare(phase, phases[phase]) for phase in PHASES if phases.get(phase)),
+            found="both" if in_a and in_b else "a" if in_a else "b" if in_b else "none",
+            predictions=tuple(foretold),
+        )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.model import Mechanism, Note, Side, Significance, Step, Work
 from gpuprof.diagnosis.comparison.significance import CORRELATED
-from gpuprof.diagnosis.proposal import NOISE
+from gpuprof.replay.noise import PROCESS_NOISE
 
 
 def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
@@ -109,13 +109,13 @@ def _test_notes(step: Step, tested: Significance | None) -> Iterator[Note]:
             f"Neighbouring steps resemble each other (correlation {tested.correlation:.2f}), so p is smaller than it"
             " ought to be.",
         )
-    if tested.significant and abs(step.ratio - 1) < NOISE:
+    if tested.significant and abs(step.ratio - 1) < PROCESS_NOISE:
         yield Note(
             "within_noise",
             "info",
             f"The steps differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the scatter of steps, but"
-            f" processes of one and the same program differ by some {100 * NOISE:.0f} % too: run both again before you"
-            " believe it.",
+            f" processes of one and the same program differ by some {100 * PROCESS_NOISE:.0f} % too: run both again"
+            " before you believe it.",
         )
 
 

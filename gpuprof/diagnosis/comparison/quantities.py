@@ -61,21 +61,23 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 or float(value).is_integer() else f"{value:,.1f}"
 
 
-def of(a: Facts, b: Facts, amount: Callable[[Facts], float]) -> Quantity:
+def quantity(a: Facts, b: Facts, amount: Callable[[Facts], float]) -> Quantity:
     """An amount of both."""
     return Quantity(amount(a), amount(b))
 
 
-def kernels(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> Quantity:
+def kernel_counts(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> Quantity:
     """Pieces of GPU work of some categories and phases; none named means all."""
-    return of(a, b, lambda side: side.counts.count(categories, phases))
+    return quantity(a, b, lambda side: side.counts.count(categories, phases))
 
 
-def gpu_ns(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> Quantity:
+def kernel_ns(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> Quantity:
     """Their summed durations, as recorded."""
-    return of(a, b, lambda side: side.counts.ns(categories, phases))
+    return quantity(a, b, lambda side: side.counts.ns(categories, phases))
 
 
-def cells_ns(a: Facts, b: Facts, kind: str, *names: str) -> Quantity:
-    """Nanoseconds of the steps in cells of a kind (busy, idle) and of some categories or causes."""
-    return of(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if cell[0] == kind and cell[1] in names))
+def idle_ns(a: Facts, b: Facts, *causes: str) -> Quantity:
+    """Nanoseconds of the steps in which the GPU waits for some causes."""
+    return quantity(
+        a, b, lambda side: sum(ns for cell, ns in side.cells.items() if cell[0] == "idle" and cell[1] in causes)
+    )

@@ -11,9 +11,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-F64 = NDArray[np.float64]
+from gpuprof.diagnosis.comparison.model import Significance, Work
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.run import unprofiled_steps
+from gpuprof.tracefile.model import F64, I64
 
 LEVEL = 0.05
 """p below which a difference counts as one."""
@@ -21,6 +23,51 @@ EXACT = 60
 """Steps in all up to which every arrangement is counted; the normal distribution is near enough beyond."""
 CORRELATED = 0.3
 """Correlation of one step with the next from which on p is said to be too small."""
+
+
+def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Significance | None:
+    """The test over unprofiled steps where both have some, else over the recorded ones; None without steps."""
+    of, before, after = "unprofiled", unprofiled(a), unprofiled(b)
+    if not (len(before) and len(after)):
+        of, before, after = "recorded", recorded(a), recorded(b)
+    ranked = rank_sum(before, after)
+    if ranked is None:
+        return None
+    told = ranked.least < LEVEL
+    other_work = work is not None and not work.equal and work.a_ns_per is not None
+    each = rank_sum(before / work.a, after / work.b) if work and other_work else None
+    return Significance(
+        of=of,
+        a_steps=len(before),
+        b_steps=len(after),
+        a_median_ns=_median(before),
+        b_median_ns=_median(after),
+        p=ranked.p,
+        significant=ranked.p < LEVEL if told else None,
+        exact=ranked.exact,
+        correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
+        p_each=each.p if each else None,
+    )
+
+
+def _median(ns: F64) -> int:
+    return round(float(np.median(ns)))
+
+
+def unprofiled(diagnosis: Diagnosis) -> F64:
+    """Durations in ns of the steps that were timed without a profiler, in their order, at the work of the recorded
+    ones; none where the recording has none, or the step was given by the user."""
+    if diagnosis.folder is None or diagnosis.run is None or diagnosis.steps is None:
+        return np.empty(0, np.float64)
+    return unprofiled_steps(diagnosis.folder, diagnosis.steps.unprofiled_ns)
+
+
+def recorded(diagnosis: Diagnosis) -> F64:
+    """Durations in ns of the recorded steps, under the profiler."""
+    return np.array(diagnosis.steps.each_ns if diagnosis.steps else (), np.float64)
+
+
+# -- the test
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +106,7 @@ def rank_sum(a: F64, b: F64) -> Ranked | None:
     return Ranked(math.erfc(away / math.sqrt(2 * variance)), False, 0.0)
 
 
-def doubled_ranks(values: F64) -> NDArray[np.int64]:
+def doubled_ranks(values: F64) -> I64:
     """Twice the rank of each value, from 2 up; equal values have the middle of their ranks, so halves occur."""
     ordered = np.sort(values)
     below = np.searchsorted(ordered, values, side="left")
@@ -67,7 +114,7 @@ def doubled_ranks(values: F64) -> NDArray[np.int64]:
     return below + upto + 1
 
 
-def arrangements(doubled: NDArray[np.int64], n: int) -> F64:
+def arrangements(doubled: I64, n: int) -> F64:
     """How many choices of n of the ranks have each sum of doubled ranks, by sum."""
     most = int(np.sort(doubled)[-n:].sum())
     ways = np.zeros((n + 1, most + 1), np.float64)

@@ -1,7 +1,12 @@
-"""The findings, one file each: a `PAGE` that explains it and `find(case)`, which proposes fixes for a recording."""
+"""The findings, one file each.
+
+A file holds a `PAGE` that explains the finding, `find(case)`, which proposes fixes for a recording, and where two
+recordings can show that such a fix was made, `change(a, b)`, by which a comparison recognises it.
+"""
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.comparison.candidates import Recogniser
 from gpuprof.diagnosis.findings import (
     adapter_casts,
     allocator,
@@ -57,3 +62,6 @@ FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for
 
 PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE)
 """What `gpuprof explain` and docs/findings say."""
+
+CHANGES: tuple[Recogniser, ...] = tuple(module.change for module in _MODULES if hasattr(module, "change"))
+"""What is looked for between two recordings."""

@@ -8,7 +8,12 @@ from functools import partial
 import numpy as np
 
 from gpuprof.costs.arguments import parse
+from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -27,8 +32,6 @@ PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (0.22, 0.29, 0.40), (0.45, 0.50, 0.60), (0.
 """What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also
 move from the fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels.
 Recorded on an H200 for 8B widths: 0.29 over all products (0.22 to 0.36 each), 0.50 and 0.35."""
-PRODUCT_FLOOR_NS, FLOOR_NS = 3_000.0, 1_200.0
-"""Shorter than this neither a small product nor an elementwise kernel becomes."""
 HALF = ("c10::BFloat16", "c10::Half")
 
 PAGE = Page(
@@ -91,6 +94,20 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer casts, where only the side with more of them has the finding."""
+    kind = ("cast/copy",)
+    pieces = kernel_counts(a, b, kind, PASSES)
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+        yield Candidate(
+            PAGE.id,
+            "casts around the adapters",
+            f"kernels that cast or copy: {pieces} a step, {kernel_ns(a, b, kind).ms} ms of GPU time",
+            claim_model((*kind, "gemm", "elementwise"), fewer_kernels(a, b, kind)),
+            pieces.more,
+        )
 
 
 def find_adapters(case: Case) -> Stretches | None:
@@ -186,7 +203,7 @@ def _left(case: Case, inside: Mask, level: int) -> F64:
     product = case.category("gemm")[event]
     duration = graph.duration_ns[rows]
     wanted = np.where(product, PRODUCT_LEFT[level], np.where(mixed, SUM_LEFT[level], SCALE_LEFT[level]))
-    least = np.where(product, PRODUCT_FLOOR_NS, FLOOR_NS)
+    least = np.where(product, THIN_MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS)
     shorter = np.maximum(wanted * duration, np.minimum(least, duration))
     left[rows] = np.where(single, np.divide(shorter, duration, out=np.ones(len(rows)), where=duration > 0), 1.0)
     return left

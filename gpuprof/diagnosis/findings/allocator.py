@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_idle
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -85,3 +88,16 @@ def find(case: Case) -> Iterator[Proposal]:
         best=without(LEFT[0]),
         worst=without(LEFT[2]),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer calls of the driver that allocate or free memory."""
+    calls, waits = quantity(a, b, lambda side: side.counts.allocator_calls), idle_ns(a, b, "allocator")
+    if calls.fell(least=2.0) and waits.more:
+        yield Candidate(
+            PAGE.id,
+            "memory asked of the driver",
+            f"calls that allocate or free: {calls} a step",
+            claim_idle("allocator"),
+            calls.more,
+        )

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import MODEL, Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import kernel_counts, quantity
+from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, other_graphs
+from gpuprof.diagnosis.compiler_names import COMPILED
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
-from gpuprof.replay.graph import COPY, F64, LAUNCH, SYNC, Graph, Mask
+from gpuprof.replay.graph import COPY, F64, SYNC, Graph, Mask, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import I64, NO_TEXT
 
-COMPILED = re.compile(
-    r"^(Torch-Compiled Region|CompiledFxGraph|## Call CompiledFxGraph|CompiledFunction)|^triton_(poi|red|per)_"
-)
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
+REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
+"""Categories of work that differs between compiled code and eager code."""
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
@@ -138,6 +141,24 @@ def find(case: Case) -> Iterator[Proposal]:
         excludes=("cuda_graphs", "fused_elementwise"),
         last=True,
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Compiled code that only one side runs, launched kernel by kernel (in CUDA graphs it is a change to those)."""
+    if alike_compiled(a, b) or other_graphs(a, b):
+        return
+    yield Candidate(
+        PAGE.id,
+        "torch.compile",
+        f"B runs {code_of(b)}, A {code_of(a)}; kernels of the forward and backward pass: "
+        f"{kernel_counts(a, b, (), MODEL)} a step",
+        claim_model(REWRITTEN, fewer_launches(a, b)),
+        -quantity(a, b, lambda side: side.counts.compiled).more,
+    )
+
+
+def code_of(side: Facts) -> str:
+    return "compiled code" if side.counts.compiled else "eager code"
 
 
 def shapes_vary(case: Case) -> bool:
@@ -299,11 +320,3 @@ def _within(case: Case) -> tuple[Mask, I64]:
         k = np.searchsorted(graph.recorded_start_ns[rows], moments, side="left")
         found.append(rows[k[k < len(rows)]])
     return within, np.unique(np.concatenate(found))
-
-
-def launcher_of(graph: Graph) -> I64:
-    """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
-    source = np.full(len(graph), -1, np.int64)
-    launches = graph.edges.kind == LAUNCH
-    source[graph.edges.targets()[launches]] = graph.edges.source[launches]
-    return source

@@ -9,8 +9,13 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import number, quantity
+from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
+from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import Passes, compiled, passes, shapes_vary
+from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import STREAM, Graph, Mask
@@ -31,7 +36,6 @@ GRAPH_NS = (100_000.0, 150_000.0)
 """What the launch of a graph takes, and checking its inputs, at best and usually: graphs of 314 to 594 nodes on an
 H200's host took 0.1 to 0.2 ms. Guards and the rest of a pass of compiled code are in its recording already."""
 REGION = re.compile(r"CompiledFxGraph")
-GRAPH_LAUNCH = re.compile(r"^(cuda|hip|cu)GraphLaunch")
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
 captured."""
@@ -123,6 +127,25 @@ def find(case: Case) -> Iterator[Proposal]:
         best=captured(0),
         worst=partly,
         last=True,
+    )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Launches by CUDA graphs of which the other side has none or few; compiled code that comes with them, too."""
+    if not other_graphs(a, b):
+        return
+    shares, with_compile = graph_shares(a, b), not alike_compiled(a, b)
+    more, less = ("B", "A") if shares.b > shares.a else ("A", "B")
+    also = f", of {code_of(b)} where A runs {code_of(a)}" if with_compile else ""
+    in_graphs = quantity(a, b, lambda side: side.counts.graph_kernels).largest
+    launches = quantity(a, b, lambda side: side.counts.launches)
+    yield Candidate(
+        PAGE.id,
+        "torch.compile with CUDA graphs" if with_compile else "CUDA graphs",
+        f"{more} launches {number(in_graphs)} kernels a step by CUDA graphs{also}; calls that launch work: "
+        f"{launches} a step ({less} has {'none' if min(shares.a, shares.b) == 0 else 'few'} in graphs)",
+        claim_model(REWRITTEN if with_compile else (), fewer_launches(a, b)),
+        -shares.more,
     )
 
 

@@ -8,6 +8,10 @@ from functools import partial
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
+from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.recompute import USABLE_SHARE, free_bytes
 from gpuprof.diagnosis.passes import siblings
@@ -17,6 +21,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
+from gpuprof.tracefile.model import AUTOGRAD_ENGINE
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
 PACKED_BYTES, HALF_BYTES = 0.53, 2.0
@@ -86,6 +91,22 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Weights that one side need not unpack, or not as often."""
+    kind = ("dequantize",)
+    pieces, took = kernel_counts(a, b, kind), kernel_ns(a, b, kind)
+    # The same weights unpacked in fewer pieces take as long: that is another change.
+    if pieces.fell() and took.fell(least=0.0):
+        yield Candidate(
+            PAGE.id,
+            "unpacking of quantised weights",
+            f"kernels that unpack weights: {pieces} a step, {took.ms} ms of GPU time; "
+            f"kernels in all: {kernel_counts(a, b)}",
+            claim_model((*kind, "elementwise", "cast/copy", "memcpy"), fewer_kernels(a, b)),
+            pieces.more,
+        )
+
+
 def _mostly(graph: Graph, nodes: Mask) -> Graph:
     shorter = removed(graph, nodes)
     return shorter.with_durations(np.where(nodes & ~graph.on_gpu, LEFT * graph.duration_ns, shorter.duration_ns))
@@ -124,7 +145,7 @@ def _gone(case: Case, kernels: Mask) -> Mask:
     )
     kept = case.nodes_within(case.ops_named(PRODUCTS.__contains__))
     # Backward: autograd's node of the layer is the outermost op that says so.
-    backward = quantised & case.ops_named(lambda name: name.startswith("autograd::engine::evaluate_function"))
+    backward = quantised & case.ops_named(lambda name: name.startswith(AUTOGRAD_ENGINE))
     inside = case.nodes_within(backward)
     rows, family = siblings(case)
     if len(rows):

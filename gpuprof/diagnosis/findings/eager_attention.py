@@ -11,6 +11,10 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import kernel_counts
+from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -37,6 +41,8 @@ inputs."""
 LAUNCHES = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
+CATEGORIES = ("attention", "softmax", "gemm", "elementwise", "cast/copy", "dropout", "memset")
+"""Of work that differs where attention is fused."""
 
 PAGE = Page(
     id="eager_attention",
@@ -117,6 +123,20 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fused attention on one side, matrix products and softmax on the other."""
+    fused, scores = kernel_counts(a, b, ("attention",)), kernel_counts(a, b, ("softmax",), PASSES)
+    # Fused attention has no softmax of its own: the one comes as the other goes.
+    if fused.fell() and fused.more == -scores.more:
+        yield Candidate(
+            PAGE.id,
+            "fused attention",
+            f"kernels of fused attention: {fused} a step, softmax kernels: {scores}",
+            claim_model(CATEGORIES, fewer_kernels(a, b)),
+            scores.more,
+        )
 
 
 def _fix(case: Case, found: Attentions) -> str:

@@ -10,6 +10,10 @@ import numpy as np
 
 from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, quantity
+from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -67,6 +71,8 @@ SORT_NS = 30_000.0
 UNKNOWN_LEFT = (0.4, 0.6, 1.0)
 """Of the loops' GPU time where shapes were not recorded: 0.2 to 0.7 for the loops that ROW_PASSES is from."""
 NEEDS = "\n# transformers 5, torch 2.9 or newer"
+CATEGORIES = ("gemm", "grouped_gemm", "gather/scatter/index", "elementwise", "cast/copy", "memcpy", "reduction")
+"""Of work that differs where experts are computed together."""
 
 PAGE = Page(
     id="expert_loop",
@@ -152,6 +158,22 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Experts computed together on one side, one after another on the other."""
+    grouped, single = kernel_counts(a, b, ("grouped_gemm",)), kernel_counts(a, b, ("gemm",), PASSES)
+    # Where they go through other kernels than those of grouped products, only the finding shows the loop.
+    looped = (a if single.a > single.b else b).finding(PAGE.id) is not None
+    if (grouped.largest > 0 and grouped.fell(least=0.0) and single.fell(to=FEWER)) or (looped and single.fell()):
+        yield Candidate(
+            PAGE.id,
+            "experts computed together",
+            f"grouped products: {grouped} a step, single products: {single}, kernels in all: {kernel_counts(a, b)}, "
+            f"waits for the GPU: {quantity(a, b, lambda side: side.counts.syncs)}",
+            claim_model(CATEGORIES, fewer_kernels(a, b)),
+            single.more,
+        )
 
 
 def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:

@@ -10,6 +10,10 @@ import numpy as np
 
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -40,6 +44,8 @@ LOSS_MISSING = 8
 WORTH_SHARE = 0.03
 """Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones
 want torch.compile or CUDA graphs."""
+CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
+"""Of kernels that are fused."""
 
 PAGE = Page(
     id="fused_elementwise",
@@ -125,6 +131,20 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=change(2),
         excludes=("compile", "cuda_graphs"),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer elementwise kernels, where only the side with more of them has the finding."""
+    pieces = kernel_counts(a, b, CATEGORIES, PASSES)
+    if advised(a, b, PAGE.id, pieces) and pieces.fell(to=FEWER) and alike_compiled(a, b):
+        yield Candidate(
+            PAGE.id,
+            "fused elementwise kernels",
+            f"elementwise kernels, norms and reductions: {pieces} a step, "
+            f"{kernel_ns(a, b, CATEGORIES).ms} ms of GPU time",
+            claim_model((*CATEGORIES, "other", "triton_fused"), fewer_kernels(a, b, CATEGORIES)),
+            pieces.more,
+        )
 
 
 def _apply(graph: Graph, rework: Rework) -> Graph:

@@ -6,6 +6,10 @@ import re
 from collections.abc import Iterator
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns
+from gpuprof.diagnosis.comparison.signs import long_wait_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import INPUT, Graph
@@ -84,3 +88,16 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=to(FETCH_NS[2]),
         least_ns=batch_ns / wanted,
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """A GPU that waits less for its batches."""
+    waits = idle_ns(a, b, "input")
+    if waits.fell(to=FEWER, least=long_wait_ns(a, b)):
+        yield Candidate(
+            PAGE.id,
+            "waiting for data",
+            f"the GPU waits {waits.ms} ms a step for its next batch",
+            claim_where(lambda cell: cell[0] == "idle" and (cell[1] == "input" or cell[2] == "data")),
+            waits.more,
+        )

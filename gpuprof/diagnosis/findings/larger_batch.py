@@ -12,7 +12,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.projection.apart import ROUND
-from gpuprof.projection.batch import another_batch, event_growth, model_phases
+from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
@@ -22,10 +22,6 @@ DOUBLING = 1.2
 """What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
 MEMORY_SHARE = 0.9
 """Of a GPU's memory what an allocator can give out before it begins to search for room."""
-GROWS = (0.93, 1.0, 1.03)
-"""Exponent of the growth of a kernel, at best, usually, at worst: the kernels of five pairs on an H200 took 0.91 to
-1.00 of what is computed here."""
-
 HOST_WORST = 1.12
 """At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times
 the tokens, where the GPU's work alone explains 1.0."""
@@ -70,7 +66,7 @@ def find(case: Case) -> Iterator[Proposal]:
         if limit is not None and factor > limit:
             break
         step = case.step_of(scaled_batch(case, factor)(graph))
-        if (factor // chosen) * before / step < DOUBLING:
+        if (factor // chosen) * before < DOUBLING * step:
             break
         chosen, before = factor, step
     if chosen == 1:

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import launcher_of
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph, Mask, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.model import ANNOTATION, I64
@@ -115,6 +117,20 @@ def find(case: Case) -> Iterator[Proposal]:
         best=fused(0),
         worst=fused(2),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """An optimizer of fewer kernels."""
+    phases = ("optimizer",)
+    pieces = kernel_counts(a, b, (), phases)
+    if pieces.fell():
+        yield Candidate(
+            PAGE.id,
+            "the optimizer's kernels",
+            f"kernels of the optimizer: {pieces} a step, {kernel_ns(a, b, (), phases).ms} ms of GPU time",
+            claim_where(lambda cell: cell[2] == "optimizer" and cell[1] not in ("input", "transfer")),
+            pieces.more,
+        )
 
 
 def _inside(case: Case, ranges: Mask) -> Mask:

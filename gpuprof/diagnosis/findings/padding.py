@@ -7,14 +7,15 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
 from gpuprof.diagnosis.findings.recompiles import MULTIPLE
-from gpuprof.diagnosis.model import Work
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.projection.batch import once_for_each_weight
+from gpuprof.diagnosis.run_model import Work
+from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import F64, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
@@ -26,13 +27,9 @@ FILLED = (0.99, 0.97, 0.90)
 row."""
 GROUPED_LEFT = (0.05, 0.15, 0.35)
 """Padding that is left, of what there was, where batches hold samples of nearly one length."""
-GROWS = (1.03, 1.0, 0.93)
-"""Exponent with which kernels follow the number of tokens; the same spread as for larger batches."""
 SPREAD_LENGTHS = 1.6
 """Mean square of the samples' lengths over the square of their mean, for lengths that scatter by 0.8 of their mean,
 as those of instruction data sets do: attention's work goes with the square."""
-FLOOR_NS, PRODUCT_FLOOR_NS = 1_200.0, 4_000.0
-"""Shorter than this no elementwise kernel gets, and no product."""
 ATTENTION_LONGER = (0.6, 1.0, 1.6)
 """Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
 where it takes the mask as a tensor."""
@@ -111,8 +108,8 @@ def find(case: Case) -> Iterator[Proposal]:
             unsloth=_needs_flash(case) + "SFTConfig(padding_free=True)",
         ),
         change=fewer_tokens(case, real, GROWS[1]),
-        best=fewer_tokens(case, real, GROWS[0]),
-        worst=fewer_tokens(case, real, GROWS[2]),
+        best=fewer_tokens(case, real, GROWS[2]),
+        worst=fewer_tokens(case, real, GROWS[0]),
         spread=HOST_SPREAD,
         excludes=("larger_batch",),
         key="padding_free",
@@ -181,7 +178,7 @@ def _left(case: Case, part: float) -> F64:
         share = np.divide(after, before, out=share, where=before > 0)
     attention = case.category("attention")
     share[attention] = min(part, SPREAD_LENGTHS * part * part)
-    floor = np.minimum(np.where(product, PRODUCT_FLOOR_NS, FLOOR_NS), ns)
+    floor = np.minimum(np.where(product, MATMUL_FLOOR_NS, ELEMENTWISE_FLOOR_NS), ns)
     once = once_for_each_weight(case.timeline) | case.category("communication", "memset")
     return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)
 

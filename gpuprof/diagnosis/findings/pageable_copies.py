@@ -7,11 +7,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where, is_copying
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns, quantity
+from gpuprof.diagnosis.comparison.signs import advised, long_wait_ns
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import launcher_of
 from gpuprof.diagnosis.findings.syncs import copies_to_device
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import COPY, SYNC, Graph
+from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
 
 LEAST_BYTES = 1 << 20
@@ -29,6 +32,9 @@ CACHE_LOSS = (0.75, 0.85, 1.0)
 """What the host's other work takes once its caches are left alone: at best, usually, at worst. Two programs on H200s
 allow it: one copied 131 MB a step, and pinning gained 20 to 30 ms of 63 to 75, of which the copies were 18; the other
 524 MB, and gained 60 to 70 ms of 108 to 126, of which they were 65 and pinned ones are 10."""
+MUCH_BYTES = 1e6
+"""Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
+nothing more."""
 
 PAGE = Page(
     id="pageable_copies",
@@ -108,3 +114,21 @@ def find(case: Case) -> Iterator[Proposal]:
         best=pinned(0),
         worst=pinned(2),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer bytes in pageable memory, or copies that take less of the GPU's step."""
+    took = quantity(a, b, lambda side: sum(ns for cell, ns in side.cells.items() if is_copying(cell)))
+    pageable = quantity(a, b, lambda side: side.counts.pageable_bytes)
+    waits, least = idle_ns(a, b, "transfer"), long_wait_ns(a, b)
+    waited = waits.fell(to=FEWER, least=least) or advised(a, b, PAGE.id, took)
+    if pageable.fell(least=MUCH_BYTES) or (waited and took.fell(to=FEWER, least=least)):
+        yield Candidate(
+            PAGE.id,
+            "copies that block the host",
+            f"copies that block the host: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
+            f"{pageable.a / 1e6:,.1f} → {pageable.b / 1e6:,.1f} MB in pageable memory; copies and waits for them "
+            f"take {took.ms} ms of the GPU's step",
+            claim_where(is_copying),
+            took.more,
+        )

@@ -8,19 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
+from gpuprof.diagnosis.compiler_names import COMPILING, LOADING
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph, Mask
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.model import OP
 
-COMPILING = re.compile(
-    r"\(dynamo_timed\)|^(_compile\.|compile_fx|entire_frame_compile|backend_compile|inductor_compile|GraphLowering\."
-    r"|async_compile|CachingAutotuner\.(precompile|benchmark)|create_aot_dispatcher_function)"
-)
-"""Ranges of Dynamo and Inductor at work."""
-LOADING = re.compile(r"^(cu(Module|Library)Load|nvrtcCompile|cuLinkComplete|hipModuleLoad|cudaLibraryLoad)")
-"""Driver calls that bring new code to the GPU."""
 LONG_NS = 3_000_000.0
 """What an op's own host work takes at least when it plans or compiles: cuDNN builds a plan of attention in 40 to 70 ms,
 Triton and cuBLAS try candidates for 3 ms and more; launching takes microseconds."""
@@ -44,6 +41,10 @@ OTHER_KERNEL = 1.3
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
 MULTIPLE = 64
 """Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
+COMPILING_CAUSES = ("launch", "python", "sync")
+"""What the GPU waits for while the host compiles."""
+MOSTLY = 0.5
+"""Of the difference in such waits: where compiling explains more of it than this, all of it is taken for that."""
 
 PAGE = Page(
     id="recompiles",
@@ -120,6 +121,22 @@ def find(case: Case) -> Iterator[Proposal]:
         best=likely,
         worst=change_to(OTHER_KERNEL if instead else 1.0, STAYS),
     )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Compiling or loading of code in the step that one side does without."""
+    took = quantity(a, b, lambda side: side.counts.compiling_ns)
+    if took.fell(least=LONG_NS):
+        # Candidates of a kernel are launched and waited for in thousands, which would claim most of what it takes.
+        waits = idle_ns(a, b, *COMPILING_CAUSES)
+        weight = OWN if took.apart > MOSTLY * waits.apart else 1.0
+        yield Candidate(
+            PAGE.id,
+            "compiling during the step",
+            f"the host compiles or loads code for {took.ms} ms a step",
+            claim_idle(*COMPILING_CAUSES, weight=weight),
+            took.more,
+        )
 
 
 def compiling_ns(case: Case) -> float:

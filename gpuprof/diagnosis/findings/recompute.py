@@ -9,6 +9,10 @@ from functools import partial
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, is_model_wait
+from gpuprof.diagnosis.comparison.cells import Cell
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import FACTORS
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -98,6 +102,32 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
         excludes=("larger_batch",) if _fills(extra, free, size) else (),
+    )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """More or less of the forward pass that is computed again."""
+    phases = ("recompute",)
+    again = kernel_counts(a, b, (), phases)
+    # A model of fewer kernels recomputes fewer: what counts is how much of the forward pass is run again.
+    part = quantity(a, b, lambda side: side.counts.count((), phases) / max(side.counts.count((), ("forward",)), 1.0))
+    if not (again.fell() and part.fell(least=0.0) and part.more == again.more):
+        return
+    # Checkpointing without an autograd function of its own hands each saved tensor to a Python function, both ways.
+    hooked = not (a if again.a > again.b else b).counts.checkpoint_functions
+
+    def claim(cell: Cell) -> float:
+        if cell[2] == "recompute":
+            return OWN
+        return again.apart if hooked and is_model_wait(cell) and cell[1] in ("launch", "python") else 0.0
+
+    yield Candidate(
+        PAGE.id,
+        "recomputation of the forward pass",
+        f"kernels that recompute: {again} a step, {kernel_ns(a, b, (), phases).ms} ms of GPU time"
+        + (", with hooks around every tensor that is saved" if hooked else ""),
+        claim,
+        again.more,
     )
 
 

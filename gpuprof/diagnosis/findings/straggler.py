@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 
 from gpuprof.diagnosis.model import Evidence, Finding, Range
-from gpuprof.diagnosis.proposal import MARKED, NOISE, SEVERE, WORTH, Page
+from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.ranks import Excess, Gang
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.noise import PROCESS_NOISE
 
 SHOWN = 3
 """Kinds of work that are named; each at least the share below of all that the rank does more."""
@@ -52,7 +53,7 @@ def find_straggler(gang: Gang) -> Finding | None:
     if expected <= 0 or gang.step_ns / expected < WORTH:
         return None
     low, high = (
-        expected * math.exp(sign * math.hypot(math.log1p(NOISE), math.log(bound / gang.step_ns)))
+        expected * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), math.log(bound / gang.step_ns)))
         for sign, bound in ((-1, gang.low_ns or gang.step_ns), (1, gang.high_ns or gang.step_ns))
     )
     speedup = Range(gang.step_ns / high, gang.step_ns / expected, gang.step_ns / low)

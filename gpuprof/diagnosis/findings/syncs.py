@@ -8,11 +8,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.comparison.candidates import Candidate, is_model_wait
+from gpuprof.diagnosis.comparison.cells import Cell
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEW, FEWER, quantity
+from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.model import Evidence
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import WORTH, Page, Proposal
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph, Mask
 from gpuprof.replay.stretches import nodes_in
@@ -27,8 +32,6 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_", "aten::cpu")
 SHAPE = re.compile(r"^aten::(nonzero\w*|_nonzero\w*|masked_select|unique\w*|_unique\w*|repeat_interleave|bincount)$")
 """Ops the size of whose result is a value on the GPU: the host waits for it to know what to allocate."""
 CHECK = re.compile(r"^aten::(isnan|isinf|isfinite)$")
-WORTH = 1.05
-"""What all waits together must cost before any of them is looked at: less is not told from noise."""
 FRAMES_SHOWN = 3
 EVERY = 50
 """Steps from one log line to the next that a person still can follow."""
@@ -65,6 +68,7 @@ def find(case: Case) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
+    # What all waits together cost must be worth it before any of them is looked at.
     if not waits.any() or case.step_ns < WORTH * _least(case, waits):
         return
     if case.sensitivities.communication > case.sensitivities.host:
@@ -101,6 +105,29 @@ def find(case: Case) -> Iterator[Proposal]:
             "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
             key="explicit",
+        )
+
+
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """Fewer calls that wait for the GPU."""
+    waits = quantity(a, b, lambda side: side.counts.syncs)
+    # A single wait a step may be all that keeps the host from running ahead; whether it did, the findings know.
+    found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
+    if found or waits.fell(to=FEWER, least=FEW / 2):
+        # A host that no longer waits also launches ahead: what it then saves is the launches' and Python's.
+        weight = max(waits.apart, 1.0)
+
+        def claim(cell: Cell) -> float:
+            if cell[:2] == ("idle", "sync"):
+                return weight * FEW
+            return weight if is_model_wait(cell) else 0.0
+
+        yield Candidate(
+            PAGE.id,
+            "waits of the host for the GPU",
+            f"calls that wait for the GPU: {waits} a step",
+            claim,
+            waits.more,
         )
 
 

@@ -8,8 +8,13 @@ from functools import partial
 import numpy as np
 
 from gpuprof.costs.dtypes import CODE
+from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
+from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import F64, Graph, Mask
@@ -18,8 +23,6 @@ from gpuprof.replay.transform import scaled
 TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
 """What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS
 13, 0.65 over all of a step."""
-FLOOR_NS = 4_000.0
-"""A small product does not get shorter than this: 3 to 5 µs recorded for products of under a microsecond of work."""
 
 PAGE = Page(
     id="tf32",
@@ -75,6 +78,24 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def change(a: Facts, b: Facts) -> Iterator[Candidate]:
+    """The same products of fp32 operands in less time, where only the slower side is advised to use TF32."""
+    kind = ("gemm",)
+    took, pieces = kernel_ns(a, b, kind), kernel_counts(a, b, kind)
+    flops = quantity(a, b, lambda side: side.side.product_flops or 0)
+    # Operands of another type are another change, though that too lets tensor cores multiply.
+    types = quantity(a, b, lambda side: side.counts.float32_products)
+    alike = not any(one.fell(to=FEWER) for one in (pieces, flops, types))
+    if advised(a, b, PAGE.id, took) and alike and took.fell(to=FEWER):
+        yield Candidate(
+            PAGE.id,
+            "matrix products on tensor cores",
+            f"{number(pieces.a)} matrix products take {took.ms} ms of GPU time a step",
+            claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
+            took.more,
+        )
+
+
 def _left(graph: Graph, roof: Roofline, nodes: Mask, level: int) -> F64:
     """Per node the share of its time that is left."""
     left = np.ones(len(graph))
@@ -83,6 +104,6 @@ def _left(graph: Graph, roof: Roofline, nodes: Mask, level: int) -> F64:
     ceilings, work, duration = roof.ceilings, roof.work, graph.duration_ns[rows]
     tensor = work.flops[event] / ceilings.flops["tf32"] / TENSOR_SHARE[level]
     memory = np.nan_to_num(work.bytes[event]) / ceilings.memory_bytes_per_s / MEMORY_SHARE[level]
-    wanted = np.maximum(np.maximum(tensor, memory) * 1e9, FLOOR_NS)
+    wanted = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
     return left

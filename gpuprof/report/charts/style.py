@@ -35,7 +35,6 @@ _LIGHT = {"text": "#24292f", "quiet": "#59636e", "grid": "#e7e9ec", "axis": "#b6
 _DARK = {"text": "#d8dde3", "quiet": "#9aa4af", "grid": "#2a3038", "axis": "#4a525c", "box": "#1f242b"}
 _COLOURS = {"light": _LIGHT, "dark": _DARK}
 
-INK = Paint("ink", "", _LIGHT["text"], _DARK["text"])
 QUIET = Paint("quiet", "", _LIGHT["quiet"], _DARK["quiet"])
 """Lines that are no data: ceilings, limits, what was before."""
 

@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.report.names import shown
 from gpuprof.report.page.host_tracks import call_paints, thread_name
-from gpuprof.report.page.lanes import least_above
+from gpuprof.report.page.lanes import own_ns
 from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE, number
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.trees import Builder, Paths, Tree, among, paths, tree
@@ -124,17 +124,14 @@ def _host(timeline: Timeline, texts: Texts) -> Tree:
     threads = [t for t in dict.fromkeys((timeline.main_thread, *sorted(timeline.host.autograd))) if t >= 0]
     above = 1 + len(threads)
     thread, start, end, label, paint = _host_spans(timeline, threads, texts)
-    inner = nest(thread.astype(np.int32), start, end).parent
+    spans = nest(thread.astype(np.int32), start, end)
     row_of_thread = np.zeros(len(trace.threads) + 1, np.int64)
     row_of_thread[threads] = np.arange(1, above)
-    outer = np.where(inner >= 0, inner + above, row_of_thread[thread])
+    outer = np.where(spans.parent >= 0, spans.parent + above, row_of_thread[thread])
     parent = np.concatenate([[-1], np.zeros(len(threads), np.int64), outer])
-    starts = np.concatenate([np.full(above, low), start])
-    # What outlasts the span that it began in is counted up to that one's end, so that times sum up.
-    took = (least_above(parent, np.concatenate([np.full(above, high), end])) - starts).clip(0)
-    own = took.copy()
-    np.subtract.at(own, parent[above:], took[above:])
-    own[0] = 0
+    took = own_ns(spans, thread.astype(np.int32), start, end)
+    own = np.concatenate([[0], np.full(len(threads), high - low), took])
+    np.subtract.at(own, row_of_thread[thread], took)
     names = [texts.add("host time"), *(texts.add(thread_name(timeline, t)) for t in threads)]
     found = paths(parent, np.concatenate([np.array(names, np.int64), label]))
     stacks = bool(len(trace.frames))

@@ -1,11 +1,11 @@
-"""How deep spans lie in each other, and so in which row of its track a span is drawn."""
+"""How deep spans lie in each other, and so in which row of its track a span is drawn; and what of a span is its own."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.timeline.nesting import nest
-from gpuprof.tracefile.model import I64
+from gpuprof.timeline.nesting import Nesting, nest
+from gpuprof.tracefile.model import I32, I64
 
 
 def depths(start_ns: I64, end_ns: I64) -> I64:
@@ -13,7 +13,7 @@ def depths(start_ns: I64, end_ns: I64) -> I64:
 
     Spans that overlap without one holding the other count as nested, too.
     """
-    return levels(nest(np.zeros(len(start_ns), np.int32), start_ns, np.maximum(start_ns, end_ns)).parent)
+    return levels(nest(np.zeros(len(start_ns), np.int32), start_ns, np.maximum(start_ns, end_ns)).begun_in)
 
 
 def levels(parent: I64) -> I64:
@@ -28,11 +28,15 @@ def levels(parent: I64) -> I64:
     return level
 
 
-def least_above(parent: I64, value: I64) -> I64:
-    """The least value of each row and its ancestors."""
-    least, ancestor = value.copy(), parent.copy()
-    while (active := np.flatnonzero(ancestor >= 0)).size:
-        reached = ancestor[active]
-        least[active] = np.minimum(least[active], least[reached])
-        ancestor[active] = ancestor[reached]
-    return least
+def own_ns(spans: Nesting, thread: I32, start: I64, end: I64) -> I64:
+    """Per span the time in which it is the innermost of its thread, so that no moment counts twice."""
+    moments, threads = np.concatenate([start, end]), np.concatenate([thread, thread])
+    order = np.lexsort((moments, threads))
+    moments, threads = moments[order], threads[order]
+    lasts = np.append(moments[1:] - moments[:-1], 0)
+    lasts[np.append(threads[1:] != threads[:-1], True)] = 0
+    cuts = np.flatnonzero(lasts)
+    row = spans.innermost(threads[cuts], moments[cuts])
+    own = np.zeros(len(start), np.int64)
+    np.add.at(own, row[row >= 0], lasts[cuts[row >= 0]])
+    return own

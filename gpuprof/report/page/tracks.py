@@ -10,8 +10,6 @@ import numpy as np
 from gpuprof.report.page.lanes import depths
 from gpuprof.tracefile.model import I64
 
-GROUPS = ("overview", "gpu", "host")
-
 _NOTHING = np.empty(0, np.int64)
 
 

@@ -44,12 +44,6 @@ class Event(msgspec.Struct, gc=False):
     args: msgspec.Raw = _EMPTY
 
 
-_NUMBERS = list(layout.NUMBER_KEYS)
-_TEXTS = list(layout.TEXT_KEYS)
-_VECTORS = list(layout.VECTOR_KEYS)
-_FLOATS = list(layout.FLOAT_KEYS)
-
-
 def _args_struct(table: str) -> tuple[type, list[tuple[str, str, str]]]:
     """The msgspec type of a table's args, and for each of its fields (attribute, row field, kind)."""
     fields, renames, plan = [], {}, []

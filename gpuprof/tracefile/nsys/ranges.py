@@ -10,7 +10,7 @@ import json
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, NO_TEXT, OP, Ops
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Ops
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.host import OtherColumns, other
@@ -24,7 +24,6 @@ NVTX_MARK = "nvtx_mark"
 OP_DOMAIN = "PyTorch"
 """Domain of the functions that `nsys --pytorch` wraps."""
 _PAYLOADS = ("uint64Value", "int64Value", "uint32Value", "int32Value")
-_ENGINE = "autograd::engine::evaluate_function: "
 
 
 def read_ranges(database: Database, process: Process, strings: Strings, threads: Threads) -> tuple[Ops, OtherColumns]:
@@ -96,8 +95,8 @@ def _ops(
             dims[i] = strings.id(sizes)
         if payload[i] != ABSENT:
             extra[i] = strings.id(json.dumps({"payload": int(payload[i])}))
-        if plain.startswith(_ENGINE):
-            nodes.add(strings.id(plain.removeprefix(_ENGINE)))
+        if plain.startswith(AUTOGRAD_ENGINE):
+            nodes.add(strings.id(plain.removeprefix(AUTOGRAD_ENGINE)))
     # What the engine runs is named after the node; torch.profiler gives it the thread of its forward, never 0.
     forward = np.where(kind == OP, np.isin(name, list(nodes)).astype(np.int64), ABSENT)
     nothing = np.full(count, NO_TEXT, np.int32)

@@ -1,4 +1,4 @@
-"""What a run tells of its memory: the recorded peak, and what of it goes with the tokens of a pass."""
+"""The memory that a projection starts from: the recorded peak, and the part that scales with the tokens of a pass."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings.larger_batch import indices
-from gpuprof.diagnosis.logits import loss_of
 from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.diagnosis.pass_peaks import PassPeaks, pass_peaks
+from gpuprof.diagnosis.projection_input.logits import loss_of
+from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.projection.activations import SCORE_BYTES, Recorded
 from gpuprof.projection.memory import Told
 from gpuprof.projection.squares import score_elements
@@ -25,8 +25,8 @@ OFFLOADED = 0.5
 all but the last layer's."""
 
 
-def told_of(diagnosis: Diagnosis, case: Case, micro: float, expert_share: float) -> Told | None:
-    """None where the run does not tell its memory, or not what it went through.
+def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share: float) -> Told | None:
+    """The memory of a run; None where the run did not record it, or not what it went through.
 
     micro: forward passes of a step. expert_share: of the layers' weights those of experts.
     """

@@ -1,4 +1,4 @@
-"""From a diagnosis to what a projection needs of it."""
+"""The step that a projection starts from, with its work, layers and experts."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
-from gpuprof.diagnosis.memory_told import gradient_size, told_of, trained_parameters
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.passes import backward_of, without_recompute
+from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.model import Interval
 from gpuprof.projection.subject import Subject
-from gpuprof.replay.graph import Mask
 from gpuprof.replay.stretches import nodes_in
+from gpuprof.tracefile.model import Mask
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
@@ -65,7 +65,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         experts=experts.get("count") if nodes is not None else None,
         experts_active=experts.get("active"),
         expert_adapters=_expert_adapters(model) if nodes is not None else 0.0,
-        memory=told_of(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
+        memory=recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
         world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),

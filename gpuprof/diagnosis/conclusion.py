@@ -1,0 +1,163 @@
+"""What follows from a recording: by its replay, or where it cannot be replayed by what its time was spent on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.analyse import Analysis, bound_parts
+from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.estimate import estimate_devices
+from gpuprof.diagnosis.findings.recompiles import compiling_ns
+from gpuprof.diagnosis.gaps import GapColumns
+from gpuprof.diagnosis.model import (
+    Combined,
+    Device,
+    DeviceEstimate,
+    Environment,
+    Finding,
+    Issue,
+    Kernels,
+    Profiler,
+    Quality,
+    RooflineSummary,
+    Source,
+    Steps,
+    Verdict,
+)
+from gpuprof.diagnosis.predict import Fixes, fixes
+from gpuprof.diagnosis.quality import judged, no_verdict
+from gpuprof.diagnosis.roof import summarize
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
+from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
+from gpuprof.diagnosis.verdict import judge
+from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.turns import take_turns
+from gpuprof.tracefile.run import RunFolder
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a recording before anything is concluded from it."""
+
+    source: Source
+    environment: Environment
+    quality: Quality
+    run: Run | None
+    folder: RunFolder | None
+    timeline: Timeline
+    gaps: GapColumns
+    steps: Steps
+    """Without an estimate."""
+    devices: tuple[Device, ...]
+    profiler: Profiler | None
+    """What recording may have cost by the events that it counted."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether the file was read to its end."""
+        return not self.timeline.trace.reading.truncated
+
+    @property
+    def rare(self) -> RareStep | None:
+        return self.run.baseline.rare if self.run else None
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """The verdict with all that it rests on."""
+
+    verdict: Verdict
+    quality: Quality
+    steps: Steps
+    profiler: Profiler | None
+    devices_estimated: tuple[DeviceEstimate, ...] | None = None
+    roofline: RooflineSummary | None = None
+    sensitivities: Sensitivities | None = None
+    findings: tuple[Finding, ...] = ()
+    combined: Combined | None = None
+    case: Case | None = None
+    """The replayed steps; None where they were not replayed."""
+
+
+def no_gpu_work(recorded: Recorded) -> Conclusion:
+    """Of a recording in which no device did anything."""
+    quality = recorded.quality
+    return Conclusion(no_verdict(quality), quality, recorded.steps, recorded.profiler)
+
+
+def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analysis, advise: bool) -> Conclusion:
+    """Of a recording that was replayed: what would shorten its step; `advise`: look for fixes, too."""
+    steps, roof = recorded.steps, case.roofline
+    estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
+    busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
+    parts = bound_parts(case.timeline, roof)
+    limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case))
+    if recorded.rare is not None:
+        took, mean = in_ms(recorded.rare.ns), in_ms(recorded.rare.mean_ns)
+        said += f" Every {recorded.rare.every} steps one takes {took}, so the average step takes {mean}."
+    verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
+    advice = fixes(case) if advise else Fixes((), None, ())
+    if not recorded.whole and waits(busiest):
+        verdict, advice = undecided(verdict), Fixes((), None, ())
+    comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step
+    steps = replace(
+        steps,
+        estimated_ns=round(case.step_ns),
+        inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns) if comparable else None,
+    )
+    return Conclusion(
+        verdict=verdict,
+        quality=judged((*recorded.quality.issues, *map(_failed, advice.failed))),
+        steps=steps,
+        profiler=_profiler(recorded.profiler, steps, analysis),
+        devices_estimated=estimated,
+        roofline=roof and summarize(roof, case.step_ns),
+        sensitivities=analysis.sensitivities,
+        findings=advice.findings,
+        combined=advice.combined,
+        case=case,
+    )
+
+
+def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof: Roofline | None) -> Conclusion:
+    """Of a recording that cannot be replayed: what its time was spent on; `averages`: each device's mean step."""
+    steps, quality, profiler = recorded.steps, recorded.quality, recorded.profiler
+    measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in averages]
+    if quality.status == "unusable":
+        verdict = no_verdict(quality)
+    else:
+        busiest = max(measured or averages, key=lambda s: s.busy_ns)
+        verdict = judge_shares(busiest, kernels, None if measured else profiler, whole=recorded.whole)
+    return Conclusion(
+        verdict=verdict,
+        quality=quality,
+        steps=steps,
+        profiler=profiler,
+        devices_estimated=None if measured is None else tuple(map(estimate, measured)),
+        roofline=roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns),
+    )
+
+
+def _failed(finding: tuple[str, str]) -> Issue:
+    """A finding that could not be evaluated, which the tool's authors want to hear of."""
+    name, error = finding
+    return Issue(
+        "finding_failed", "info", f"The finding {name} could not be evaluated ({error}): please report this recording."
+    )
+
+
+def _profiler(counted: Profiler | None, steps: Steps, analysis: Analysis) -> Profiler | None:
+    """What recording added to a step: the recorded step less the unprofiled one."""
+    if counted is None:
+        return None
+    removal = analysis.removal
+    low, typical, high = (
+        max(round(steps.recorded_ns - ns), 0) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
+    )
+    return Profiler(counted.events_per_step, low, typical, high)

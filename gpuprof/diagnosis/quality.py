@@ -1,0 +1,44 @@
+"""How far a recording can be relied on: its issues, and the status that follows from them."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.model import Issue, Quality, Verdict
+from gpuprof.diagnosis.run import RunFacts, worst_first
+from gpuprof.timeline.quality import check
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import Trace
+
+_ON_CPU = (
+    "This training ran on the CPU, where gpuprof times its steps but has no verdict. If there is a GPU, move the model"
+    " and the batches to it."
+)
+"""In place of how to record a GPU: `gpuprof trace` would have."""
+
+
+def quality_of(trace: Trace, timeline: Timeline | None, facts: RunFacts | None, on_cpu: bool) -> Quality:
+    """What is wrong with a trace and with the run that it is of; `on_cpu`: whether that run used no GPU."""
+    found = [
+        Issue(f.id, f.severity, _ON_CPU if on_cpu and f.id == "no_gpu_events" else f.message)  # type: ignore[arg-type]
+        for f in check(trace, timeline)
+    ]
+    return judged((*found, *(facts.issues if facts else ())))
+
+
+def judged(issues: tuple[Issue, ...]) -> Quality:
+    """The issues, worst first, and the status that the worst gives."""
+    severities = {issue.severity for issue in issues}
+    status = "unusable" if "error" in severities else "degraded" if "warning" in severities else "ok"
+    return Quality(status, worst_first(issues))
+
+
+def with_issue(quality: Quality, issue: Issue | None) -> Quality:
+    """One more issue, if there is one, after the others; no worse than a warning."""
+    if issue is None:
+        return quality
+    return Quality("degraded" if quality.status == "ok" else quality.status, (*quality.issues, issue))
+
+
+def no_verdict(quality: Quality) -> Verdict:
+    """In place of a verdict why there is none."""
+    first = next((i.message for i in quality.issues if i.severity == "error"), "")
+    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=first)

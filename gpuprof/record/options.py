@@ -1,0 +1,81 @@
+"""The options of a recording, each declared once: name, default, limits and help.
+
+`gpuprof trace` reads them from its command line, with click or without; manifest.json holds their values; the process
+that records looks them up there. Tuples rather than dataclasses: importing `dataclasses` takes a third as long as all
+that happens before the target starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..runfile import MANIFEST, read_json
+
+STEPS = 3
+"""Steps that are recorded."""
+MODULES = 1
+"""Levels of modules that get ranges."""
+ALONE = 2
+"""Steps that --stacks and --memory record where no number is given."""
+LARGEST = 100_000
+"""No number on the command line may be larger."""
+
+
+class Option(NamedTuple):
+    """One option: a whole number if it has a least value, a switch if its default is true or false, else ranks."""
+
+    name: str
+    """As manifest.json has it."""
+    default: bool | int | None
+    """None leaves the choice to the process that records; for ranks it means all."""
+    help: str
+    least: int | None = None
+    """The smallest number that it takes."""
+    metavar: str | None = None
+    alone: int | None = None
+    """The number that it means where none is given; None: there must be one."""
+
+    @property
+    def flag(self) -> str:
+        """`--gpu-metrics`."""
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def opposite(self) -> str | None:
+        """`--no-shapes` of a switch that is on unless it is switched off."""
+        return f"--no-{self.flag[2:]}" if self.default is True else None
+
+
+OPTIONS = (
+    Option("settle", None, "Leave out the first N steps (automatic).", 0, "N"),
+    Option("baseline", None, "Time N steps without a profiler, and N more each synchronised (automatic).", 1, "N"),
+    Option("steps", STEPS, f"Record N steps ({STEPS}).", 1, "N"),
+    Option("stacks", 0, f"Then N more with Python stacks (off; {ALONE} if N is left out).", 0, "[N]", ALONE),
+    Option("memory", 0, f"Then N more with memory events (off; {ALONE} if N is left out).", 0, "[N]", ALONE),
+    Option("shapes", True, "Record the shapes of tensors (yes)."),
+    Option("ranks", None, "Record these ranks only (all).", metavar="0,1"),
+    Option("modules", MODULES, f"Mark modules so many levels deep ({MODULES}).", 0, "LEVELS"),
+    Option("nvtx", False, "Emit NVTX ranges even if no tool listens."),
+    Option("nsys", False, "Record with Nsight Systems in place of torch.profiler."),
+    Option("gpu_metrics", False, "With --nsys: sample the GPU's counters too."),
+    Option("stop", False, "End the training once the recording is done."),
+    Option("report", True, "Write report.html into the run's folder (yes)."),
+)
+"""In the order of the help."""
+
+DEFAULTS: dict[str, Any] = {option.name: option.default for option in OPTIONS}
+
+_PLANNED = ("settle", "baseline", "steps", "stacks", "memory")
+
+
+def options_of(run: Path) -> dict[str, Any]:
+    """The options that a run's manifest holds; one that it lacks is at its default."""
+    found = (read_json(run / MANIFEST) or {}).get("options")
+    return DEFAULTS | found if isinstance(found, dict) else dict(DEFAULTS)
+
+
+def planned(options: Mapping[str, Any]) -> dict[str, int]:
+    """What `schedule.plan` takes of the options: the numbers of steps that are chosen."""
+    return {name: options[name] for name in _PLANNED if options.get(name) is not None}

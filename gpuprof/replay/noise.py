@@ -1,0 +1,19 @@
+"""How much steps of one program differ for no reason that a recording shows.
+
+Each value is half an 80 % interval, as a part of the step: eight of ten steps lie within it on either side.
+"""
+
+RUN_NOISE = 0.02
+"""Within one process: the GPU's part of a step differs by this much between the baseline of a run and its recorded
+steps (0.8 to 1.6 % less in five runs that the GPU binds). What this explains of a measured step says nothing of the
+host."""
+GPU_PROCESS_NOISE = 0.04
+"""From one process to the next, of a step that the GPU binds (clocks, memory placement); so no interval of a step is
+narrower."""
+HOST_PROCESS_NOISE = 0.05
+"""From one process to the next, of the host's time, where a measured step says what it is."""
+PROCESS_NOISE = 0.06
+"""From one process to the next on the same machine, of any step (H200 hosts: 3 to 10 %); so no step predicted for a
+change is known better, even where the change is known exactly."""
+MACHINE_NOISE = 0.15
+"""From one host to another of the same kind, and from one hour to another (H200 runs: 10 to 20 %)."""

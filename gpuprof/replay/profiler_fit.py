@@ -1,0 +1,172 @@
+"""The graph as it would have run unprofiled: the usual cost of recording taken out, or the cost and the host's own
+speed fitted to a measured step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.graph import HOST, INPUT, Graph
+from gpuprof.replay.host_pace import SPREAD, pace_and_spread
+from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOISE
+from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
+from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.transform import scale as by_resource
+from gpuprof.tracefile.model import Mask
+
+MOST = SPREAD
+"""A measured step can ask for this many times the cost that is usual on such a host before the host's own speed must
+explain it."""
+FARTHEST = 1.6
+"""Beyond that the host itself was quicker or slower: by e to the power of this at most."""
+FLAT = 5e-3
+"""Where taking out more gains less than this the step does not wait for what recording cost."""
+QUICKER, TOLD = 0.9, 0.01
+"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU binds it."""
+CLOSE = 1e-3
+"""A fit is good when the step is this near to the measured one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """The graph without the profiler's cost, and what is known of that cost."""
+
+    graph: Graph
+    step_ns: float
+    low_ns: float
+    high_ns: float
+    """Eight of ten steps lie between the two."""
+    fitted: bool
+    """Whether a measured step says what the cost was."""
+    cost_ns: float
+    """Removed from the host's work per step."""
+    scale: float
+    """The cost of an event, of the usual one."""
+    quicker: Graph
+    slower: Graph
+    """The graph at the ends of what the host's own time may be: eight of ten lie between."""
+
+
+def remove_profiler(
+    graph: Graph, measured_ns: float | None = None, spread: tuple[float, float] | None = None
+) -> Removal:
+    """The graph as it would have run unprofiled.
+
+    `measured_ns`: a step timed without a profiler, which the host's time is then fitted to as far as the step waits for
+    the host, and `spread` its 80 % interval. Without it the usual cost per event is removed, and the interval is that
+    of the cost.
+    """
+    events = recorded_events(graph)
+    pace, spread_of_cost = pace_and_spread(graph)
+    per_step = float(events.cost_ns(1.0).sum()) / graph.steps
+    usual, slower, quicker = (
+        without(graph, events.cost_ns(scale)) for scale in (pace, pace / spread_of_cost, pace * spread_of_cost)
+    )
+    if measured_ns is None:
+        step, slow, fast = (simulate(one, ROUNDS).step_ns for one in (usual, slower, quicker))
+        low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
+        return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower)
+    scale, reduced = _fitted(graph, events, pace, measured_ns)
+    step = simulate(reduced, ROUNDS).step_ns
+    if abs(step - measured_ns) > CLOSE * measured_ns:
+        # Another clock, or what the graph does not know of.
+        reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
+        step = simulate(reduced, ROUNDS).step_ns
+    low, high = spread or (measured_ns, measured_ns)
+    ends = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
+    return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale, *ends)
+
+
+def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> tuple[float, Graph]:
+    """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
+
+    A step that the GPU binds says of the host only that it is not slower than that; to fit the host to what is left
+    between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless the
+    GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
+    event, then by its own speed.
+    """
+    most = MOST * pace
+
+    def at(level: float, device: float) -> Graph:
+        scale = min(max(level, 0.0), most)
+        reduced = without(graph, events.cost_ns(scale))
+        return by_resource(
+            reduced, host=float(np.exp(scale - level)), input=float(np.exp(scale - level)), device=device
+        )
+
+    def step(level: float, device: float) -> float:
+        return simulate(at(level, device), ROUNDS).step_ns
+
+    def told(level: float, device: float) -> bool:
+        graph = at(level, device)
+        quicker = by_resource(graph, host=QUICKER, input=QUICKER)
+        return simulate(quicker, ROUNDS).step_ns < (1 - TOLD) * simulate(graph, ROUNDS).step_ns
+
+    level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
+    if step(pace, slow) < measured_ns:
+        device = slow
+        if step(0.0, slow) >= measured_ns or told(0.0, slow):
+            level = _first(lambda u: step(u, slow) <= measured_ns, -FARTHEST, pace)
+    elif step(pace, fast) > measured_ns:
+        # What taking out more does not help with is not the cost's.
+        least = step(most, fast) * (1 + FLAT)
+        most = _first(lambda u: step(u, fast) <= least, pace, most)
+        level = _first(lambda u: step(u, fast) <= measured_ns or not told(u, fast), pace, most + FARTHEST)
+        device = fast
+    else:
+        device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)
+    if abs(step(level, 1.0) - measured_ns) <= CLOSE * measured_ns:
+        device = 1.0
+    return min(max(level, 0.0), most), at(level, device)
+
+
+def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
+    """The graph with a host so many times slower or quicker, as far as the measured step leaves that open; by the
+    noise of the host's time at least."""
+    noise = float(np.log1p(HOST_PROCESS_NOISE))
+    whole = max(abs(float(np.log(factor))), noise)
+
+    def by(size: float) -> Graph:
+        changed = float(np.exp(size if factor > 1 else -size))
+        return by_resource(graph, host=changed, input=changed)
+
+    def too_far(size: float) -> bool:
+        return abs(simulate(by(size), ROUNDS).step_ns - step_ns) > RUN_NOISE * step_ns
+
+    return by(_first(too_far, noise, whole))
+
+
+def _host_ns(graph: Graph) -> float:
+    return float(graph.duration_ns[np.isin(graph.resource, (HOST, INPUT))].sum())
+
+
+def _wider(step: float, bound: float, side: int) -> float:
+    """The bound of an interval on one side of the step, moved away from it by the noise between processes."""
+    if step <= 0 or bound <= 0:
+        return step
+    return float(step * np.exp(side * np.hypot(np.log(bound / step), np.log1p(GPU_PROCESS_NOISE))))
+
+
+def _first(holds: Callable[[float], bool], low: float, high: float) -> float:
+    """From where on something holds that once it does holds for all that is larger; `high` if it never does."""
+    if holds(low):
+        return low
+    for _ in range(16):
+        middle = (low + high) / 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _by_one_factor(graph: Graph, nodes: Mask, target: float) -> Graph:
+    """The graph with these nodes all so much faster or slower that its step comes nearest to the target."""
+
+    def by(factor: float) -> Graph:
+        return graph.with_durations(np.where(nodes, graph.duration_ns * factor, graph.duration_ns))
+
+    low, high = 0.2, 5.0
+    for _ in range(24):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if simulate(by(middle), ROUNDS).step_ns > target else (middle, high)
+    return by((low * high) ** 0.5)

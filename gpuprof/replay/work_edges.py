@@ -1,0 +1,199 @@
+"""What every piece of GPU work waits for: its launch, the work before it on its stream, and events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.edge_list import EdgeList
+from gpuprof.replay.graph import ANCHOR, EVENT, GRAPH, LAUNCH, NEVER, STREAM
+from gpuprof.replay.lags import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
+from gpuprof.replay.lanes import Pieces
+from gpuprof.replay.waits import near_edges
+from gpuprof.replay.work import Work
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import F64, I64
+
+_BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
+"""Columns of lags: the three reasons that the start of GPU work waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Starts:
+    """Per piece of GPU work when each of its reasons allowed it to start, and the lag that its start then had.
+
+    Times are ns from the window's start, NaN where there is no such reason.
+    """
+
+    launched_ns: F64
+    free_ns: F64
+    """When the work before it on its stream ended."""
+    awaited_ns: F64
+    """When the last of the work that it waits for by events ended."""
+    waiter: I64
+    source: I64
+    """Waits for events: the work that waits, and the work that it waits for."""
+    parent: I64
+    """The node of the same CUDA graph that it follows, or -1."""
+    lag_ns: F64
+    """[work, reasons]"""
+    gap_ns: F64
+    """The usual lag after the work before it on its stream."""
+    event_ns: float
+    """The usual lag after an event."""
+
+
+def add_work_edges(
+    edges: EdgeList, timeline: Timeline, pieces: Pieces, work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]
+) -> None:
+    """Adds all edges into GPU work.
+
+    `begun`: when each launching call began what it does itself, and `copy_own` how long that takes for copies that
+    block; `events`: the work that waits for events, and the work that it waits for.
+    """
+    if not len(work):
+        return
+    starts = _starts(work, begun, copy_own, events)
+    _add_launches(edges, pieces, work, begun, starts, timeline)
+    _add_streams(edges, work, starts)
+    _add_events(edges, work, starts)
+    _add_graphs(edges, work, starts)
+    _add_anchors(edges, pieces, work, starts, timeline)
+
+
+def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _Starts:
+    """Why each piece of GPU work started when it did."""
+    launched, free, parent = _launched(work, begun, copy_own), _free(work), _graph_parent(work)
+    waiter, source = events
+    awaited = np.full(len(work), np.nan)
+    np.fmax.at(awaited, waiter, work.end_ns[source])
+    observed = np.stack([work.start_ns - launched, work.start_ns - free, work.start_ns - awaited], axis=1)
+    gap, event = _usual_gaps(work, launched, free, observed), _usual_event(observed)
+    usual_ns = np.stack([_usual_latencies(work, observed), gap, np.full(len(work), event)], axis=1)
+    excess = np.nanmin(np.where(np.isnan(observed), np.inf, observed - usual_ns), axis=1)
+    late = np.isfinite(excess) & (excess > event) & work.head
+    near_waiter, near_source = near_edges(work, np.flatnonzero(late), excess[late])
+    if len(near_waiter):
+        waiter, source = np.concatenate([waiter, near_waiter]), np.concatenate([source, near_source])
+        np.fmax.at(awaited, near_waiter, work.end_ns[near_source])
+        observed[:, _BY_EVENT] = work.start_ns - awaited
+    in_graph = parent >= 0
+    observed[in_graph] = np.nan
+    lags = bind(observed, usual_ns)
+    lags[in_graph, _BY_STREAM] = np.minimum(work.start_ns - free, gap)[in_graph]
+    return _Starts(launched, free, awaited, waiter, source, parent, lags, gap, event)
+
+
+def _launched(work: Work, begun: F64, copy_own: F64) -> F64:
+    """When the launch of each work was done; NaN where not recorded, and for further nodes of a CUDA graph."""
+    launched = np.where(work.head, work.launched_ns, np.nan)
+    launched[work.blocks] = (begun + copy_own)[work.blocks]
+    return launched
+
+
+def _free(work: Work) -> F64:
+    """When each work's stream was free for it; NaN where nothing came before."""
+    carried = work.carried_ns[work.stream]
+    return np.where(work.previous >= 0, work.end_ns[work.previous], np.where(carried > NEVER, carried, np.nan))
+
+
+def _usual_latencies(work: Work, observed: F64) -> F64:
+    """Per work the usual time from a launch to its start on an idle stream, for each kind of work."""
+    idle = np.isnan(observed[:, _BY_STREAM]) | (observed[:, _BY_STREAM] > CLEAR_NS)
+    soon = prompt(observed[:, _BY_LAUNCH], work.head & idle & np.isnan(observed[:, _BY_EVENT]))
+    every = usual(observed[:, _BY_LAUNCH], soon, LATENCY_NS)
+    latency = np.full(len(work), LATENCY_NS)
+    for kind in np.unique(work.kind).tolist():
+        mine = work.kind == kind
+        latency[mine] = usual(observed[:, _BY_LAUNCH], mine & soon, every)
+    return latency
+
+
+def _usual_gaps(work: Work, launched: F64, free: F64, observed: F64) -> F64:
+    """Per work the usual time from the end of the work before, for each stream."""
+    queued = ~np.isnan(free) & (launched + CLEAR_NS < free)
+    queued &= np.isnan(observed[:, _BY_EVENT]) & (observed[:, _BY_STREAM] < CLEAR_NS)
+    every = usual(observed[:, _BY_STREAM], queued, GAP_NS)
+    gap = np.full(len(work), GAP_NS)
+    for stream in range(len(work.streams)):
+        mine = work.stream == stream
+        gap[mine] = usual(observed[:, _BY_STREAM], queued & mine, every)
+    return gap
+
+
+def _usual_event(observed: F64) -> float:
+    """The usual time from the end of work that is waited for by an event."""
+    late = np.fmin(observed[:, _BY_LAUNCH], observed[:, _BY_STREAM])
+    lag = observed[:, _BY_EVENT]
+    return usual(lag, ~np.isnan(lag) & (late > CLEAR_NS) & (lag < CLEAR_NS), EVENT_LAG_NS)
+
+
+def _graph_parent(work: Work) -> I64:
+    """For further nodes of a CUDA graph: the node of the same launch that ended last before it began.
+
+    The dependencies inside a graph are not recorded; a node follows what had just ended.
+    """
+    parent = np.full(len(work), -1, np.int64)
+    others = np.flatnonzero(~work.head & (work.piece >= 0))
+    for call in np.unique(work.call[others]).tolist():
+        rows = np.flatnonzero(work.call == call)
+        rows = rows[np.argsort(work.start_ns[rows], kind="stable")]
+        by_end = rows[np.argsort(work.end_ns[rows], kind="stable")]
+        k = np.searchsorted(work.end_ns[by_end], work.start_ns[rows[1:]], side="right") - 1
+        parent[rows[1:]] = np.where(k >= 0, by_end[np.maximum(k, 0)], rows[0])
+    return parent
+
+
+def _add_launches(edges: EdgeList, pieces: Pieces, work: Work, begun: F64, starts: _Starts, timeline: Timeline) -> None:
+    """From the piece of host work that launches it."""
+    rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
+    # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
+    since = work.start_ns[rows] - (pieces.start_ns[work.piece[rows]] - timeline.window[0])
+    early = (work.start_ns[rows] < starts.launched_ns[rows]) & (since >= 0)
+    early &= begun[rows] <= work.start_ns[rows] - since
+    lag = np.where(early, since, starts.lag_ns[rows, _BY_LAUNCH])
+    edges.add(LAUNCH, edges.work(rows), edges.piece(work.piece[rows]), lag, early)
+
+
+def _add_streams(edges: EdgeList, work: Work, starts: _Starts) -> None:
+    """From the work before on the same stream; to the first of a stream from the last one of the round before."""
+    has_previous, lag = work.previous >= 0, starts.lag_ns[:, _BY_STREAM]
+    rows = np.flatnonzero(has_previous & ~np.isnan(lag))
+    edges.add(STREAM, edges.work(rows), edges.work(work.previous[rows]), lag[rows])
+    first = np.flatnonzero(~has_previous)
+    last = np.array([np.flatnonzero(work.stream == s)[-1] for s in work.stream[first]], np.int64)
+    around = np.where(np.isnan(lag[first]), starts.gap_ns[first], lag[first])
+    edges.add(STREAM, edges.work(first), edges.work(last), np.where(starts.parent[first] >= 0, 0, around))
+
+
+def _add_events(edges: EdgeList, work: Work, starts: _Starts) -> None:
+    """From the work on other streams that it waits for.
+
+    The edge from the latest of them carries the observed lag; the others the usual one at most.
+    """
+    waiter, source = starts.waiter, starts.source
+    latest = work.end_ns[source] == starts.awaited_ns[waiter]
+    others = np.minimum(work.start_ns[waiter] - work.end_ns[source], starts.event_ns)
+    lag = np.where(latest, starts.lag_ns[waiter, _BY_EVENT], others)
+    edges.add(EVENT, edges.work(waiter), edges.work(source), lag)
+
+
+def _add_graphs(edges: EdgeList, work: Work, starts: _Starts) -> None:
+    """From the node of the same CUDA graph that it follows."""
+    rows = np.flatnonzero(starts.parent >= 0)
+    parent = starts.parent[rows]
+    edges.add(GRAPH, edges.work(rows), edges.work(parent), work.start_ns[rows] - work.end_ns[parent])
+
+
+def _add_anchors(edges: EdgeList, pieces: Pieces, work: Work, starts: _Starts, timeline: Timeline) -> None:
+    """From where the host was when it began, for work whose launch was not recorded; what follows at once on its stream
+    was queued."""
+    lost = np.flatnonzero(work.piece < 0)
+    lost = lost[~(work.start_ns[lost] - starts.free_ns[lost] < CLEAR_NS)]
+    if not len(lost) or timeline.main_thread < 0 or not len(pieces):
+        return
+    at = pieces.active(timeline.main_thread, work.moment_ns[lost])
+    lost, at = lost[at >= 0], at[at >= 0]
+    since = work.start_ns[lost] - (pieces.start_ns[at] - timeline.window[0])
+    edges.add(ANCHOR, edges.work(lost), edges.piece(at), since, True)
