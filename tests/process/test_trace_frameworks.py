@@ -27,14 +27,14 @@ def traced_example(
 
 
 def test_the_example_under_transformers_trainer(tmp_path: Path):
-    run = traced_example(tmp_path, "--steps", "22", "--accumulate", "2")
+    run = traced_example(tmp_path, "--steps", "16", "--accumulate", "2", options=("--baseline", "2"))
     assert run.code == 0, run.stderr
     rank = run.rank()
     assert rank["step_source"] == "trainer"
-    assert rank["steps_total"] == rank["steps_seen"] == 22
+    assert rank["steps_total"] == rank["steps_seen"] == 16
     assert run.stages()["trace"] == 3
-    assert [step["micro_steps"] for step in run.steps()[5:18]] == [2] * 13
-    assert all(0 < step["real_tokens"] <= step["tokens"] for step in run.steps()[5:18])
+    assert [step["micro_steps"] for step in run.steps()[5:14]] == [2] * 9
+    assert all(0 < step["real_tokens"] <= step["tokens"] for step in run.steps()[5:14])
     model = rank["model"]
     assert (model["class"], model["wrapper"], model["type"]) == ("LlamaForCausalLM", "PeftModelForCausalLM", "llama")
     assert model["lora"]["r"] == 16
