@@ -120,12 +120,12 @@ def become(request: dict[str, Any]) -> None:
 def leave(pid: int, code: list[Any]) -> None:
     """The last of the exit handlers ends the process at once: to free all of torch takes a second.
 
-    Not in what the script forked, nor with an exit code that wants a closer look.
+    Not in what the script forked, nor after a KeyboardInterrupt, which is to end it by a signal.
     """
-    if os.getpid() == pid and code and (code[0] is None or isinstance(code[0], int)):
+    if os.getpid() == pid and code:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit((code[0] or 0) & 0xFF)
+        os._exit((code[0] or 0) & 0xFF if isinstance(code[0], int | None) else 1)
 
 
 def tell_who_waits_for_torch() -> None:

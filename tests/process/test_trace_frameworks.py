@@ -27,22 +27,22 @@ def traced_example(
 
 
 def test_the_example_under_transformers_trainer(tmp_path: Path):
-    run = traced_example(tmp_path, "--steps", "22", "--accumulate", "2")
+    run = traced_example(tmp_path, "--steps", "14", "--accumulate", "2", options=("--baseline", "2", "--steps", "2"))
     assert run.code == 0, run.stderr
     rank = run.rank()
     assert rank["step_source"] == "trainer"
-    assert rank["steps_total"] == rank["steps_seen"] == 22
-    assert run.stages()["trace"] == 3
-    assert [step["micro_steps"] for step in run.steps()[5:18]] == [2] * 13
-    assert all(0 < step["real_tokens"] <= step["tokens"] for step in run.steps()[5:18])
+    assert rank["steps_total"] == rank["steps_seen"] == 14
+    assert run.stages()["trace"] == 2
+    assert [step["micro_steps"] for step in run.steps()[5:13]] == [2] * 8
+    assert all(0 < step["real_tokens"] <= step["tokens"] for step in run.steps()[5:13])
     model = rank["model"]
     assert (model["class"], model["wrapper"], model["type"]) == ("LlamaForCausalLM", "PeftModelForCausalLM", "llama")
     assert model["lora"]["r"] == 16
     assert model["lora"]["adapted"]["q_proj"] == model["layers"] == 4
     assert model["trainable"] == model["lora"]["parameters"] < model["parameters"]
     ranges = run.ranges()
-    assert ranges.count("forward") == ranges.count("backward") == 6
-    assert ranges.count("nn.Module: LlamaDecoderLayer_3") == 6
+    assert ranges.count("forward") == ranges.count("backward") == 4
+    assert ranges.count("nn.Module: LlamaDecoderLayer_3") == 4
 
 
 @pytest.mark.slow

@@ -19,10 +19,17 @@ from helpers.warm_torch import warm_python
 need("torch")
 
 
-def test_a_plain_loop(tmp_path: Path):
+def test_a_plain_loop_as_a_module(tmp_path: Path):
     """All of it as a user meets it: torch is imported in the recorded process, and the recording is diagnosed."""
-    run = trace(tmp_path, "print(train(45))", command=(), diagnosed=True)
-    assert run.stdout == bare(tmp_path, (sys.executable,)).stdout, "the training computes the same to the last bit"
+    write_script(tmp_path, "print(train(45), sys.argv[1:])")
+    done = finished(
+        [sys.executable, "-m", "gpuprof", "trace", "--settle=5", "--out", "run", "-m", "train", "--steps", "3"],
+        cwd=tmp_path, env=variables(), text=True, timeout=240,
+    )  # fmt: skip
+    run = Run(done, tmp_path / "run")
+    without = bare(tmp_path, (sys.executable,), ("--steps", "3"))
+    assert run.stdout == without.stdout, "the training computes the same to the last bit"
+    assert run.stdout.endswith(" ['--steps', '3']\n")
     assert_whole(run)
     rank = run.rank()
     assert rank["step_source"] == "optimizer"
@@ -333,16 +340,6 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):
     assert run.rank()["model"]["compiled"] is True
     assert "nn.Module: Linear_0" not in run.ranges()
     assert run.ranges().count("forward") == 0 or run.ranges().count("forward") == 3
-
-
-def test_as_a_module(tmp_path: Path):
-    write_script(tmp_path, "train(45)\nprint(sys.argv[1:])")
-    done = finished(
-        [sys.executable, "-c", ONLY_COMPRESSED, "trace", "--settle=5", "--out", "run", "-m", "train", "--steps", "3"],
-        cwd=tmp_path, env=variables(), text=True, timeout=240,
-    )  # fmt: skip
-    assert done.stdout == "['--steps', '3']\n"
-    assert_whole(Run(done, tmp_path / "run"))
 
 
 def test_two_ranks_under_torchrun(tmp_path: Path):
