@@ -93,7 +93,8 @@ def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
         own = folder / _folder_of(name)
         own.mkdir()
         for file, said in texts.items():
-            (own / file).write_text(said, encoding="utf-8")
+            # Texts that are kept may be compared with those of a checkout elsewhere.
+            (own / file).write_text(said.replace(f"{ROOT}/", ""), encoding="utf-8")
 
 
 def _printed(made: Any) -> str:
@@ -101,7 +102,8 @@ def _printed(made: Any) -> str:
 
     console = Console(width=100, no_color=True, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
     console.print(made)
-    return console.export_text()
+    # The line of the source shortens the path to what fits.
+    return "".join(line for line in console.export_text().splitlines(True) if not line.startswith("  source"))
 
 
 def _folder_of(name: str) -> str:

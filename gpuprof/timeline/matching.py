@@ -43,7 +43,7 @@ def match(ranks: Sequence[Collectives]) -> Matched:
     """Matches the collectives of several ranks, given in order of rank. Times are each rank's own."""
     groups: dict[str, list[int]] = {}
     for r, found in enumerate(ranks):
-        for text in {found.texts[g] for g in np.unique(found.columns.group).tolist()}:
+        for text in dict.fromkeys(found.texts[g] for g in np.unique(found.columns.group).tolist()):
             groups.setdefault(text, []).append(r)
     transfer = [np.full(len(found), np.nan) for found in ranks]
     last, waited = ([np.zeros(len(found), bool) for found in ranks] for _ in range(2))

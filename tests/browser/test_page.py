@@ -12,8 +12,8 @@ from helpers.make_diagnosis import ALL
 from helpers.make_run import RunBuilder
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
-from helpers.ranks import Program
-from helpers.ranks import write as write_ranks
+from helpers.rank_program import RankProgram
+from helpers.rank_program import write as write_ranks
 
 import gpuprof
 from gpuprof.diagnosis.model import Issue
@@ -28,12 +28,24 @@ REACH = "() => document.documentElement.scrollWidth"
 BOX = "e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }"
 
 
-@pytest.fixture(scope="module", params=["demo", "run"])
-def told(request, visit):
-    """(a report, its page with everything drawn)."""
-    report: Report = request.getfixturevalue(request.param)
-    with visit(report) as seen:
-        yield report, seen.drawn()
+@pytest.fixture(scope="module")
+def opened_demo(demo, visit):
+    """The page of the demo with everything drawn."""
+    with visit(demo) as seen:
+        yield seen.drawn()
+
+
+@pytest.fixture(scope="module")
+def opened_run(run, visit):
+    """The page of the run with everything drawn."""
+    with visit(run) as seen:
+        yield seen.drawn()
+
+
+@pytest.fixture(params=["demo", "run"])
+def told(request):
+    """(a report, its page)."""
+    return request.getfixturevalue(request.param), request.getfixturevalue(f"opened_{request.param}")
 
 
 # -- alone
@@ -49,14 +61,12 @@ def test_it_opens_without_a_complaint_and_asks_for_nothing(told):
     assert seen.page.locator(".chart .issue, main > .issue").count() == 0
 
 
-def test_the_command_writes_the_same_page(visit, tmp_path):
-    trace, path = little().write(tmp_path / "little.json"), tmp_path / "my report & more.html"
-    command = [sys.executable, "-m", "gpuprof", "report", trace, "-o", path]
+def test_the_command_writes_the_same_page(one_kernel, tmp_path):
+    path = tmp_path / "page.html"
+    command = [sys.executable, "-m", "gpuprof", "report", one_kernel.diagnosis.source.path, "-o", path]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert path.read_bytes() == write(gpuprof.diagnose(trace), tmp_path / "page.html").path.read_bytes()
-    with visit(path) as seen:
-        assert seen.ready().complaints == []
+    assert path.read_bytes() == one_kernel.path.read_bytes()
 
 
 # -- the first screen
@@ -100,15 +110,13 @@ def now_ns(report: Report) -> float:
     return float(steps.unprofiled_ns or steps.estimated_ns)
 
 
-def test_nothing_reaches_out_of_a_window_of_any_width(demo, visit):
-    with visit(demo) as seen:
-        seen.drawn()
-        wider = {}
-        for width in (2560, 1280, 800, 640, 360):
-            seen.page.set_viewport_size({"width": width, "height": HEIGHT})
-            found = until(lambda: seen.page.evaluate(REACH), lambda reach, w=width: reach <= w, seconds=1, or_else=True)
-            if found > width:
-                wider[width] = found
+def test_nothing_reaches_out_of_a_window_of_any_width(opened_demo):
+    seen, wider = opened_demo, {}
+    for width in (2560, 800, 640, 360, WIDTH):
+        seen.page.set_viewport_size({"width": width, "height": HEIGHT})
+        found = until(lambda: seen.page.evaluate(REACH), lambda reach, w=width: reach <= w, seconds=1, or_else=True)
+        if found > width:
+            wider[width] = found
     assert wider == {}
 
 
@@ -120,7 +128,7 @@ def test_without_scripts_the_words_stand_by_themselves(run, visit, tmp_path):
     quality = replace(run.diagnosis.quality, issues=(Issue("made", "warning", "A warning that was made up."),))
     report = write(replace(run.diagnosis, quality=quality), tmp_path / "page.html")
     diagnosis = report.diagnosis
-    with visit(report, java_script_enabled=False) as seen:
+    with visit(report, scripts=False) as seen:
         text = words(seen.page.locator("body").inner_text())
         assert seen.complaints == []
         assert seen.page.locator("html").get_attribute("data-ready") is None, "no script has run"
@@ -164,15 +172,6 @@ def links(seen: Visit) -> set[str]:
     return set(seen.page.locator("nav[aria-label=Sections] a").evaluate_all("all => all.map(e => e.hash.slice(1))"))
 
 
-def little() -> TraceBuilder:
-    builder = TraceBuilder()
-    for i in range(3):
-        at = i * MS
-        builder.step(i, at, at + MS).op("aten::mm", at + 1_000, at + 900_000)
-        builder.launch("gemm", (at + 2_000, at + 5_000), (at + 6_000, at + 800_000))
-    return builder
-
-
 def host_only() -> TraceBuilder:
     builder = TraceBuilder(gpus=0)
     for i in range(3):
@@ -213,11 +212,17 @@ def test_a_run_without_a_trace_has_no_views(visit, tmp_path):
         assert_charts_hold_something(seen)
 
 
-def test_an_empty_gpu_step_and_no_steps(visit, tmp_path):
-    """One kernel in all: little to draw, and nothing breaks."""
+@pytest.fixture(scope="module")
+def one_kernel(tmp_path_factory) -> Report:
+    """Of a recording without steps that holds one kernel in all."""
+    folder = tmp_path_factory.mktemp("one")
     builder = TraceBuilder().op("aten::mm", 0, 900).launch("gemm", (100, 200), (300, 1_300))
-    report = write(gpuprof.diagnose(builder.write(tmp_path / "one.json")), tmp_path / "page.html")
-    with visit(report) as seen:
+    return write(gpuprof.diagnose(builder.write(folder / "one.json")), folder / "my report & more.html")
+
+
+def test_an_empty_gpu_step_and_no_steps(one_kernel, visit):
+    """Little to draw, and nothing breaks."""
+    with visit(one_kernel) as seen:
         assert seen.drawn().complaints == []
         assert seen.page.locator("#kernels-view tbody tr").count() == 1
         assert "no steps were found" in seen.page.locator("#verdict").inner_text()
@@ -225,7 +230,7 @@ def test_an_empty_gpu_step_and_no_steps(visit, tmp_path):
 
 
 def test_several_ranks_are_told(visit, tmp_path):
-    paths = write_ranks(tmp_path, [Program(), Program(extra_ns=40 * MS), Program()])
+    paths = write_ranks(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()])
     report = write(gpuprof.diagnose(paths), tmp_path / "page.html")
     assert report.diagnosis.ranks is not None and len(report.diagnosis.ranks) == 3
     with visit(report) as seen:

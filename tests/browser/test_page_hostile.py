@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.browser import HEIGHT, WIDTH, Report, Visit, until, words, write
+from helpers.browser import HEIGHT, WIDTH, Report, Visit, until, words, write, written_once
 from helpers.hostile import IMAGE, PAYLOADS, SCRIPT
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 import gpuprof
-from gpuprof.diagnosis.model import Evidence, Issue
+from gpuprof.diagnosis.model import Diagnosis, Evidence, Issue
 from gpuprof.report.names import escape
 
 pytest_plugins = ["helpers.browser"]
@@ -55,7 +55,7 @@ def recording(name: Callable[[str], str]) -> TraceBuilder:
     return builder
 
 
-def made(folder: Path, name: Callable[[str], str]) -> Report:
+def made(folder: Path, name: Callable[[str], str]) -> Diagnosis:
     """Its own words are as hostile: those of findings, of warnings, of the verdict."""
     trace = recording(name).write(folder / name(f"x{IMAGE}'\"{{{{7*7}}}}\u202e&.json").replace("/", "|"))
     diagnosis: Any = gpuprof.diagnose(trace)
@@ -75,10 +75,7 @@ def made(folder: Path, name: Callable[[str], str]) -> Report:
     verdict = replace(diagnosis.verdict, summary=name(f"summary {SCRIPT}{IMAGE}\u202e"))
     quality = replace(diagnosis.quality, issues=issues)
     assert len(findings) >= 2, "the page has cards and places"
-    return write(
-        replace(diagnosis, findings=findings, quality=quality, verdict=verdict, combined=None),
-        folder / "page.html",
-    )
+    return replace(diagnosis, findings=findings, quality=quality, verdict=verdict, combined=None)
 
 
 def plain(name: str) -> str:
@@ -88,12 +85,12 @@ def plain(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory) -> Report:
-    return made(tmp_path_factory.mktemp("hostile"), str)
+    return written_once(tmp_path_factory, "hostile", lambda folder: made(folder, str))
 
 
 @pytest.fixture(scope="module")
 def harmless(tmp_path_factory) -> Report:
-    return made(tmp_path_factory.mktemp("harmless"), plain)
+    return written_once(tmp_path_factory, "harmless", lambda folder: made(folder, plain))
 
 
 REACHING = """() => [...document.querySelectorAll("main *")].filter(e =>
@@ -220,7 +217,7 @@ def test_names_are_found_as_they_are_written(hostile, opened, payload):
 @pytest.fixture(scope="module")
 def opened(hostile, visit):
     with visit(hostile) as seen:
-        yield seen.ready()
+        yield seen.drawn()
 
 
 def full(report: Report, name: str) -> str:
@@ -231,7 +228,7 @@ def full(report: Report, name: str) -> str:
 def test_without_scripts_as_well(hostile, harmless, visit):
     found = []
     for report in (harmless, hostile):
-        with visit(report, java_script_enabled=False) as seen:
+        with visit(report, scripts=False) as seen:
             assert_unharmed(seen)
             found.append(elements(seen))
             text = words(seen.page.locator("body").inner_text())
@@ -239,13 +236,11 @@ def test_without_scripts_as_well(hostile, harmless, visit):
     assert SCRIPT in text and IMAGE in text and "{{7*7}}" in text and "49" not in text.split("Environment")[0][:400]
 
 
-def test_long_names_stay_in_their_boxes(hostile, visit):
+def test_long_names_stay_in_their_boxes(opened):
     """But for tables and drawings, which scroll."""
-    with visit(hostile) as seen:
-        seen.drawn()
-        for width in (WIDTH, 700):
-            seen.page.set_viewport_size({"width": width, "height": HEIGHT})
-            until(lambda: seen.page.evaluate(REACHING), lambda found: found == [])
+    for width in (700, WIDTH):
+        opened.page.set_viewport_size({"width": width, "height": HEIGHT})
+        until(lambda: opened.page.evaluate(REACHING), lambda found: found == [])
 
 
 def test_letters_that_are_written_from_the_right_turn_nothing_around(hostile, visit, tmp_path):
@@ -256,7 +251,7 @@ def test_letters_that_are_written_from_the_right_turn_nothing_around(hostile, vi
         for f in hostile.diagnosis.findings
     )
     report = write(replace(hostile.diagnosis, findings=findings), tmp_path / "page.html")
-    with visit(report, java_script_enabled=False) as seen:
+    with visit(report, scripts=False) as seen:
         ends = seen.page.locator(".places li").first.evaluate(
             """li => {
                 const range = document.createRange();

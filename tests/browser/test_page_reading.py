@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from helpers.browser import HEIGHT, Report, Visit, until, words, write
+from helpers.browser import Report, Visit, until, words, write
 
 from gpuprof.diagnosis.model import Issue
 from gpuprof.report import fixes
@@ -54,22 +54,25 @@ CONTRAST = """() => {
 # -- by day and by night
 
 
-@pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
-def test_text_can_be_read_in_both_themes(run, visit, scripts, tmp_path):
+def test_text_can_be_read_in_both_themes(unfolded):
     """WCAG AA: 4.5 to 1, large text 3 to 1. With a warning and an error, and all that can be opened open."""
-    issues = (Issue("one", "warning", "Take care."), Issue("two", "error", "This is wrong."))
-    diagnosis = replace(run.diagnosis, quality=replace(run.diagnosis.quality, issues=issues))
-    with visit(write(diagnosis, tmp_path / "page.html"), java_script_enabled=scripts) as seen:
-        if scripts:
-            unfold(seen.drawn())
-            seen.page.locator(".kernels-open").first.click()
-        for scheme in ("light", "dark"):
-            seen.page.emulate_media(color_scheme=scheme)
-            ground = until(lambda: brightness(seen), lambda sum_, dark=scheme == "dark": (sum_ < 200) == dark)
-            found = seen.page.evaluate(CONTRAST)
-            assert len(found) > 100
-            bad = {(round(ratio, 2), name) for ratio, least, name in found if ratio < least}
-            assert sorted(bad) == [], (scheme, ground)
+    assert_text_can_be_read(unfolded)
+
+
+def test_text_can_be_read_in_both_themes_without_scripts(with_issues, visit):
+    with visit(with_issues, scripts=False) as seen:
+        assert_text_can_be_read(seen)
+
+
+def assert_text_can_be_read(seen: Visit) -> None:
+    """In the dark and in the light, which is what stays."""
+    for scheme in ("dark", "light"):
+        seen.page.emulate_media(color_scheme=scheme)
+        ground = until(lambda: brightness(seen), lambda sum_, dark=scheme == "dark": (sum_ < 200) == dark)
+        found = seen.page.evaluate(CONTRAST)
+        assert len(found) > 100
+        bad = {(round(ratio, 2), name) for ratio, least, name in found if ratio < least}
+        assert sorted(bad) == [], (scheme, ground)
 
 
 def brightness(seen: Visit) -> int:
@@ -83,6 +86,7 @@ def unfold(seen: Visit) -> None:
     seen.page.locator(".places a").first.click()
     for summary in seen.page.locator("summary:visible").all():
         summary.click()
+    seen.page.locator(".kernels-open").first.click()
 
 
 def test_the_theme_is_the_systems_until_it_is_chosen(run, visit):
@@ -146,7 +150,7 @@ def test_it_prints(unfolded):
 
 def test_paper_is_white_and_has_no_controls(run, visit):
     """As it is when the browser is about to print."""
-    with visit(run, color_scheme="dark", viewport={"width": PAPER, "height": HEIGHT}) as seen:
+    with visit(run, color_scheme="dark", width=PAPER) as seen:
         page = seen.drawn().page
         page.locator("#fix-1 summary").click()
         page.emulate_media(media="print")
@@ -185,71 +189,94 @@ def assert_findings_are_there(seen: Visit, report: Report) -> None:
 # -- with the keyboard alone
 
 
-def test_the_keyboard_reaches_everything_and_shows_where_it_is(run, visit):
-    with visit(run) as seen:
-        page = seen.drawn().page
-        page.locator(".kernels-bar input").fill("aten::mul backward")  # fewer rows, each of which is a stop
-        page.evaluate("() => document.activeElement.blur()")
-        page.mouse.click(3, 3)
-        stops, hidden, unseen = [], [], []
-        for _ in range(400):
-            page.keyboard.press("Tab")
-            stop = page.evaluate(
-                """() => {
-                    const e = document.activeElement;
-                    if (e === document.body) return null;
-                    const style = getComputedStyle(e), box = e.getBoundingClientRect();
-                    const lined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
-                    const inside = box.bottom > 0 && box.top < innerHeight && box.width > 0 && box.height > 0;
-                    const path = e.tagName + "#" + e.id + "." + e.className + " " + (e.dataset.column ?? "");
-                    return [path, lined || style.boxShadow !== "none", inside, e.matches(".places a")];
-                }"""
-            )
-            if stop is None:
-                break
-            path, shown, inside, place = stop
-            stops.append("place" if place else path)
-            if not shown:
-                hidden.append(path)
-            if not inside:
-                unseen.append(path)
-        assert stops.count("place") == page.locator(".places a").count()
-        columns = page.locator("#kernels-view [data-column]").count()
-        assert columns > 8 and sum(re.search(r" \w+$", stop) is not None for stop in stops) == columns
-        also = ("#theme", "#tab-flame-gpu", "tl-search", "tl-tracks", "kernels-open", "tl-name", "SELECT", "SUMMARY")
-        for wanted in also:
-            assert any(wanted in stop for stop in stops), wanted
-        assert not any("#tab-flame-host" in stop for stop in stops), "one of the tabs; arrows lead to the others"
-        assert sorted(set(hidden)) == [], "the focus is seen"
-        assert sorted(set(unseen)) == [], "and is on the screen"
+def test_the_keyboard_reaches_everything_and_shows_where_it_is(opened):
+    page = opened.page
+    page.locator(".kernels-bar input").fill("aten::mul backward")  # fewer rows, each of which is a stop
+    page.evaluate("() => document.activeElement.blur()")
+    page.mouse.click(3, 3)
+    stops, hidden, unseen = [], [], []
+    for _ in range(400):
+        page.keyboard.press("Tab")
+        stop = page.evaluate(
+            """() => {
+                const e = document.activeElement;
+                if (e === document.body) return null;
+                const style = getComputedStyle(e), box = e.getBoundingClientRect();
+                const lined = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1;
+                const inside = box.bottom > 0 && box.top < innerHeight && box.width > 0 && box.height > 0;
+                const path = e.tagName + "#" + e.id + "." + e.className + " " + (e.dataset.column ?? "");
+                return [path, lined || style.boxShadow !== "none", inside, e.matches(".places a")];
+            }"""
+        )
+        if stop is None:
+            break
+        path, shown, inside, place = stop
+        stops.append("place" if place else path)
+        if not shown:
+            hidden.append(path)
+        if not inside:
+            unseen.append(path)
+    assert stops.count("place") == page.locator(".places a").count()
+    columns = page.locator("#kernels-view [data-column]").count()
+    assert columns > 8 and sum(re.search(r" \w+$", stop) is not None for stop in stops) == columns
+    also = ("#theme", "#tab-flame-gpu", "tl-search", "tl-tracks", "kernels-open", "tl-name", "SELECT", "SUMMARY")
+    for wanted in also:
+        assert any(wanted in stop for stop in stops), wanted
+    assert not any("#tab-flame-host" in stop for stop in stops), "one of the tabs; arrows lead to the others"
+    assert sorted(set(hidden)) == [], "the focus is seen"
+    assert sorted(set(unseen)) == [], "and is on the screen"
 
 
-def test_keys_do_what_clicks_do(run, visit):
+def test_keys_do_what_clicks_do(run, opened):
     place = next(e for e in run.diagnosis.findings[0].evidence if e.start_ns is not None)
-    with visit(run) as seen:
-        page = seen.ready().page
-        page.locator(".places a").first.press("Enter")
-        start, end = seen.view
-        assert start <= place.start_ns and place.start_ns + place.ns <= end
-        page.locator("[data-column=count]").press("Enter")
-        assert page.locator("[data-column=count]").locator("..").get_attribute("aria-sort") == "descending"
-        page.keyboard.press("Space")
-        assert page.locator("[data-column=count]").locator("..").get_attribute("aria-sort") == "ascending"
-        handle = page.get_by_role("separator", name="Height of the timeline")
-        before = page.locator(".tl-tracks").bounding_box()["height"]
-        handle.press("ArrowUp")
-        assert page.locator(".tl-tracks").bounding_box()["height"] == before - 40
+    page = opened.page
+    page.locator(".places a").first.press("Enter")
+    start, end = opened.view
+    assert start <= place.start_ns and place.start_ns + place.ns <= end
+    page.locator("[data-column=count]").press("Enter")
+    assert page.locator("[data-column=count]").locator("..").get_attribute("aria-sort") == "descending"
+    page.keyboard.press("Space")
+    assert page.locator("[data-column=count]").locator("..").get_attribute("aria-sort") == "ascending"
+    handle = page.get_by_role("separator", name="Height of the timeline")
+    before = page.locator(".tl-tracks").bounding_box()["height"]
+    handle.press("ArrowUp")
+    until(lambda: page.locator(".tl-tracks").bounding_box()["height"], lambda height: height == before - 40)
 
 
 # -- with a reader of screens
 
 
 @pytest.fixture(scope="module")
-def unfolded(run, visit):
-    """The page with all that can be opened open."""
-    with visit(run) as seen:
+def with_issues(run, tmp_path_factory) -> Report:
+    """The run with a warning and an error."""
+    issues = (Issue("one", "warning", "Take care."), Issue("two", "error", "This is wrong."))
+    diagnosis = replace(run.diagnosis, quality=replace(run.diagnosis.quality, issues=issues))
+    return write(diagnosis, tmp_path_factory.mktemp("issues") / "page.html")
+
+
+@pytest.fixture(scope="module")
+def unfolded(with_issues, visit):
+    """That page with all that can be opened open."""
+    with visit(with_issues) as seen:
         unfold(seen.drawn())
         yield seen
+
+
+@pytest.fixture(scope="module")
+def opened_run(run, visit):
+    with visit(run) as seen:
+        yield seen.drawn()
+
+
+@pytest.fixture
+def opened(opened_run) -> Visit:
+    """The page of the run with nothing selected and nothing filtered."""
+    page = opened_run.page
+    page.locator(".kernels-bar input").fill("")
+    for _ in range(page.locator(".tl-facts").count()):
+        page.locator(".tl-tracks").press("Escape")
+    assert opened_run.timeline("selected()") is None
+    return opened_run
 
 
 def test_headings_go_down_one_by_one(unfolded):
@@ -281,12 +308,11 @@ def test_everything_that_can_be_used_has_a_name(unfolded):
     assert len(landmarks) == len(set(landmarks)), "told apart by their names"
 
 
-def test_what_is_selected_is_said(run, visit):
-    with visit(run) as seen:
-        page = seen.ready().page
-        said = page.locator(".tl-said[aria-live=polite]")
-        assert said.inner_text() == ""
-        page.locator(".places a").first.click()
-        assert page.evaluate("() => gpuprofTimeline.selected().name") in said.inner_text()
-        bar = page.locator(".stepbar .bar")
-        assert bar.get_attribute("role") == "img" and "%" in bar.get_attribute("aria-label")
+def test_what_is_selected_is_said(opened):
+    page = opened.page
+    said = page.locator(".tl-said[aria-live=polite]")
+    assert said.inner_text() == ""
+    page.locator(".places a").first.click()
+    assert page.evaluate("() => gpuprofTimeline.selected().name") in said.inner_text()
+    bar = page.locator(".stepbar .bar")
+    assert bar.get_attribute("role") == "img" and "%" in bar.get_attribute("aria-label")

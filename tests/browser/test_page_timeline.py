@@ -16,6 +16,8 @@ pytest_plugins = ["helpers.browser"]
 
 LANE, PAD = 18, 3
 """Pixels of a depth of a track, and above its first."""
+UNSEEN_SCROLL = "() => gpuprofTimeline.view().scroll - document.querySelector('.tl-scroll').scrollTop"
+"""Pixels that the tracks were scrolled by since the timeline last heard of it."""
 
 
 @dataclass
@@ -44,6 +46,7 @@ class Hand:
         group = self.report.header["tracks"][event.track]["group"]
         name = self.seen.page.locator(f".tl-name[data-row='{group}-{event.track}']")
         name.scroll_into_view_if_needed()
+        until(lambda: self.seen.page.evaluate(UNSEEN_SCROLL), lambda pixels: pixels == 0)
         y = name.bounding_box()["y"] + PAD + event.depth * LANE + LANE / 2
         return self.x(event.start_ns + event.ns / 2), y
 
@@ -105,48 +108,56 @@ def index_of(report: Report, kind: str, least_ns: int = 2_000, linked: bool = Tr
 # -- evidence
 
 
-def test_evidence_leads_to_its_place(run, visit):
+def test_evidence_leads_to_its_place(hand, run):
     """Its range is in view and marked: as the selected event, or as what is measured."""
     report: Report = run
+    seen: Visit = hand.seen
     places = [e for f in report.diagnosis.findings for e in f.evidence if e.start_ns is not None]
     wrong = []
-    with visit(report) as seen:
-        seen.ready()
-        links = seen.page.locator(".places a").all()
-        assert len(links) == len(places) > 4
-        hand = Hand(seen, report)
-        for evidence, link in dict(zip(places, links, strict=True)).items():
-            hand.clear()
-            link.click()
-            low, high = evidence.start_ns, evidence.start_ns + evidence.ns
-            start, end = seen.view
-            assert start <= low and high <= end, evidence
-            assert evidence.ns >= 0.2 * (end - start), "and is not lost in it"
-            event, said = report.events[hand.selected], link.locator("code").inner_text()
-            assert said in evidence.text and said in event.name
-            assert event.start_ns < high and event.start_ns + event.ns > low
-            group = report.header["groups"][report.header["tracks"][event.track]["group"]]["name"]
-            assert evidence.where in group
-            marked = event.start_ns == pytest.approx(low, abs=0.2 * evidence.ns) and event.ns == pytest.approx(
-                evidence.ns, rel=0.25
-            )
-            measured = seen.page.locator(".tl-facts[aria-label='Measured range']")
-            if not marked and not (measured.count() and told(evidence.ns) in measured.inner_text()):
-                wrong.append(f"{said}: {duration(evidence.ns)}, but {duration(event.ns)} are marked")
-            tracks = hand.canvas
-            assert tracks["y"] >= 0 and tracks["y"] + 100 <= 900, "the timeline is on the screen"
-        assert seen.complaints == []
+    links = seen.page.locator(".places a").all()
+    assert len(links) == len(places) > 4
+    for evidence, link in dict(zip(places, links, strict=True)).items():
+        hand.clear()
+        link.click()
+        low, high = evidence.start_ns, evidence.start_ns + evidence.ns
+        start, end = seen.view
+        assert start <= low and high <= end, evidence
+        assert evidence.ns >= 0.2 * (end - start), "and is not lost in it"
+        event, said = report.events[hand.selected], link.locator("code").inner_text()
+        assert said in evidence.text and said in event.name
+        assert event.start_ns < high and event.start_ns + event.ns > low
+        group = report.header["groups"][report.header["tracks"][event.track]["group"]]["name"]
+        assert evidence.where in group
+        marked = event.start_ns == pytest.approx(low, abs=0.2 * evidence.ns) and event.ns == pytest.approx(
+            evidence.ns, rel=0.25
+        )
+        measured = seen.page.locator(".tl-facts[aria-label='Measured range']")
+        if not marked and not (measured.count() and told(evidence.ns) in measured.inner_text()):
+            wrong.append(f"{said}: {duration(evidence.ns)}, but {duration(event.ns)} are marked")
+        tracks = hand.canvas
+        assert tracks["y"] >= 0 and tracks["y"] + 100 <= 900, "the timeline is on the screen"
     assert not wrong, "the range that the evidence names is not marked"
 
 
-def test_it_glides_where_motion_is_welcome(run, visit):
+def test_it_glides_where_motion_is_welcome(hand, run, motion):
     place = next(e for e in run.diagnosis.findings[2].evidence if e.start_ns is not None)
-    with visit(run, reduced_motion="no-preference") as seen:
-        seen.ready().page.locator("[data-finding=adapter_casts] .places a").first.click()
-        low, high = place.start_ns, place.start_ns + place.ns
-        close = lambda view: low - 2 * place.ns < view[0] <= low and high <= view[1] < high + 2 * place.ns  # noqa: E731
-        start, end = until(lambda: seen.view, close)
-        assert (start + end) / 2 == pytest.approx((low + high) / 2, abs=0.2 * place.ns)
+    hand.seen.page.locator("[data-finding=adapter_casts] .places a").first.click()
+    low, high = place.start_ns, place.start_ns + place.ns
+
+    def there(view: tuple[float, float]) -> bool:
+        start, end = view
+        close = low - 2 * place.ns < start <= low and high <= end < high + 2 * place.ns
+        return close and (start + end) / 2 == pytest.approx((low + high) / 2, abs=0.2 * place.ns)
+
+    until(lambda: hand.seen.view, there)
+
+
+@pytest.fixture
+def motion(opened):
+    """The reader's system allows motion."""
+    opened.page.emulate_media(reduced_motion="no-preference")
+    yield
+    opened.page.emulate_media(reduced_motion="reduce")
 
 
 def test_the_track_of_findings_says_what_they_are(hand, run):
@@ -256,16 +267,16 @@ def test_dragging_moves_and_the_wheel_zooms_where_it_is(hand):
     assert zoomed[0] + 0.25 * (zoomed[1] - zoomed[0]) == pytest.approx(at, abs=0.01 * (after[1] - after[0]))
 
 
-def test_the_wheel_scrolls_the_page_until_the_timeline_is_clicked(run, visit):
-    with visit(run) as seen:
-        page = seen.ready().page
-        page.locator(".tl-tracks").scroll_into_view_if_needed()
-        box, view = page.locator(".tl-tracks").bounding_box(), seen.view
-        at = page.evaluate("() => scrollY")
-        page.mouse.move(box["x"] + 200, box["y"] + 10)
-        page.mouse.wheel(0, -200)
-        until(lambda: page.evaluate("() => scrollY"), lambda now: now != at)
-        assert seen.view == view
+def test_the_wheel_scrolls_the_page_until_the_timeline_is_clicked(hand):
+    page = hand.seen.page
+    page.evaluate("() => document.activeElement.blur()")
+    page.locator(".tl-tracks").scroll_into_view_if_needed()
+    box, view = hand.canvas, hand.seen.view
+    at = page.evaluate("() => scrollY")
+    page.mouse.move(box["x"] + 200, box["y"] + 10)
+    page.mouse.wheel(0, -200)
+    until(lambda: page.evaluate("() => scrollY"), lambda now: now != at)
+    assert hand.seen.view == view
 
 
 def test_a_range_is_measured(hand, run):

@@ -14,6 +14,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.json import schema
+from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 
 ENVIRONMENT = {
@@ -21,8 +22,6 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "COLUMNS": "150",
 }
-
-
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
@@ -151,3 +150,17 @@ def is_json(result: Result, code: int) -> dict:
     else:
         assert result.stderr == ""
     return found
+
+
+def good(rounds: int = 12) -> TraceBuilder:
+    """Three sound steps; times start at 0."""
+    builder = TraceBuilder()
+    length = 80_000 * rounds + 40_000
+    for step in range(3):
+        at = step * length
+        builder.step(step, at, at + length)
+        for i in range(rounds):
+            t = at + i * 80_000
+            builder.op("aten::mm", t, t + 40_000, **{"Input Dims": [[8, 8]], "External id": rounds * step + i + 1})
+            builder.launch("gemm", (t + 1_000, t + 6_000), (t + 8_000, t + 60_000))
+    return builder

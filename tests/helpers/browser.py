@@ -1,11 +1,13 @@
-"""Reports in a real browser: what the tests of the page share. A module takes it as a plugin: `pytest_plugins`.
+"""Reports in a real browser, started once per process. A test module takes this as a plugin: `pytest_plugins`.
 
 PYTEST_DONT_REWRITE: a module imports it before it is a plugin.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import pickle
 import re
 import shutil
 import time
@@ -18,6 +20,8 @@ from typing import Any, TypeVar
 import pytest
 
 import gpuprof
+from helpers.diagnosed import diagnosed
+from helpers.once import once
 from helpers.paths import ROOT
 from helpers.unpack import Event, events, of_page
 
@@ -84,53 +88,123 @@ class Visit:
 Open = Callable[..., contextlib.AbstractContextManager[Visit]]
 
 
-@pytest.fixture(scope="module")
+# -- Chromium, and an event loop that would be in the way
+
+_loop: asyncio.AbstractEventLoop | None = None
+"""Playwright's, between the tests that use it."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item):
+    """Shows Playwright's event loop to the tests of the browser only.
+
+    From the first call of the synchronous API on, this thread has a running loop; other tests must find none, or
+    `asyncio.run` and a second Playwright would fail in them.
+    """
+    if "helpers.browser" not in getattr(getattr(item, "module", None), "pytest_plugins", ()):
+        return (yield)
+    global _loop
+    asyncio._set_running_loop(_loop)
+    try:
+        return (yield)
+    finally:
+        _loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+
+
+@pytest.fixture(scope="session")
 def chromium() -> Iterator[Any]:
-    """Of one module, not of the session: while it is there nobody else in this process may start one."""
     sync_api = pytest.importorskip("playwright.sync_api")
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if program is None:
         pytest.skip("no Chromium to open a report in")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield browser
-        browser.close()
+    playwright = sync_api.sync_playwright().start()
+    loop = asyncio._get_running_loop()
+    browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    yield browser
+    asyncio._set_running_loop(loop)  # the last test of all may be one without a browser
+    browser.close()
+    playwright.stop()
 
 
-@pytest.fixture(scope="module")
-def visit(chromium) -> Open:
-    """Opens a report, from its file, in a browser of its own; nothing glides unless asked for."""
+# -- tabs
+
+
+class Tabs:
+    """Tabs that are used again: a new one costs a process, and a new context two."""
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+        self._free: list[Tab] = []
 
     @contextlib.contextmanager
-    def opened(report: Report | Path, **options: Any) -> Iterator[Visit]:
-        path = report if isinstance(report, Path) else report.path
-        options = {"viewport": {"width": WIDTH, "height": HEIGHT}, "reduced_motion": "reduce", **options}
-        context = chromium.new_context(**options)
-        context.set_default_timeout(10_000)
-        seen = Visit(context.new_page())
-        listen(seen)
-        seen.page.goto(path.as_uri())
+    def one(self) -> Iterator[Tab]:
+        """A tab with nothing in it; one whose test has failed is not used again."""
+        tab = self._free.pop() if self._free else Tab(self._context.new_page())
         try:
-            yield seen
-        finally:
-            context.close()
+            yield tab
+        except BaseException:
+            tab.page.close()
+            raise
+        self._context.clear_permissions()
+        tab.empty()
+        self._free.append(tab)
+
+
+class Tab:
+    """A page of the browser, and the visit that it is of now."""
+
+    def __init__(self, page: Any) -> None:
+        self.page = page
+        self.visit = Visit(page)
+        page.set_default_timeout(10_000)
+        page.on("request", lambda request: self.visit.requests.append(request.url))
+        page.on("console", lambda message: message.type in ("error", "warning") and self._complain(message.text))
+        page.on("pageerror", lambda error: self._complain(str(error)))
+        page.on("dialog", self._dismiss)
+        page.on("popup", lambda other: self._complain(f"popup: {other.url}"))
+        page.on("crash", lambda: self._complain("crash"))
+
+    def _complain(self, text: str) -> None:
+        self.visit.complaints.append(text)
+
+    def _dismiss(self, dialog: Any) -> None:
+        self._complain(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def open(self, url: str, viewport: dict[str, int], **media: str) -> Visit:
+        self.page.set_viewport_size(viewport)
+        self.page.emulate_media(media="screen", **media)
+        self.visit = Visit(self.page)
+        self.page.goto(url)
+        return self.visit
+
+    def empty(self) -> None:
+        """Forgets what the page stored, and leaves it."""
+        self.page.evaluate("() => localStorage.clear()")
+        self.page.goto("about:blank")
+        self.page.mouse.move(0, 0)
+
+
+@pytest.fixture(scope="session")
+def visit(chromium) -> Open:
+    """Opens a report, from its file, in a tab of its own; nothing glides unless asked for."""
+    tabs = {scripts: Tabs(chromium.new_context(java_script_enabled=scripts)) for scripts in (True, False)}
+
+    @contextlib.contextmanager
+    def opened(
+        report: Report | Path, *, scripts: bool = True, width: int = WIDTH, color_scheme: str = "light",
+        reduced_motion: str = "reduce",
+    ) -> Iterator[Visit]:  # fmt: skip
+        path = report if isinstance(report, Path) else report.path
+        with tabs[scripts].one() as tab:
+            size = {"width": width, "height": HEIGHT}
+            yield tab.open(path.as_uri(), size, color_scheme=color_scheme, reduced_motion=reduced_motion)
 
     return opened
 
 
-def listen(seen: Visit) -> None:
-    page, said = seen.page, seen.complaints
-
-    def dialog(shown) -> None:
-        said.append(f"dialog: {shown.message}")
-        shown.dismiss()
-
-    page.on("request", lambda request: seen.requests.append(request.url))
-    page.on("console", lambda message: message.type in ("error", "warning") and said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", dialog)
-    page.on("popup", lambda other: said.append(f"popup: {other.url}"))
-    page.on("crash", lambda: said.append("crash"))
+# -- reports
 
 
 def write(diagnosis: Any, path: Path) -> Report:
@@ -138,16 +212,27 @@ def write(diagnosis: Any, path: Path) -> Report:
     return Report(diagnosis, path)
 
 
+def written_once(tmp_path_factory: pytest.TempPathFactory, name: str, diagnose: Callable[[Path], Any]) -> Report:
+    """The report of what `diagnose(folder)` returns, the same in every worker."""
+
+    def make(folder: Path) -> None:
+        report = write(diagnose(folder), folder / "page.html")
+        (folder / "diagnosis.pickle").write_bytes(pickle.dumps(report.diagnosis))
+
+    folder = once(tmp_path_factory, f"report-{name}", make)
+    return Report(pickle.loads((folder / "diagnosis.pickle").read_bytes()), folder / "page.html")
+
+
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory) -> Report:
     """Of a bare trace, with findings that have places in it."""
-    return write(gpuprof.diagnose(DEMO), tmp_path_factory.mktemp("demo") / "demo.html")
+    return written_once(tmp_path_factory, "demo", lambda _: diagnosed(DEMO))
 
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory) -> Report:
     """Of the folder of a run."""
-    return write(gpuprof.diagnose(RUN), tmp_path_factory.mktemp("run") / "run.html")
+    return written_once(tmp_path_factory, "run", lambda _: diagnosed(RUN))
 
 
 def told(ns: float) -> str:

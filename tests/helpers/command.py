@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
+from unittest import mock
 
 from gpuprof.cli import main
 from helpers.paths import ROOT
@@ -14,11 +19,46 @@ def gpuprof_command(
     *arguments: object, env: dict[str, str] | None = None, **options
 ) -> subprocess.CompletedProcess[str]:
     """Runs the command as a user does, with nothing of this shell's GPUPROF_* set."""
-    clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUPROF_") and k not in ("COLUMNS", "CI")}
     return subprocess.run(
         [sys.executable, "-m", "gpuprof", *map(str, arguments)],
-        cwd=ROOT, env={**clean, **(env or {})}, capture_output=True, text=True, encoding="utf-8", **options,
+        cwd=ROOT, env=variables(**(env or {})), capture_output=True, text=True, encoding="utf-8",
+        **{"timeout": 240, **options},
     )  # fmt: skip
+
+
+def in_process(*arguments: object, cwd: Path = ROOT, **env: str) -> subprocess.CompletedProcess[str]:
+    """The same without a process, for what a process of its own would not show: imports take most of its time."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2))
+    with (
+        working_in(cwd), mock.patch.dict(os.environ, variables(**env), clear=True),
+        contextlib.redirect_stdout(out), contextlib.redirect_stderr(err),
+    ):  # fmt: skip
+        code = main([str(argument) for argument in arguments])
+    return subprocess.CompletedProcess(list(map(str, arguments)), code, *map(written, (out, err)))
+
+
+def written(stream: io.TextIOWrapper) -> str:
+    """What was written to a stream in memory."""
+    stream.seek(0)
+    return stream.read()
+
+
+@contextlib.contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """A block with another working directory."""
+    before = Path.cwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def variables(**more: str) -> dict[str, str]:
+    """The environment without what sets options, says where settings lie, or how wide a terminal is."""
+    ours = ("GPUPROF_", "XDG_")
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(ours) and k not in ("COLUMNS", "CI")}
+    return {**clean, **more}
 
 
 def one_line(stderr: str) -> str:

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from helpers.once import once
+from helpers.paths import ROOT
+
 SCRIPT = "</script><script>window.hacked=1</script>"
 
 
@@ -33,3 +42,21 @@ PAYLOADS = (
     "wide" + "\U0001f600漢" * 300,
     "",
 )
+
+MARKUP = "&lt;i&gt;<b>bold</b><a href='//evil'>x</a>$\\sqrt{2}$%{x}</script>\u202e\x1b[31m"
+
+
+def with_markup(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A real recording, but the names of its kernels begin with that, and those of its ops end so."""
+
+    def make(folder: Path) -> None:
+        with gzip.open(ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz", "rt", encoding="utf-8") as file:
+            document = json.load(file)
+        for event in document["traceEvents"]:
+            if event.get("cat") == "cpu_op":
+                event["name"] = f"{event['name']} {MARKUP}"
+            elif event.get("cat") == "kernel":
+                event["name"] = f"{MARKUP} {event['name'][:20]}"
+        (folder / "trace.json").write_text(json.dumps(document), encoding="utf-8")
+
+    return once(tmp_path_factory, "with_markup", make) / "trace.json"

@@ -7,9 +7,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 
 MS = 1_000_000
+WINDOW_NS = 10 * MS
 BEGUN_NS = 1_790_000_000_000_000_000
 RECORDING = ROOT / "gpuprof" / "data" / "demo.json.gz"
 """A small LoRA fine-tune on an H200, launch-bound: 188 ms recorded."""
@@ -117,3 +119,15 @@ def usual_run(unprofiled_ms: float = UNPROFILED_MS) -> RunBuilder:
     for k in range(8):
         run.sample(begun + k * 200 * MS)
     return run.stage("warmup", [400, 190]).stage("trace", [188, 188, 188]).stage("after", [unprofiled_ms * 1.01] * 10)
+
+
+def three_steps(path: Path) -> Path:
+    """A recording of three steps of 10 ms on one device, each ended by a synchronisation."""
+    builder = TraceBuilder()
+    for i in range(3):
+        at = i * WINDOW_NS
+        builder.step(i, at, at + WINDOW_NS)
+        builder.op("aten::mm", at + MS, at + 2 * MS)
+        builder.launch("gemm_kernel", (at + MS + 1000, at + MS + 9000), (at + MS + 20_000, at + 4 * MS))
+        builder.call("cudaDeviceSynchronize", at + 8 * MS, at + WINDOW_NS - 10_000)
+    return builder.write(path)

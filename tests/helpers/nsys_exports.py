@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import gzip
-import json
 import sqlite3
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from jsonschema import Draft202012Validator
 
 import gpuprof
-from gpuprof.diagnosis.json import dumps, schema
+from gpuprof.report.terminal import render
 from gpuprof.tracefile.model import KERNEL, MEMCPY, MEMSET
-from helpers.make_nsys import NsysBuilder
+from helpers.make_nsys import NsysBuilder, training
 from helpers.paths import SHARED
-
-VALIDATOR = Draft202012Validator(schema())
-
+from helpers.valid_json import document
 
 TINY = "h200/tiny_lora_small_batch"
-
-
 WORK_TABLES = {
     KERNEL: "CUPTI_ACTIVITY_KIND_KERNEL",
     MEMCPY: "CUPTI_ACTIVITY_KIND_MEMCPY",
@@ -52,13 +46,6 @@ def pids(database: sqlite3.Connection) -> list[int]:
     return [pid for (pid,) in database.execute(asked)]
 
 
-def document(diagnosis: gpuprof.Diagnosis) -> dict:
-    """The JSON of a diagnosis, which must be valid."""
-    found = json.loads(dumps(diagnosis), parse_constant=pytest.fail)
-    VALIDATOR.validate(found)
-    return found
-
-
 def issues(diagnosis: gpuprof.Diagnosis) -> dict[str, str]:
     return {issue.id: issue.message for issue in diagnosis.quality.issues}
 
@@ -82,3 +69,27 @@ def with_secrets(builder: NsysBuilder, year: int) -> NsysBuilder:
     for marker in MARKERS.values():  # what a process printed and was started with, as `ProcessStreams` refers to it
         builder.string(f"AWS_SECRET={marker}")
     return builder
+
+
+def answered(path: Path) -> gpuprof.Diagnosis | None:
+    """The diagnosis of what may be damaged, shown in all ways; None where it is refused, in one line."""
+    try:
+        diagnosis = gpuprof.diagnose(path)
+    except gpuprof.GpuprofError as error:
+        assert "\n" not in str(error)
+        assert len(str(error)) < 2_000
+        return None
+    document(diagnosis)
+    render(diagnosis, 100, 5)
+    return diagnosis
+
+
+def complete() -> NsysBuilder:
+    """A training of which every table has rows."""
+    builder = training(steps=2, layers=3)
+    builder.event(9, correlation=1, number=1).sync(2, 2_000_000, 2_000_010, event=9, number=1, correlation=2)
+    builder.graph(1, 2_000_000, 2_000_500).memset(2_100_000, 2_100_200, 64)
+    builder.metric(1, "SMs Active [Throughput %]")
+    for i in range(40):
+        builder.sample(1, 1_000_000 + 100_000 * i, 50)
+    return with_secrets(builder, 2026)

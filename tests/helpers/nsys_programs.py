@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from gpuprof.nsight import find
 from helpers import stand_in_nsys
 
 SECRET = "hf_NobodyMayEverReadThis"
@@ -26,14 +22,6 @@ def make_nsys(folder: Path, version: str = "2025.3.1.90", body: str = "") -> Pat
 def make_stand_in(folder: Path) -> Path:
     """The stand-in, as an executable."""
     return make_nsys(folder, body=f'exec "{sys.executable}" "{stand_in_nsys.__file__}" "$@"')
-
-
-@pytest.fixture
-def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    path = make_stand_in(tmp_path / "bin")
-    monkeypatch.setenv(find.VARIABLE, str(path))
-    monkeypatch.setenv("HF_TOKEN", SECRET)
-    yield path
 
 
 def make_importer(nsys: Path, body: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -50,6 +51,28 @@ def run(command: Sequence[object], cwd: Path, **options: Any) -> subprocess.Comp
     if "input" not in options and "stdin" not in options:
         options["stdin"] = subprocess.DEVNULL
     return subprocess.run([str(word) for word in command], cwd=cwd, **options)
+
+
+def finished(
+    command: Sequence[object], *, timeout: float, input: Any = None, capture_output: bool = True, **options: Any
+) -> subprocess.CompletedProcess[Any]:
+    """`subprocess.run` in a session of its own, all of which is killed at the end of the time.
+
+    What a killed launcher has started would live on, with the pipes that are read here.
+    """
+    words = [str(word) for word in command]
+    if capture_output:
+        options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if input is not None:
+        options["stdin"] = subprocess.PIPE
+    with subprocess.Popen(words, start_new_session=True, **options) as process:
+        try:
+            out, err = process.communicate(input, timeout)
+        except BaseException:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 class Started:

@@ -50,6 +50,14 @@ def shared_trace(name: str) -> Path:
     return path
 
 
+def shared_truth() -> dict[str, Any]:
+    """What was measured of each recording of the shared folder's h200; the test is skipped where it is not."""
+    path = SHARED / "traces" / "h200" / "truth.json"
+    if not path.is_file():
+        pytest.skip(f"no measured times at {path} (set GPUPROF_SHARED)")
+    return json.loads(path.read_text())["runs"]
+
+
 def each_shared(*rows: str | tuple, folder: str = "", slow: bool = True) -> list:
     """Parameters of a test that runs once for each of some shared recordings; without the folder one that is skipped.
 
@@ -61,14 +69,6 @@ def each_shared(*rows: str | tuple, folder: str = "", slow: bool = True) -> list
         skip = pytest.mark.skip(reason=f"no recorded traces at {SHARED} (set GPUPROF_SHARED)")
         return [pytest.param(*each[0], id="shared", marks=skip)]
     return [pytest.param(*row, id=row[0], marks=marks(f"{folder}{row[0]}") if slow else ()) for row in each]
-
-
-def shared_truth() -> dict[str, Any]:
-    """What was measured of each recording of the shared folder's h200; the test is skipped where it is not."""
-    path = SHARED / "traces" / "h200" / "truth.json"
-    if not path.is_file():
-        pytest.skip(f"no measured times at {path} (set GPUPROF_SHARED)")
-    return json.loads(path.read_text())["runs"]
 
 
 WHOLE = [

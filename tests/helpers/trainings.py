@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from helpers.paths import ROOT
+from helpers.started import finished
+from helpers.warm_torch import warm_python
 
 MODEL = """
     import sys, os, torch
@@ -88,6 +90,16 @@ class Run:
         return [event["name"] for event in events if event.get("cat") == "user_annotation"]
 
 
+ONLY_COMPRESSED = """
+import sys
+from gpuprof.cli import main, trace
+whole = trace.closing_command
+trace.closing_command = lambda folder, running, diagnose: whole(folder, running, False)
+sys.exit(main())
+"""
+"""`gpuprof`, but a recording is not diagnosed at its end."""
+
+
 def trace(
     tmp_path: Path,
     code: str,
@@ -95,21 +107,42 @@ def trace(
     command: tuple[str, ...] | None = None,
     arguments: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
-    python: str = sys.executable,
     settle: tuple[str, ...] = ("--settle", "5"),
     first: str = "",
+    diagnosed: bool = False,
 ) -> Run:
-    """Traces a script of this code (with MODEL before it), or another command whose last word is the script."""
-    script = tmp_path / "train.py"
-    script.write_text(first + textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + textwrap.dedent(code))
-    target = [*(command or ()), str(script), *arguments]
-    variables = {name: value for name, value in os.environ.items() if not name.startswith("GPUPROF")}
-    variables |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **(env or {})}
-    done = subprocess.run(
-        [python, "-m", "gpuprof", "trace", *settle, "--out", str(tmp_path / "run"), *options, *target],
-        cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240,
+    """Traces a script of this code, with MODEL and LOOP before it.
+
+    command: the words before the script; () is the script alone, and None a Python that has imported torch already.
+    diagnosed: whether the recording is read at the end and its report drawn, which takes longer than the training.
+    """
+    script = write_script(tmp_path, code, first)
+    target = [*((warm_python(),) if command is None else command), str(script), *arguments]
+    gpuprof = ["-m", "gpuprof"] if diagnosed else ["-c", ONLY_COMPRESSED]
+    done = finished(
+        [sys.executable, *gpuprof, "trace", *settle, "--out", str(tmp_path / "run"), *options, *target],
+        cwd=tmp_path, env=variables(**(env or {})), text=True, timeout=240,
     )  # fmt: skip
     return Run(done, tmp_path / "run")
+
+
+def write_script(folder: Path, code: str, first: str = "") -> Path:
+    """The script that `trace` runs."""
+    script = folder / "train.py"
+    script.write_text(first + textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + textwrap.dedent(code))
+    return script
+
+
+def bare(tmp_path: Path, command: tuple[str, ...] | None = None) -> subprocess.CompletedProcess[str]:
+    """The script in this folder, as `trace` runs it, without gpuprof."""
+    words = [*((warm_python(),) if command is None else command), str(tmp_path / "train.py")]
+    return finished(words, cwd=tmp_path, env=variables(), text=True, timeout=240)
+
+
+def variables(**more: str) -> dict[str, str]:
+    """The environment of a training."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUPROF")}
+    return {**clean, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **more}
 
 
 WHOLE = {"settle": 5, "baseline_free": 10, "baseline_sync": 10, "warmup": 2, "trace": 3, "after": 10}

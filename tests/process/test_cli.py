@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.command import gpuprof_command, one_line, run
+from helpers.command import gpuprof_command, in_process, one_line, run
 from helpers.make_diagnosis import host_bound, timed, two_devices, unusable
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
@@ -59,7 +59,7 @@ def test_diagnose_prints_to_stdout_and_nothing_else(trace):
 
 
 def test_json_is_valid_and_ascii(trace):
-    done = gpuprof_command("diagnose", trace, "--json", "--top", "3")
+    done = in_process("diagnose", trace, "--json", "--top", "3")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert not list(Draft202012Validator(schema()).iter_errors(document))
@@ -68,7 +68,7 @@ def test_json_is_valid_and_ascii(trace):
 
 
 def test_the_demo_runs_and_says_what_to_type(tmp_path):
-    done = gpuprof_command("demo", "-o", tmp_path / "demo.html", env={"COLUMNS": "100"})
+    done = in_process("demo", "-o", tmp_path / "demo.html", COLUMNS="100")
     assert done.returncode == 0
     assert "H200" in done.stdout.splitlines()[0]
     report, advice = done.stderr.splitlines()
@@ -83,13 +83,13 @@ def test_an_unusable_recording_exits_2_with_its_json(cpu_only):
     assert document["quality"]["status"] == "unusable" and document["verdict"]["bound"] is None
     assert not list(Draft202012Validator(schema()).iter_errors(document))
     assert "cannot be diagnosed" in one_line(done.stderr)
-    done = gpuprof_command("diagnose", cpu_only, "--fail-on", "idle:1%")
+    done = in_process("diagnose", cpu_only, "--fail-on", "idle:1%")
     assert (done.returncode, done.stderr) == (2, "")
     assert done.stdout.startswith("UNUSABLE RECORDING")
 
 
 def test_gates(trace):
-    done = gpuprof_command("diagnose", trace, "--fail-on", "idle:90%", "--fail-on", "step_time:20ms")
+    done = in_process("diagnose", trace, "--fail-on", "idle:90%", "--fail-on", "step_time:20ms")
     assert (done.returncode, done.stderr) == (0, "")
     done = gpuprof_command("diagnose", trace, "--json", "--fail-on", "idle:40%", "--fail-on", "step_time:9ms")
     assert done.returncode == 1
@@ -100,10 +100,10 @@ def test_gates(trace):
 
 
 def test_variables_set_options(trace):
-    done = gpuprof_command("diagnose", trace, env={"GPUPROF_DIAGNOSE_FAIL_ON": "idle:40% input:50%"})
+    done = in_process("diagnose", trace, GPUPROF_DIAGNOSE_FAIL_ON="idle:40% input:50%")
     assert done.returncode == 1
     assert one_line(done.stderr).startswith("gpuprof: gate failed: idle")
-    done = gpuprof_command("diagnose", trace, env={"GPUPROF_VERSION": "1", "GPUPROF_DIAGNOSE_JSON": "1"})
+    done = in_process("diagnose", trace, GPUPROF_VERSION="1", GPUPROF_DIAGNOSE_JSON="1")
     assert done.returncode == 0 and json.loads(done.stdout), "GPUPROF_VERSION may be anybody's"
 
 

@@ -8,8 +8,9 @@ import subprocess
 import sys
 
 import pytest
-from helpers.paths import ROOT
+from helpers.command import gpuprof_command, in_process
 
+import gpuprof.cli.trace
 from gpuprof.costs.measured import SCRIPT
 
 STAND_IN = """
@@ -21,15 +22,11 @@ cuda = _Cuda()
 
 
 def gpus(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF_", "XDG_")) and k != "COLUMNS"}
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprof", "gpus", *map(str, arguments)],
-        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, encoding="utf-8",
-    )  # fmt: skip
+    return in_process("gpus", *arguments, **env)
 
 
 def test_the_table_and_one_gpu_in_full(tmp_path):
-    table = gpus(COLUMNS="120")
+    table = gpuprof_command("gpus", env={"COLUMNS": "120"})
     assert (table.returncode, table.stderr) == (0, "")
     assert any(line.startswith("H200 SXM") and "989" in line and "4,800" in line for line in table.stdout.splitlines())
     assert max(map(len, table.stdout.splitlines())) <= 120
@@ -86,7 +83,7 @@ def test_nothing_to_measure_is_one_line(tmp_path, sees, says):
     assert (done.returncode, done.stdout, done.stderr.strip()) == (1, "", says)
 
 
-def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path):
+def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path, monkeypatch):
     """Under a stand-in for the interpreter with torch that answers as the script does on a GPU."""
     answer = {
         "device_name": "NVIDIA L4", "memory_bytes": 23_600_000_000, "flops": {"bf16": 5.8e13, "fp32": 1.1e13},
@@ -99,7 +96,8 @@ def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path):
     python.write_text(f"#!/bin/sh\ncase $1 in *measure_gpu.py) echo '{json.dumps(answer)}';; *) exit 3;; esac\n")
     python.chmod(0o755)
     env = {"XDG_CONFIG_HOME": str(tmp_path), "PATH": f"{tools}{os.pathsep}{os.environ['PATH']}"}
-    done = gpus_without_torch("--measure", "--save", **env)
+    monkeypatch.setattr(gpuprof.cli.trace, "has_torch", lambda: False)
+    done = gpus("--measure", "--save", **env)
     assert done.returncode == 0, done.stderr
     assert "bf16" in done.stdout
     assert "58.0 TFLOP/s" in done.stdout
@@ -109,22 +107,8 @@ def test_measuring_runs_the_script_and_saves_what_it_says(tmp_path):
     assert "measured on this machine" in gpus("L4", **env).stdout
 
 
-def gpus_without_torch(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    """The command under our interpreter, which is made to look as if it had no torch."""
-    code = (
-        "import sys, gpuprof.cli.trace as t; t.has_torch = lambda: False; from gpuprof.cli import main; "
-        "sys.exit(main(['gpus', *sys.argv[1:]]))"
-    )
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF_", "XDG_"))}
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, encoding="utf-8",
-    )  # fmt: skip
-
-
 def test_the_help_names_it():
-    done = subprocess.run([sys.executable, "-m", "gpuprof", "--help"], cwd=ROOT, capture_output=True, text=True)
-    assert "gpus" in done.stdout
+    assert "gpus" in in_process("--help").stdout
 
 
 def test_the_script_that_measures_imports_nothing_of_gpuprof():

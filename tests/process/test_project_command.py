@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from helpers.paths import ROOT
+from helpers.command import gpuprof_command, in_process
 from jsonschema import Draft202012Validator
 
 from gpuprof.projection.json import schema
@@ -16,18 +13,10 @@ from gpuprof.projection.json import schema
 RUN = "tests/data/runs/dense8b_lora"
 
 
-def project(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if not k.startswith(("GPUPROF_", "XDG_")) and k != "COLUMNS"}
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprof", "project", *map(str, arguments)],
-        cwd=ROOT, env={**clean, **env}, capture_output=True, text=True, encoding="utf-8",
-    )  # fmt: skip
-
-
 def test_the_table_answers_and_says_what_it_assumes(tmp_path):
-    done = project(
-        RUN, "--to", "H100 SXM,RTX 4090", "--explain", "H100 SXM", "RTX 4090", "--ranks", "2",
-        COLUMNS="110", XDG_CONFIG_HOME=str(tmp_path),
+    done = gpuprof_command(
+        "project", RUN, "--to", "H100 SXM,RTX 4090", "--explain", "H100 SXM", "RTX 4090", "--ranks", "2",
+        env={"COLUMNS": "110", "XDG_CONFIG_HOME": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -50,7 +39,7 @@ def test_json_is_valid_and_a_measured_host_is_taken(tmp_path):
     here.write_text(json.dumps({"schema": "gpuprof.gpus/1", "measurement": measurement}))
     slower = {**measurement, "launch_ns": 10_000.0, "host_loop_ns": 80.0}
     there.write_text(json.dumps({"schema": "gpuprof.gpus/1", "measurement": slower}))
-    done = project(RUN, "--to", "l4", "--hosts", here, there, "--json", XDG_CONFIG_HOME=str(tmp_path))
+    done = in_process("project", RUN, "--to", "l4", "--hosts", here, there, "--json", XDG_CONFIG_HOME=str(tmp_path))
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert not list(Draft202012Validator(schema()).iter_errors(document))
@@ -73,7 +62,7 @@ def test_json_is_valid_and_a_measured_host_is_taken(tmp_path):
     ],
 )
 def test_what_cannot_be_done_is_one_line(arguments, says):
-    done = project(*arguments)
+    done = in_process("project", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
@@ -92,7 +81,7 @@ def test_what_cannot_be_done_is_one_line(arguments, says):
 )
 def test_what_the_recording_cannot_answer_is_not_passed_over(asked, says):
     """A trace alone, of one row a pass, without ranges of modules."""
-    done = project("tests/data/pairs/tiny.json.gz", "--to", "L4", *asked)
+    done = in_process("project", "tests/data/pairs/tiny.json.gz", "--to", "L4", *asked)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1

@@ -13,12 +13,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers.command import in_process, run
+from helpers.installed import need
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 from helpers.traces import RUNS
+from helpers.warm_torch import warm_python
 
 import gpuprof
-from gpuprof.cli import main
 from gpuprof.cli.report import default_place
 from gpuprof.report.page.file import is_report
 
@@ -33,15 +35,8 @@ def command(*arguments: object, cwd: Path, python: str = "", **variables: str) -
     how = ["-c", f"{python}\n{START}"] if python else ["-m", "gpuprof"]
     return subprocess.run(
         [sys.executable, *how, *map(str, arguments)], cwd=cwd, env={**clean, "PYTHONPATH": str(ROOT), **variables},
-        stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=60,
+        stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", timeout=240,
     )  # fmt: skip
-
-
-def run(capsys, *arguments: object) -> tuple[int, str, str]:
-    """The same in this process, for what ends early."""
-    code = main([str(a) for a in arguments])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 def one_line(stderr: str) -> str:
@@ -87,12 +82,12 @@ def diagnosis(tmp_path_factory) -> gpuprof.Diagnosis:
 def test_of_a_trace_it_is_written_here(small: Path, tmp_path: Path):
     away = tmp_path / "away"
     away.mkdir()
-    done = command("report", small, cwd=away)
+    done = in_process("report", small, cwd=away)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "gpuprof: report: small.report.html\n")
     assert names(away) == {"small.report.html"} and is_page(away / "small.report.html")
     before = (away / "small.report.html").read_bytes()
     (away / "small.report.html").write_bytes(before[:5000])
-    assert command("report", small, cwd=away).returncode == 0, "an earlier report is written over"
+    assert in_process("report", small, cwd=away).returncode == 0, "an earlier report is written over"
     assert (away / "small.report.html").read_bytes() == before
     assert names(tmp_path) == {"away", "small.json"}
 
@@ -194,6 +189,7 @@ def test_a_default_place_that_is_taken(small: Path, tmp_path: Path, capsys):
     assert (tmp_path / "small.report.html").read_text() == (tmp_path / "gpuprof-demo.html").read_text() == "mine"
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize("place", ["pipe", "socket"])
 def test_what_is_no_file_is_left_alone(small: Path, tmp_path: Path, place: str):
     """Opened to see whether it is a report, a pipe would be waited for; renamed over, it would be gone."""
@@ -204,7 +200,7 @@ def test_what_is_no_file_is_left_alone(small: Path, tmp_path: Path, place: str):
         with socket.socket(socket.AF_UNIX) as listening:
             listening.bind(str(target))
     kind = target.stat().st_mode
-    done = command("report", small, "-o", target, cwd=tmp_path, python="import signal; signal.alarm(8)")
+    done = in_process("report", small, "-o", target, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     one_line(done.stderr)
     assert target.stat().st_mode == kind and names(tmp_path) == {"small.json", place}
@@ -374,10 +370,10 @@ print("trained")
 
 @pytest.mark.parametrize("wanted", [True, False], ids=["report", "no report"])
 def test_trace_writes_it_into_the_run(tmp_path: Path, wanted: bool):
-    pytest.importorskip("torch", reason="torch is not installed")
+    need("torch")
     (tmp_path / "train.py").write_text(TRAINING)
     options = [f"--{name}=1" for name in ("settle", "baseline", "steps")] + ["--no-report"] * (not wanted)
-    done = command("trace", *options, "train.py", cwd=tmp_path)
+    done = command("trace", *options, warm_python(), "train.py", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
     folder = (tmp_path / "gpuprof-runs" / "latest").resolve()
     assert (folder / "verdict.txt").is_file(), done.stderr

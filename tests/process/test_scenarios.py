@@ -10,11 +10,13 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from helpers.installed import need
 from helpers.paths import ROOT
 from helpers.run_schema import errors_in
-from helpers.started import wait_for
+from helpers.started import finished, wait_for
 
 from benchmarks.accuracy_page import REASONS
 from gpuprof.diagnosis.findings import PAGES
@@ -27,7 +29,7 @@ BOUNDS = {"compute", "memory", "latency", "host", "input", "transfer", "communic
 
 
 def python(*words: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=250, **options)
+    return finished([sys.executable, *words], cwd=ROOT, text=True, timeout=250, **options)
 
 
 @pytest.mark.parametrize("told", ALL, ids=lambda told: told.name)
@@ -82,37 +84,56 @@ def test_lengths_have_the_mean_that_is_told(data: str):
     assert drawn[:50] == draw(data, 50, seed=3)
 
 
+PROGRAM = ROOT / "tests" / "helpers" / "stand_in_scenario.py"
+STAND_IN = (
+    "import sys, scenarios.measure; from scenarios.__main__ import main;"
+    f"scenarios.measure.launched = lambda told: [sys.executable, {str(PROGRAM)!r}];"
+    "sys.argv[1:1] = ['measure']; sys.exit(main())"
+)
+"""`python -m scenarios measure`, with programs that have no model and take steps of a millisecond."""
+
+
 def test_processes_take_turns(tmp_path: Path):
-    """On this machine, with a tiny model: two rounds, each with the program as it is and with every fix."""
-    pytest.importorskip("peft", reason="peft is not installed")
-    done = python("-m", "scenarios", "measure", "checkpointing", "--rounds", "2", "--out", str(tmp_path))
+    """Two rounds, each with the program as it is and with every fix."""
+    done = python("-c", STAND_IN, "checkpointing", "--rounds", "2", "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr + done.stdout
-    truth = json.loads((tmp_path / "checkpointing.json").read_text())
+    truth = measured(tmp_path / "checkpointing.json")
     assert [process["fix"] for process in truth["processes"]] == ["", "off", "", "off"]
-    assert truth["versions"]["torch"] and truth["machine"]["gpus"] == []
+
+
+def measured(path: Path) -> dict[str, Any]:
+    """What was written on this machine, once its figures have been checked."""
+    truth = json.loads(path.read_text())
+    assert truth["machine"]["gpus"] == []
     for process in truth["processes"]:
         assert process["free_ms"] == pytest.approx(statistics.mean(process["free_each_ms"]), abs=0.01)
         assert all(ms > 0 for ms in process["synchronised_ms"])
+    return truth
+
+
+def test_a_program_is_timed(tmp_path: Path):
+    """On this machine, with a tiny model."""
+    need("torch", "transformers", "peft")
+    words = ("checkpointing", "--rounds", "1", "--as-is", "--out", str(tmp_path))
+    done = python("-m", "scenarios", "measure", *words)
+    assert done.returncode == 0, done.stderr + done.stdout
+    truth = measured(tmp_path / "checkpointing.json")
+    assert truth["versions"]["torch"]
+    assert [process["fix"] for process in truth["processes"]] == [""]
 
 
 def test_a_process_that_fails_is_told(tmp_path: Path):
-    """FSDP wants ranks, which a process that nobody launched has not."""
-    pytest.importorskip("torch", reason="torch is not installed")
-    code = (
-        "from dataclasses import replace; from pathlib import Path; from scenarios.catalogue import scenario;"
-        "from scenarios.measure import measure; import sys;"
-        "sys.exit(measure([replace(scenario('ddp_scaling'), launcher=None)], 1, Path(sys.argv[1])))"
-    )
-    done = python("-c", code, str(tmp_path))
+    env = os.environ | {"FAILS": "1"}
+    done = python("-c", STAND_IN, "checkpointing", "--rounds", "1", "--out", str(tmp_path), env=env)
     assert done.returncode == 1
     assert "failed: " in done.stdout and "RANK" in done.stdout
-    assert json.loads((tmp_path / "ddp_scaling.json").read_text())["processes"] == []
+    assert json.loads((tmp_path / "checkpointing.json").read_text())["processes"] == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
-    pytest.importorskip("peft", reason="peft is not installed")
     told = scenario("small_batch")
+    count, program = len(told.variants()), str(PROGRAM).encode()
     mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which everyone hands on to whom he starts
 
     def left() -> list[Path]:
@@ -125,12 +146,12 @@ def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
         return found
 
     def all_run() -> bool:
-        """Those that are timed have loaded torch, or are about to."""
-        maps = [(folder / "maps").read_text() for folder in left()]
-        return len(maps) == 1 + len(told.variants()) and any("libtorch" in text for text in maps)
+        """All are there, and those that are timed run their programs."""
+        commands = [(each / "cmdline").read_bytes().split(b"\0") for each in left()]
+        return len(commands) == 1 + count and sum(command[1:2] == [program] for command in commands) == count
 
-    words = [sys.executable, "-m", "scenarios", "measure", told.name, "--rounds", "1", "--out", str(tmp_path)]
-    measurement = subprocess.Popen(["env", mark, *words], cwd=ROOT, stderr=subprocess.DEVNULL)
+    words = [sys.executable, "-c", STAND_IN, told.name, "--rounds", "1", "--out", str(tmp_path)]
+    measurement = subprocess.Popen(["env", mark, "SLOW=1", *words], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         assert wait_for(all_run, 60)
         measurement.terminate()
@@ -197,7 +218,7 @@ def test_reasons_are_of_scenarios_and_recordings_that_there_are():
     ],
 )
 def test_it_trains_on_a_cpu(told: Scenario, fix: str):
-    pytest.importorskip("peft", reason="peft is not installed")
+    need("torch", "transformers", "peft")
     words = ["--fix", fix] if fix else []
     done = python("-m", "scenarios", "run", told.name, *words, "--timed")
     assert done.returncode == 0, done.stderr[-2000:]

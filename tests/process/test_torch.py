@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+from helpers.installed import need
+from helpers.started import finished
+from helpers.warm_torch import warm_python
 
 import gpuprof
 from gpuprof.timeline.phases import PHASES
@@ -35,9 +36,11 @@ p.export_chrome_trace(sys.argv[1])
 
 @pytest.fixture(scope="module")
 def trace_file(tmp_path_factory):
-    pytest.importorskip("torch", reason="torch is not installed")
+    need("torch")
     path = tmp_path_factory.mktemp("torch") / "cpu.json"
-    subprocess.run([sys.executable, "-c", SCRIPT, str(path)], check=True, capture_output=True, timeout=240)
+    script = path.with_name("record.py")
+    script.write_text(SCRIPT)
+    finished([warm_python(), script, path], timeout=240).check_returncode()
     return path
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 from helpers.paths import ROOT
-from helpers.trainings import Run, trace
+from helpers.trainings import Run, bare, trace
 
-pytest.importorskip("transformers", reason="transformers is not installed")
-pytest.importorskip("peft", reason="peft is not installed")
+need("torch", "transformers", "peft")
 
 EXAMPLE = ROOT / "examples" / "finetune_lora.py"
 
@@ -78,14 +76,11 @@ def test_the_callback_for_a_trainer(tmp_path: Path):
     sys.argv = [sys.argv[0], "--model", "tiny", "--batch-size", "2", "--steps", "20"]
     runpy.run_path({str(EXAMPLE)!r}, run_name="__main__")
     """
-    under = trace(tmp_path, code, "--baseline", "4")
+    under = trace(tmp_path, code, "--baseline", "4", command=())
     assert under.code == 0, under.stderr
     assert under.rank()["steps_seen"] == 20, "counted once, though two callbacks saw every step"
     assert not (tmp_path / "own").exists()
-    done = subprocess.run(
-        [sys.executable, tmp_path / "train.py"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
-    )  # fmt: skip
+    done = bare(tmp_path, (sys.executable,))
     assert done.returncode == 0, done.stderr
     own = Run(done, tmp_path / "own")
     assert own.rank()["steps_seen"] == 20
@@ -93,7 +88,7 @@ def test_the_callback_for_a_trainer(tmp_path: Path):
 
 
 def test_trl_sft(tmp_path: Path):
-    pytest.importorskip("trl", reason="trl is not installed")
+    need("trl", "datasets")
     code = """
     from datasets import Dataset
     from tokenizers import Tokenizer, models, pre_tokenizers
@@ -117,7 +112,7 @@ def test_trl_sft(tmp_path: Path):
     )
     trainer.train()
     """
-    run = trace(tmp_path, code, "--baseline", "4")
+    run = trace(tmp_path, code, "--baseline", "4", command=())
     assert run.code == 0, run.stderr
     assert run.rank()["step_source"] == "trainer"
     assert run.stages()["trace"] == 3
@@ -126,7 +121,7 @@ def test_trl_sft(tmp_path: Path):
 
 @pytest.mark.slow
 def test_lightning(tmp_path: Path):
-    pytest.importorskip("lightning", reason="lightning is not installed")
+    need("lightning")
     code = """
     import lightning
 
@@ -143,7 +138,7 @@ def test_lightning(tmp_path: Path):
                                 enable_progress_bar=False, accumulate_grad_batches=2)
     trainer.fit(Module(), torch.utils.data.DataLoader(list(batches(60)), batch_size=None))
     """
-    run = trace(tmp_path, code, "--baseline", "4")
+    run = trace(tmp_path, code, "--baseline", "4", command=())
     assert run.code == 0, run.stderr
     assert run.stages()["trace"] == 3
     assert all(step["micro_steps"] == 2 for step in run.steps()[3:18])

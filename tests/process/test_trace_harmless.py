@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
 
 import pytest
-from helpers.paths import ROOT
-from helpers.trainings import trace
+from helpers.installed import need
+from helpers.trainings import bare, trace
 
-pytest.importorskip("torch", reason="torch is not installed")
+need("torch")
 
 STEPS = """
     model = Model()
@@ -166,20 +164,17 @@ WATCHER = """
 """
 
 
-QUICK = ("a scheduled profiler of its own", "an exception from a signal handler", "warnings once a place")
-"""Of each kind one: a tool of its own, a way to end, a watcher of what is imported. The others are slow tests."""
+LONG = ("children that leave by exit", "another watcher of imports")
+"""Those that end several processes with torch, or import it."""
 
 
-@pytest.mark.parametrize("what", [w if w in QUICK else pytest.param(w, marks=pytest.mark.slow) for w in PROGRAMS])
+@pytest.mark.parametrize("what", [pytest.param(w, marks=pytest.mark.slow) if w in LONG else w for w in PROGRAMS])
 def test_it_comes_out_as_without_a_recorder(what: str, tmp_path: Path):
-    code = textwrap.dedent(STEPS) + textwrap.dedent(PROGRAMS[what])
-    first = textwrap.dedent(WATCHER) if "imports" in what else ""
-    run = trace(tmp_path, code, first=first)
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    bare = subprocess.run(
-        [sys.executable, tmp_path / "train.py"], cwd=tmp_path, env=env, capture_output=True, text=True
-    )
-    assert (run.code, run.stdout) == (bare.returncode, bare.stdout), run.stderr
-    assert bare.returncode == 0, bare.stderr
+    watches = what == "another watcher of imports"
+    first, command = (textwrap.dedent(WATCHER), (sys.executable,)) if watches else ("", None)
+    run = trace(tmp_path, textwrap.dedent(STEPS) + textwrap.dedent(PROGRAMS[what]), first=first, command=command)
+    without = bare(tmp_path, command)
+    assert (run.code, run.stdout) == (without.returncode, without.stdout), run.stderr
+    assert without.returncode == 0, without.stderr
     assert "recording failed" not in run.stderr
-    assert run.stderr.count("told once") == bare.stderr.count("told once") <= 2
+    assert run.stderr.count("told once") == without.stderr.count("told once") <= 2

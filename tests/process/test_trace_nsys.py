@@ -16,12 +16,13 @@ import textwrap
 import time
 import types
 from pathlib import Path
-from typing import Any
 
 import pytest
+from helpers.installed import need
 from helpers.nsys_programs import SECRET, make_importer, make_nsys, make_stand_in
 from helpers.run_schema import errors_in
 from helpers.started import COUNTS, PYTHON, Started, environment, run, state, traced
+from helpers.trainings import Run, trace
 
 from gpuprof import runfile
 from gpuprof.record import ranges
@@ -203,10 +204,10 @@ GPU = """
 """Stands in for CUDA's runtime and NVTX, and prints what they are told."""
 
 
-def train(tmp_path: Path, code: str, *options: str) -> Any:
-    from_trace = pytest.importorskip("test_trace_training", reason="torch is not installed")
+def train(tmp_path: Path, code: str, *options: str) -> Run:
+    need("torch")
     first = "import _gpuprof.record.session\n" + textwrap.dedent(GPU)
-    return from_trace.trace(tmp_path, code, "--nsys", *options, first=first)
+    return trace(tmp_path, code, "--nsys", *options, first=first, diagnosed=True)
 
 
 def test_a_training(tmp_path: Path):
@@ -255,8 +256,8 @@ def test_a_stream_without_its_importer(nsys: Path, tmp_path: Path, monkeypatch: 
 
 
 def test_a_process_without_a_gpu(tmp_path: Path):
-    from_trace = pytest.importorskip("test_trace_training", reason="torch is not installed")
-    found = from_trace.trace(tmp_path, "train(40)", "--nsys", "--baseline", "2")
+    need("torch")
+    found = trace(tmp_path, "train(40)", "--nsys", "--baseline", "2", diagnosed=True)
     assert found.code == 0
     assert found.rank()["windows"] == []
     assert "no work on a GPU" in found.rank()["notes"][0]
@@ -279,7 +280,7 @@ class RealDomain:
 
 @pytest.mark.parametrize(("domain", "by"), [(DummyDomain, "torch"), (RealDomain, "nvtx")])
 def test_a_dummy_domain_is_seen(domain: type, by: str, monkeypatch: pytest.MonkeyPatch):
-    pytest.importorskip("torch", reason="torch is not installed")
+    need("torch")
     monkeypatch.setenv("NVTX_INJECTION64_PATH", "/x.so")
     monkeypatch.setitem(sys.modules, "nvtx", types.SimpleNamespace(get_domain=lambda _: domain()))  # type: ignore[arg-type]
     monkeypatch.setattr(ranges, "_torch", lambda: "torch")

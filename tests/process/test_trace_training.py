@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import textwrap
 import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 from helpers.paths import ROOT
-from helpers.trainings import LOOP, MODEL, WHOLE, Run, assert_whole, trace
+from helpers.started import finished
+from helpers.trainings import MODEL, ONLY_COMPRESSED, WHOLE, Run, assert_whole, bare, trace, variables, write_script
+from helpers.warm_torch import warm_python
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+need("torch")
 
 
 def test_a_plain_loop(tmp_path: Path):
-    run = trace(tmp_path, "print(train(45))")
-    bare = subprocess.run([sys.executable, tmp_path / "train.py"], capture_output=True, text=True)
-    assert run.stdout == bare.stdout, "the training computes the same to the last bit"
+    """All of it as a user meets it: torch is imported in the recorded process, and the recording is diagnosed."""
+    run = trace(tmp_path, "print(train(45))", command=(), diagnosed=True)
+    assert run.stdout == bare(tmp_path, (sys.executable,)).stdout, "the training computes the same to the last bit"
     assert_whole(run)
     rank = run.rank()
     assert rank["step_source"] == "optimizer"
@@ -68,7 +71,6 @@ def test_accumulation_a_data_loader_and_its_workers(tmp_path: Path):
     assert run.rank()["loader"]["num_workers"] == 2
 
 
-@pytest.mark.slow
 def test_several_optimizers_are_one_step(tmp_path: Path):
     code = """
     model = Model()
@@ -84,7 +86,6 @@ def test_several_optimizers_are_one_step(tmp_path: Path):
     assert all(step["micro_steps"] == 1 for step in run.steps()[3:40])
 
 
-@pytest.mark.slow
 def test_an_optimizer_that_calls_its_parent(tmp_path: Path):
     code = """
     class Twice(torch.optim.AdamW):
@@ -192,7 +193,6 @@ def test_stop_ends_the_training_once_recorded(tmp_path: Path):
     assert run.rank()["windows"][0]["steps"] == 3
 
 
-@pytest.mark.slow
 def test_stop_waits_for_the_baseline_where_a_tool_records(tmp_path: Path):
     run = trace(tmp_path, "train(10_000_000)", "--stop", env={"NVTX_INJECTION64_PATH": "/nonexistent"})
     assert run.code == 0
@@ -217,7 +217,6 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path):
     assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 30
 
 
-@pytest.mark.slow
 def test_two_trainings_in_one_process(tmp_path: Path):
     run = trace(tmp_path, "train(3); train(50)")
     assert run.code == 0
@@ -232,7 +231,6 @@ def test_a_script_that_never_steps(tmp_path: Path):
     assert "optimizer step" in run.stderr
 
 
-@pytest.mark.slow
 def test_a_script_that_forks(tmp_path: Path):
     code = """
     train(20)
@@ -277,7 +275,6 @@ def test_the_programs_own_profiler_is_left_alone(tmp_path: Path):
     assert run.stages()["trace"] == 3, "recorded once the program's own had ended"
 
 
-@pytest.mark.slow
 def test_the_programs_own_profiler_takes_over_inside_the_window(tmp_path: Path):
     code = """
     from torch.profiler import profile
@@ -339,10 +336,10 @@ def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):
 
 
 def test_as_a_module(tmp_path: Path):
-    (tmp_path / "job.py").write_text(textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + "train(45)\nprint(sys.argv[1:])")
-    done = subprocess.run(
-        [sys.executable, "-m", "gpuprof", "trace", "--settle=5", "--out", "run", "-m", "job", "--steps", "3"],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
+    write_script(tmp_path, "train(45)\nprint(sys.argv[1:])")
+    done = finished(
+        [sys.executable, "-c", ONLY_COMPRESSED, "trace", "--settle=5", "--out", "run", "-m", "train", "--steps", "3"],
+        cwd=tmp_path, env=variables(), text=True, timeout=240,
     )  # fmt: skip
     assert done.stdout == "['--steps', '3']\n"
     assert_whole(Run(done, tmp_path / "run"))
@@ -369,7 +366,6 @@ def test_two_ranks_under_torchrun(tmp_path: Path):
     assert run.stderr.count("gpuprof: step 6") == 1, "one rank speaks for all"
 
 
-@pytest.mark.slow
 def test_only_the_ranks_asked_for(tmp_path: Path):
     run = trace(tmp_path, "train(45)", "--ranks", "1", env={"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"})
     assert (run.folder / "rank1.json").exists()
@@ -389,10 +385,7 @@ def test_a_recorder_in_ones_own_loop(tmp_path: Path):
     """
     script = tmp_path / "own.py"
     script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(code))
-    done = subprocess.run(
-        [sys.executable, str(script)],
-        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    done = finished([warm_python(), script], cwd=tmp_path, env=variables(), text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     run = Run(done, tmp_path / "run")
     assert run.rank()["step_source"] == "recorder"
@@ -402,7 +395,6 @@ def test_a_recorder_in_ones_own_loop(tmp_path: Path):
     assert "gpuprof diagnose" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_recorder_under_trace_only_counts(tmp_path: Path):
     code = """
     import gpuprof
@@ -422,7 +414,9 @@ def test_a_recorder_under_trace_only_counts(tmp_path: Path):
 
 def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     """The target's environment has torch, and neither gpuprof nor what gpuprof needs."""
-    ours = Path(torch.__file__).parents[1]
+    torch = find_spec("torch")
+    assert torch and torch.origin
+    ours = Path(torch.origin).parents[1]
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     left_out = {"gpuprof", "click", "rich", "pandas", "numba", "msgspec", "isal", "sitecustomize.py"}
@@ -433,7 +427,6 @@ def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     python = tmp_path / "env" / "bin" / "python"
     packages = next((tmp_path / "env" / "lib").glob("python*")) / "site-packages"
     (packages / "theirs.pth").write_text(str(theirs) + "\n")
-    script = tmp_path / "train.py"
     code = """
     try:
         import gpuprof
@@ -443,12 +436,12 @@ def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     print(any("gpuprof" in entry for entry in sys.path), "click" in sys.modules)
     train(45)
     """
-    script.write_text(textwrap.dedent(MODEL) + textwrap.dedent(LOOP) + textwrap.dedent(code))
-    start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from gpuprof.cli import main; sys.exit(main())"
-    variables = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
+    script = write_script(tmp_path, code)
+    start = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{ONLY_COMPRESSED}"
+    without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = finished(
         [sys.executable, "-c", start, "trace", "--settle", "5", "--out", "run", str(python), str(script)],
-        cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=240,
+        cwd=tmp_path, env=without_path, text=True, timeout=240,
     )  # fmt: skip
     assert done.stdout == "no gpuprof here\nFalse False\n", done.stderr
     assert_whole(Run(done, tmp_path / "run"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import importlib
 import inspect
 import itertools
 import textwrap
@@ -12,13 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.installed import need
 from helpers.trainings import Run, assert_whole, trace
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.record.allowance import GROWTH_BYTES, RESERVE_BYTES, Allowance, has_outgrown, to_keep
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+need("torch")
+torch: Any = None
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported_torch() -> None:
+    """Imports torch when the first of these tests runs: tests are collected by processes that run none of them."""
+    globals()["torch"] = importlib.import_module("torch")
+
 
 GIB = 1 << 30
 sizes = st.integers(0, 1000)
@@ -381,7 +391,6 @@ def test_a_training_with_little_room_has_few_of_its_calls_recorded(tmp_path: Pat
     assert run.stdout.startswith("builtin_function_or_method "), "the window's end leaves torch as it was"
 
 
-@pytest.mark.slow
 def test_a_training_with_room_is_recorded_whole_and_computes_the_same(tmp_path: Path):
     run = trace_with(tmp_path, 100 * GIB)
     (tmp_path / "bare").mkdir()
@@ -395,7 +404,6 @@ def test_a_training_with_room_is_recorded_whole_and_computes_the_same(tmp_path: 
     assert names(run) == names(bare)
 
 
-@pytest.mark.slow
 def test_without_torch_func_a_full_gpu_changes_nothing(tmp_path: Path):
     run = trace_with(tmp_path, 0, code="print(train(45))")
     assert_whole(run)

@@ -9,7 +9,6 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,8 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from helpers.command import in_process
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
+
+pytest_plugins = ["helpers.browser"]
 
 MS = 1_000_000
 PERFETTO = "https://ui.perfetto.dev"
@@ -120,27 +122,20 @@ def test_perfetto_may_read_it_and_no_other_page(serving):
     assert serving.ask().getheader("Access-Control-Allow-Origin") is None
 
 
-def test_a_browser_lets_perfetto_read_it_and_no_other_page(serving):
+def test_a_browser_lets_perfetto_read_it_and_no_other_page(serving, chromium):
     """Pages of both origins, played by the test, in a real browser."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if chromium is None:
-        pytest.skip("no Chromium to ask")
+    from playwright.sync_api import Error
+
     fetch = "url => fetch(url).then(r => r.arrayBuffer()).then(b => b.byteLength).catch(e => String(e))"
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=chromium, args=["--headless", "--no-sandbox", "--disable-gpu"]
-        )
-        answers = []
-        for origin in (PERFETTO, "https://evil.example"):
-            context = browser.new_context()
-            with contextlib.suppress(sync_api.Error):  # which a browser of before 2025 does not know
+    answers = []
+    for origin in (PERFETTO, "https://evil.example"):
+        with chromium.new_context() as context:
+            with contextlib.suppress(Error):  # which a browser of before 2025 does not know
                 context.grant_permissions(["local-network-access"])  # what the user is asked for
             page = context.new_page()
             page.route(f"{origin}/*", lambda route: route.fulfill(body="<p>a page", content_type="text/html"))
             page.goto(f"{origin}/")
             answers.append(page.evaluate(fetch, f"http://127.0.0.1:{serving.port}{serving.path}"))
-        browser.close()
     assert answers == [len(serving.ask().read()), "TypeError: Failed to fetch"]
 
 
@@ -201,9 +196,7 @@ def test_it_listens_on_this_machine_only(serving):
 
 
 def test_a_taken_port_is_one_line(serving, recording):
-    done = subprocess.run(
-        command(recording, "--no-open", "--port", serving.port), env=environment(), capture_output=True, text=True
-    )
+    done = in_process("view", recording, "--no-open", "--port", serving.port)
     assert done.returncode == 2
     assert done.stderr.startswith(f"gpuprof: port {serving.port} cannot be had") and done.stderr.count("\n") == 1
 
@@ -235,14 +228,11 @@ def test_a_browser_is_opened(recording, tmp_path):
 def test_a_report_is_just_opened(tmp_path):
     report = tmp_path / "my report.html"
     report.write_text("<p>hello</p>")
-    done = subprocess.run(command(report, "--no-open"), env=environment(), capture_output=True, text=True, timeout=60)
+    done = in_process("view", report, "--no-open")
     assert (done.returncode, done.stderr) == (0, f"gpuprof: open file://{tmp_path}/my%20report.html\n")
 
 
 def test_no_recording_is_one_line(tmp_path):
     for arguments, words in (((), "which recording?"), (("none.json",), "no such file")):
-        done = subprocess.run(
-            command(*arguments, "--no-open", "--port", free_port()),
-            env=environment(), cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
+        done = in_process("view", *arguments, "--no-open", "--port", free_port(), cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1

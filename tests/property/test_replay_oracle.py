@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.budgets import budget
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.replay_oracle import (
     SECOND,
@@ -38,7 +39,7 @@ from helpers.replay_oracle import (
     showing,
     write,
 )
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.replay.build import build
@@ -553,7 +554,7 @@ def test_a_buffer_waits_for_what_read_it_last(tmp_path: Path):
 
 
 @given(case=cases())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+@budget(30)
 def test_the_replay_says_what_the_oracle_says(tmp_path_factory: pytest.TempPathFactory, case: Case):
     check_replay(case, tmp_path_factory.mktemp("replay"))
 

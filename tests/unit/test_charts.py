@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import math
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
+from helpers.hostile import with_markup
 from helpers.make_diagnosis import HOSTILE, MS, STEPS, host_bound, two_devices, unusable
 from helpers.paths import ROOT
 from helpers.traces import shared_trace
 
-import gpuprof
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.ranks import RankSummary
@@ -53,12 +52,12 @@ BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
 
 @pytest.fixture(scope="module")
 def run() -> Diagnosis:
-    return gpuprof.diagnose(RUN)
+    return diagnosed(RUN)
 
 
 @pytest.fixture(scope="module")
 def bare() -> Diagnosis:
-    return gpuprof.diagnose(BARE)
+    return diagnosed(BARE)
 
 
 @pytest.fixture(scope="module", params=["run", "bare"])
@@ -233,7 +232,7 @@ def test_a_step_far_above_the_others_does_not_flatten_them():
 
 
 def test_telemetry_of_a_run():
-    figure = content(charts.telemetry(gpuprof.diagnose(THROTTLED_RUN)))
+    figure = content(charts.telemetry(diagnosed(THROTTLED_RUN)))
     samples = [json.loads(line) for line in (THROTTLED_RUN / "telemetry.jsonl").read_text().splitlines()]
     assert max(figure["data"][0]["y"]) == pytest.approx(max(s["gpus"][0]["power_w"] for s in samples), rel=1e-4)
     utilisation = next(trace for trace in figure["data"] if trace.get("yaxis") == "y4")
@@ -256,7 +255,7 @@ def test_memory_of_a_run_is_that_of_its_steps(run):
 
 
 def test_memory_of_a_trace_keeps_its_peaks():
-    diagnosis = gpuprof.diagnose(shared_trace("public/tl_h100_owlv2_fwd"))
+    diagnosis = diagnosed(shared_trace("public/tl_h100_owlv2_fwd"))
     figure = charts.memory(diagnosis)
     events = diagnosis.tables.timeline.trace.memory
     used = events.allocated_bytes[events.device_type == 1]
@@ -373,23 +372,9 @@ def test_only_charts_load_plotly():
 
 # -- names
 
-EVIL = "&lt;i&gt;<b>bold</b><a href='//evil'>x</a>$\\sqrt{2}$%{x}</script>\u202e\x1b[31m"
 
-
-@pytest.fixture(scope="module")
-def hostile(tmp_path_factory) -> Diagnosis:
-    """A real recording whose kernels and ops have such names."""
-    with gzip.open(BARE, "rt", encoding="utf-8") as file:
-        document = json.load(file)
-    for event in document["traceEvents"]:
-        if event.get("cat") in ("kernel", "cpu_op"):
-            event["name"] = f"{event['name']} {EVIL}" if event["cat"] == "cpu_op" else f"{EVIL} {event['name'][:20]}"
-    path = tmp_path_factory.mktemp("hostile") / "trace.json"
-    path.write_text(json.dumps(document), encoding="utf-8")
-    return gpuprof.diagnose(path)
-
-
-def test_names_are_no_markup(hostile):
+def test_names_are_no_markup(tmp_path_factory):
+    hostile = diagnosed(with_markup(tmp_path_factory))
     found = [charts.bandwidth(hostile), charts.gap_histogram(hostile), charts.roofline(hostile)]
     texts = [text for figure in found if figure is not None for text in _strings(content(figure))]
     assert any("&amp;lt;i&amp;gt;&lt;b&gt;bold" in text for text in texts), "the names are there"
@@ -415,40 +400,6 @@ def test_titles_of_findings_are_text():
     figure = content(charts.what_if(host_bound(findings=(finding,), steps=steps)))
     assert "<script>" not in json.dumps(figure)
     assert "&lt;/script&gt;&amp;" in figure["layout"]["yaxis"]["ticktext"][0]
-
-
-def test_plotly_shows_the_name_as_it_is(hostile, tmp_path):
-    """In a browser: the label of a point holds the characters of the name, and no element made of them."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="no playwright")
-    chromium = next((p for p in ("/usr/bin/chromium", "/usr/bin/chromium-browser") if Path(p).is_file()), None)
-    if chromium is None:
-        pytest.skip("no Chromium")
-    import plotly
-
-    script = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-    figure = charts.to_json(charts.bandwidth(hostile))
-    page_file = tmp_path / "page.html"
-    page_file.write_text(
-        f"<!doctype html><meta charset=utf-8><div id=c style='width:900px'></div><script>{script}</script><script>"
-        f"const f = {figure}; Plotly.newPlot('c', f.data, f.layout, {json.dumps(charts.CONFIG)})"
-        ".then(() => { const i = f.data.findIndex(t => t.customdata);"
-        " Plotly.Fx.hover('c', [{curveNumber: i, pointNumber: 0}]); document.title = 'ready' })</script>",
-        encoding="utf-8",
-    )
-    with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page(viewport={"width": 900, "height": 600})
-        failures: list[str] = []
-        page.on("pageerror", lambda error: failures.append(str(error)))
-        page.goto(page_file.as_uri())
-        page.wait_for_function("document.title == 'ready' && document.querySelector('.hoverlayer text')")
-        words = page.eval_on_selector(".hoverlayer", "e => e.textContent")
-        links = page.eval_on_selector_all("#c a", "e => e.length")
-        browser.close()
-    assert not failures
-    assert not links
-    assert "<b>bold</b>" in words
-    assert "&lt;i&gt;" in words, "an entity in a name is shown as it is written"
 
 
 def test_plain_words():

@@ -1,26 +1,19 @@
-"""FLOPs and bytes of kernels: against torch's own counts, shapes and schemas, and on hand-made recordings."""
+"""FLOPs and bytes of kernels: shapes, caches, and hand-made recordings."""
 
 from __future__ import annotations
-
-import json
-import math
-from functools import partial
 
 import numpy as np
 import pytest
 from helpers.make_trace import TraceBuilder
-from hypothesis import given
-from hypothesis import strategies as st
+from helpers.op_arguments import H200, PLAIN, arguments
+from helpers.timeline import timeline_of
 
-from gpuprof.costs.arguments import Arguments, Tensor, parse
-from gpuprof.costs.attention import _OPS, attention
-from gpuprof.costs.cache import kept_bytes, rereads
+from gpuprof.costs.arguments import Tensor, parse
+from gpuprof.costs.attention import attention
 from gpuprof.costs.ceilings import ceilings
-from gpuprof.costs.convolution import convolution
-from gpuprof.costs.cost import Cost, Kernel, Machine
+from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, UNKNOWN
-from gpuprof.costs.elementwise import ARITY
-from gpuprof.costs.gemm import gemm, tile, traffic
+from gpuprof.costs.gemm import gemm, tile
 from gpuprof.costs.hardware import find
 from gpuprof.costs.lists import CHUNK, chunk_fill, over_lists
 from gpuprof.costs.named import by_name
@@ -28,18 +21,9 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.costs.split import NO_BOUND, PARTS, split
 from gpuprof.costs.streaming import streaming
 from gpuprof.costs.work import KernelWork, kernel_work
-from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.small import read_small
 
-H200 = Machine(50e6, 132)
-PLAIN = Kernel("some_kernel", (132, 1, 1), 256)
 CEILINGS = ceilings("NVIDIA H200", measurements={})
 assert CEILINGS is not None
-
-
-def arguments(name: str, dims, types, strides=None, concrete=None) -> Arguments:
-    return parse(name, *(None if x is None else json.dumps(x) for x in (dims, types, strides, concrete)))
 
 
 def cost_of(name: str, dims, types=None, concrete=None, kernel: Kernel = PLAIN) -> Cost:
@@ -49,108 +33,6 @@ def cost_of(name: str, dims, types=None, concrete=None, kernel: Kernel = PLAIN) 
     found = gemm(given_, kernel, H200) or streaming(given_, kernel, H200)
     assert found is not None
     return found
-
-
-# Against torch.
-
-
-@pytest.fixture(scope="module")
-def torch():
-    return pytest.importorskip("torch", reason="torch is not installed")
-
-
-TYPES = {"float32": "float", "bfloat16": "c10::BFloat16", "float16": "c10::Half", "int64": "long int", "bool": "bool"}
-
-
-def recorded_as(torch, values) -> tuple[list, list, list, list]:
-    """Arguments as the profiler writes them."""
-    dims, types, strides, concrete = [], [], [], []
-    for value in values:
-        tensor = isinstance(value, torch.Tensor)
-        dims.append(list(value.shape) if tensor else [])
-        strides.append(list(value.stride()) if tensor else [])
-        types.append(TYPES[str(value.dtype).removeprefix("torch.")] if tensor else "" if value is None else "Scalar")
-        concrete.append("" if tensor or value is None else str(value))
-    return dims, types, strides, concrete
-
-
-def counted(torch, call) -> int:
-    """FLOPs of a call as torch counts them."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    with FlopCounterMode(display=False) as counter:
-        call()
-    return counter.get_total_flops()
-
-
-@pytest.mark.parametrize(
-    ("name", "shapes"),
-    [
-        ("mm", [(64, 128), (128, 96)]),
-        ("mm", [(1, 4096), (4096, 7)]),
-        ("bmm", [(6, 32, 64), (6, 64, 16)]),
-        ("addmm", [(96,), (64, 128), (128, 96)]),
-        ("addmm", [(64, 96), (64, 128), (128, 96)]),
-        ("baddbmm", [(6, 32, 16), (6, 32, 64), (6, 64, 16)]),
-    ],
-)
-def test_products_cost_what_torch_counts(torch, name, shapes):
-    tensors = [torch.empty(shape, device="meta", dtype=torch.bfloat16) for shape in shapes]
-    found = gemm(arguments(f"aten::{name}", *recorded_as(torch, tensors)), PLAIN, H200)
-    assert found is not None
-    out = getattr(torch, name)(*tensors)
-    assert found.flops == counted(torch, lambda: getattr(torch, name)(*tensors))
-    assert found.write_bytes == out.numel() * 2
-    assert found.read_bytes == sum(t.numel() * 2 for t in tensors)  # all of it fits in the L2
-    assert found.dtype == CODE["bf16"]
-
-
-@pytest.mark.parametrize("padding", [0, 1])
-@pytest.mark.parametrize("groups", [1, 4])
-@pytest.mark.parametrize("stride", [1, 2])
-def test_convolutions_cost_what_torch_counts(torch, padding, groups, stride):
-    x = torch.empty(2, 8, 17, 19, device="meta", requires_grad=True)
-    weight = torch.empty(12, 8 // groups, 3, 5, device="meta", requires_grad=True)
-    args = (x, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], groups)
-    found = convolution(arguments("aten::convolution", *recorded_as(torch, args)), PLAIN)
-    assert found is not None
-    assert found.flops == counted(torch, lambda: torch.convolution(*args))
-    out = torch.convolution(*args)
-    back = (
-        out.detach(),
-        x,
-        weight,
-        None,
-        [stride] * 2,
-        [padding] * 2,
-        [1, 1],
-        False,
-        [0, 0],
-        groups,
-        [True, True, False],
-    )
-    found = convolution(arguments("aten::convolution_backward", *recorded_as(torch, back)), PLAIN)
-    assert found is not None
-    if groups == 1:  # torch's own count of the weights' gradient leaves the groups out of account
-        assert found.flops == counted(torch, lambda: out.backward(torch.empty_like(out)))
-    assert found.flops == 2 * counted(torch, lambda: torch.convolution(*args))
-
-
-def test_attention_costs_what_torch_counts(torch):
-    """Without a mask, with key heads shared or not, forward and backward."""
-    sdpa = torch.ops.aten._scaled_dot_product_flash_attention
-    for heads in (8, 2):
-        q = torch.empty(2, 8, 40, 16, device="meta")
-        k = v = torch.empty(2, heads, 24, 16, device="meta")
-        forward = arguments("aten::_cudnn_attention_forward", *recorded_as(torch, (q, k, v)))
-        found = attention(forward, PLAIN)
-        assert found is not None
-        everywhere = torch.empty(2, 8, 24, 16, device="meta")  # torch counts with as many key heads as query heads
-        assert found.flops == counted(torch, partial(sdpa, q, everywhere, everywhere))
-        back = attention(arguments("aten::_cudnn_attention_backward", *recorded_as(torch, (q, q, k, v, q))), PLAIN)
-        assert back is not None
-        assert back.flops == 2.5 * found.flops
-        assert back.repeated_flops == back.flops / 5
 
 
 def test_a_causal_mask_leaves_the_lower_half():
@@ -163,70 +45,12 @@ def test_a_causal_mask_leaves_the_lower_half():
     assert half.flops / full.flops == seen / 64**2
 
 
-def test_where_attention_ops_hold_their_arguments(torch):
-    """Positions of the query, the causal flag and the lengths are those of torch's schemas."""
-    checked = 0
-    for name, layout in _OPS.items():
-        if not name.startswith("aten::") or not hasattr(torch.ops.aten, name.removeprefix("aten::")):
-            continue
-        schema = getattr(torch.ops.aten, name.removeprefix("aten::")).default._schema
-        names = [argument.name for argument in schema.arguments]
-        assert names[layout.query : layout.query + 3] in (["query", "key", "value"],), name
-        assert names[layout.causal] in ("is_causal", "custom_mask_type"), name
-        if layout.lengths is not None:
-            assert names[layout.lengths] in ("cum_seq_q", "cu_seqlens_q"), name
-        checked += 1
-    assert checked >= 10
-
-
 def test_packed_sequences_count_by_their_mean_length():
     dims = [[100, 4, 16]] * 3 + [[6], [6]]
     packed = arguments("aten::_flash_attention_forward", dims, ["float"] * 3 + ["int"] * 2)
     found = attention(packed, PLAIN)
     assert found is not None
     assert found.flops == 5 * 4 * (2 * 20 * 20 * (16 + 16))
-
-
-def calls(torch, name: str):
-    """What torch gives for an op on small tensors that expand to one another: pairs of inputs and output."""
-    op = getattr(torch.ops.aten, name, None)
-    for overload in op.overloads() if op else ():
-        needed = [a for a in getattr(op, overload)._schema.arguments if not a.has_default_value()]
-        if any(a.is_out or str(a.type) not in ("Tensor", "number", "float") for a in needed):
-            continue
-        for dtype in (torch.float32, torch.bfloat16):
-            shapes = iter([(4, 6), (6,), (4, 1), (1, 6)])
-            values = [
-                torch.zeros(next(shapes), dtype=dtype, device="meta") if str(a.type) == "Tensor" else 2.0
-                for a in needed
-            ]
-            if name == "clamp" and len(values) == 1:
-                values.append(2.0)
-            if name in ("where", "masked_fill"):
-                at = ("where", "masked_fill").index(name)
-                values[at] = torch.zeros(values[at].shape, dtype=torch.bool, device="meta")
-            try:
-                out = getattr(op, overload)(*values)
-            except (RuntimeError, TypeError, ValueError, AssertionError, NotImplementedError, IndexError):
-                continue  # not for these
-            if isinstance(out, torch.Tensor) and str(out.dtype).removeprefix("torch.") in TYPES:
-                yield values, out
-
-
-def test_elementwise_ops_read_and_write_what_torch_says(torch):
-    """Bytes of the ops: inputs once, and an output of torch's own shape and type."""
-    tried, wrong = set(), []
-    losses = {name for name in ARITY if name.endswith(("_loss", "_with_logits"))}
-    for name in sorted(ARITY.keys() - losses):  # a loss is folded by an op of its own, which torch's output shows
-        for values, out in calls(torch, name):
-            found = streaming(arguments(f"aten::{name}", *recorded_as(torch, values)), PLAIN, H200)
-            assert found is not None
-            read = sum(v.numel() * v.element_size() for v in values if isinstance(v, torch.Tensor))
-            if (found.read_bytes, found.write_bytes) != (read, out.numel() * out.element_size()):
-                wrong.append((name, [getattr(v, "dtype", v) for v in values], out.dtype, found))
-            tried.add(name)
-    assert not wrong, "\n".join(map(str, wrong))
-    assert len(tried) > 0.75 * len(ARITY)
 
 
 # Shapes and caches.
@@ -258,21 +82,6 @@ def test_tiles_of_kernel_names():
     assert tile("void cutlass::Kernel2<cutlass_80_simt_sgemm_128x32_8x5_nn_align1>") == (32, 128)
     assert tile("ampere_sgemm_64x64_nn") == (64, 64)
     assert tile("gemv2T_kernel_val") == (128, 128)
-
-
-@given(st.floats(1, 1e10), st.floats(1, 1e10), st.integers(1, 500), st.integers(1, 500), st.integers(1, 300))
-def test_a_product_reads_its_factors_once_at_least(left, right, rows, columns, beside):
-    read = traffic(left, right, rows, columns, beside, 50e6)
-    assert read >= (left + right) * (1 - 1e-12)
-    assert read <= left * columns + right * rows + left + right  # each tile on its own
-    if left + right <= 50e6 or rows * columns <= beside:
-        assert read == pytest.approx(left + right)
-
-
-@given(st.floats(0, 1e12), st.floats(0, 1e12))
-def test_what_stays_in_the_cache_was_written_and_fits(read, write):
-    assert 0 <= kept_bytes(read, write, 50e6) <= min(write, 25e6)
-    assert rereads(write, read, 50e6) <= write
 
 
 def test_fp32_products_run_on_tensor_cores_only_if_their_kernel_does():
@@ -350,13 +159,6 @@ def test_softmax_of_long_rows_is_read_again_where_it_does_not_stay():
 
 
 # Whole recordings.
-
-
-def timeline_of(trace: TraceBuilder) -> Timeline:
-    data = trace.text().encode()
-    found = build_timeline(build(read_small(data), "t.json", len(data)))
-    assert found is not None
-    return found
 
 
 def recorded_args(dims, types, strides=None, concrete=None) -> dict:
@@ -457,36 +259,6 @@ def test_copies_and_sets_move_their_bytes():
     work = kernel_work(timeline_of(trace))
     assert work.traffic_bytes.tolist() == [1000, 1000, 2000, 1000]
     assert work.over_link.tolist() == [True, True, False, False]
-
-
-work_columns = st.lists(
-    st.tuples(
-        st.integers(-5, 10**9),  # duration
-        st.one_of(st.just(math.nan), st.floats(0, 1e15)),  # FLOPs
-        st.one_of(st.just(math.nan), st.floats(0, 1e13)),  # bytes
-        st.sampled_from([UNKNOWN, CODE["bf16"], CODE["fp64"], CODE["fp32"]]),
-        st.booleans(),
-    ),
-    max_size=20,
-)
-
-
-@given(work_columns)
-def test_the_split_sums_to_the_duration(rows):
-    duration = np.array([row[0] for row in rows], np.int64)
-    flops, moved = (np.array([row[i] for row in rows], float) for i in (1, 2))
-    work = KernelWork(
-        flops, moved, moved, np.zeros(len(rows)), np.array([row[3] for row in rows], np.uint8),
-        np.array([row[4] for row in rows], bool), ~np.isnan(moved), np.zeros(len(rows), bool),
-    )  # fmt: skip
-    found = split(duration, work, CEILINGS)
-    assert (sum(found.parts) == duration.clip(0)).all()
-    assert all((part >= 0).all() for part in found.parts)
-    known = found.bound != NO_BOUND
-    assert (found.unmodelled_ns[~known] == duration.clip(0)[~known]).all()
-    assert np.isnan(found.efficiency[~known]).all()
-    efficiency = found.efficiency[known & (duration > 0)]
-    assert ((efficiency >= 0) & (efficiency <= 1)).all()
 
 
 def test_what_limits_a_kernel():

@@ -1,14 +1,13 @@
-"""Findings about the GPU's work: small programs whose fixed step a hand computation tells, and measured recordings."""
+"""Findings about the GPU's work: small programs whose fixed step a hand computation tells."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
+from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.programs import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, case_of, checkpointed, run_of
-from helpers.traces import RUNS, shared_trace
+from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import (
@@ -23,28 +22,9 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.predict import WORTH, predict
+from gpuprof.diagnosis.predict import predict
 from gpuprof.diagnosis.run_model import GpuTelemetry, RunMemory, Telemetry, Work
 from gpuprof.replay.transform import scaled
-
-MODULES = (
-    adapter_casts,
-    dequantize,
-    eager_attention,
-    expert_loop,
-    exposed_communication,
-    fused_elementwise,
-    padding,
-    recompute,
-    tf32,
-    throttling,
-)
-
-
-def only(module, case: Case, key: str = ""):
-    found = [p for p in module.find(case) if p.key == key]
-    assert len(found) == 1, f"{module.PAGE.id} proposes {len(found)} times"
-    return found[0]
 
 
 def after_us(case: Case, proposal) -> float:
@@ -301,23 +281,22 @@ def _restoring(program: Program) -> None:
     """Forward 2 ms of host; backward: 1 ms to restore the random state, the forward again (2 ms), 1 ms to start the
     backward pass inside, 3 ms of that, 0.2 ms to end. The GPU is never busy."""
 
-    def products(count: int, gpu: int, **args) -> None:
+    def products(count: int, gpu: int, repeated: bool = False) -> None:
         for _ in range(count):
-            program.op("aten::mm", PRODUCT, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **args)
+            numbers = program.numbered() if repeated else {}
+            program.op("aten::mm", PRODUCT, gpu, [[4096, 4096], [4096, 4096]], [BF16, BF16], **numbers)
             program.now += 1 * MS - 20 * US
 
     products(2, 5 * US)
     program.tid, start = AUTOGRAD, program.now
     program.now += 1 * MS
-    products(2, 5 * US, **{"Fwd thread id": 0})
+    products(2, 5 * US, repeated=True)
     program.now += 1 * MS
-    products(3, 5 * US, **{"Sequence number": -1})
+    products(3, 5 * US)
     program.now += 200 * US
     engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
     program.trace.op("CheckpointFunctionBackward", start, program.now, AUTOGRAD, **engine)
-    program.trace.op(
-        "autograd::engine::evaluate_function: CheckpointFunctionBackward", start - US, program.now, AUTOGRAD, **engine
-    )
+    program.engine(start - US, program.now, "CheckpointFunctionBackward")
     program.tid = MAIN
 
 
@@ -418,9 +397,7 @@ def exchange(program: Program, beside: bool, passes: int = 1) -> None:
     for _ in range(passes):
         program.tid, start = AUTOGRAD, program.now
         for number in range(4):
-            program.op(
-                "aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16], **{"Sequence number": -1}
-            )
+            program.op("aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16])
             if number == 1 or not beside:
                 program.free[20] = program.free[7]
         moved = {"Collective name": "allreduce", "In msg nelems": 44_000_000, "dtype": "Float", "Group size": 2}
@@ -428,13 +405,10 @@ def exchange(program: Program, beside: bool, passes: int = 1) -> None:
             "ncclDevKernel_AllReduce_Sum_f32_RING_LL", (program.now, program.now + 4 * US), 2 * MS, 20, **moved
         )
         program.now += 10 * US
-        engine: dict = {"Sequence number": 1, "Fwd thread id": 1}
-        program.trace.op(
-            "autograd::engine::evaluate_function: MmBackward0", start - US, program.now, AUTOGRAD, **engine
-        )
+        program.engine(start - US, program.now)
         program.tid = MAIN
         program.op("aten::add", dims=[[1], [1]], types=[FLOAT, FLOAT])
-    program.free[7] = max(program.free.values())
+    program.free[7] = program.idle_at
 
 
 def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
@@ -507,48 +481,3 @@ def test_heat_holds_the_clock_back_and_a_power_limit_is_as_it_should_be(tmp_path
     assert bool(proposals) == found
     for proposal in proposals:
         assert after_us(case, proposal) == pytest.approx(2000 * 1485 / 1980, rel=0.02)
-
-
-# -- recordings
-
-
-@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
-def test_findings_of_a_recording_are_plausible(path):
-    """Wherever a finding appears, its interval is one, and it makes the step no longer."""
-    case = case_of(path)
-    for module in MODULES:
-        for proposal in module.find(case):
-            step = predict(case, proposal)
-            assert 0 < step.low <= step.expected <= step.high
-            assert np.isfinite(step.high)
-            assert step.expected <= case.step_ns * 1.001, f"{module.PAGE.id} makes the step longer"
-            assert proposal.evidence[0].text
-            assert proposal.fix
-
-
-@pytest.mark.parametrize("module", MODULES, ids=lambda m: m.PAGE.id)
-def test_pages_are_whole(module):
-    page = module.PAGE
-    assert page.id == module.__name__.rsplit(".", 1)[-1]
-    assert all(len(text.strip()) > 40 for text in (page.means, page.detected, page.gain, page.wrong))
-
-
-def test_the_measured_grouped_experts_lie_in_the_interval():
-    case = case_of(shared_trace("h200/moe_gptoss_expert_loop"))
-    step = predict(case, only(expert_loop, case))
-    assert step.low / MS <= 40.4
-    assert step.high / MS >= 41.0
-    assert step.expected / MS == pytest.approx(40.7, rel=0.08)
-
-
-@pytest.mark.parametrize("name", ["tiny_lora_small_batch", "unsloth_llama1b", "ddp_straggler_rank1"])
-def test_recordings_without_experts_or_eager_attention_get_neither(name: str):
-    case = case_of(shared_trace(f"h200/{name}"))
-    assert not list(expert_loop.find(case))
-    assert not list(eager_attention.find(case))
-
-
-def test_a_launch_bound_step_gains_nothing_from_tf32():
-    case = case_of(shared_trace("h200/tiny_lora_small_batch"))
-    for proposal in tf32.find(case):
-        assert case.step_ns / predict(case, proposal).expected < WORTH

@@ -33,6 +33,10 @@ def test_every_page_says_all_four_things(page):
         assert max(map(len, text.splitlines())) <= 120, name
 
 
+def test_a_page_is_named_after_the_file_of_its_finding():
+    assert [page.id for page, _ in FINDINGS] == [find.__module__.rpartition(".")[2] for _, find in FINDINGS]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.id)
 def test_the_documentation_is_that_of_the_code(page):
     """`gpuprof explain --markdown docs/findings` writes it anew."""

@@ -6,8 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
@@ -111,25 +109,6 @@ def test_what_fits():
     none = dataclasses.replace(use, static_bytes=25 * GB)
     assert share_that_fits(found, none, 8_000, 4) is None
     assert fit(one, none, 8_000, 4, total).largest_batch == 0
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.floats(1e8, 1e11), st.floats(1e3, 1e7), st.integers(1, 64), st.floats(1, 1e6), st.floats(0, 0.9))
-def test_the_largest_batch_fits_and_one_more_does_not(static, per_token, batch, tokens, fixed):
-    above = per_token * tokens
-    told = Told(int(static), Recorded(above, tokens, line_fixed_bytes=fixed * above))
-    use = usage(told)
-    found = fit(gpu("A100 SXM4 80GB"), use, tokens, batch)
-    room = found.usable_bytes - use.static_bytes
-    largest = found.largest_batch
-    assert largest is not None
-    assert found.largest_batch_low is not None
-    assert found.largest_batch_high is not None
-    assert found.largest_batch_low <= largest <= found.largest_batch_high
-    line, sample = use.activations.likely, tokens / batch
-    if 0 < largest < 1_000_000:
-        assert line.at(largest * sample) <= room * (1 + 1e-6)
-        assert line.at((largest + 1) * sample) > room * (1 - 1e-6)
 
 
 # -- the run's own peaks

@@ -8,18 +8,17 @@ import gzip
 import json
 import math
 import re
-import subprocess
-import sys
 import weakref
 from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.command import one_line
+from helpers.command import run as command
 from helpers.make_diagnosis import host_bound
 from helpers.make_trace import TraceBuilder
-from helpers.paths import ROOT
-from helpers.ranks import BUCKETS, CALL, LATENCY, MS, RETURN, US, Program, recording, run, write
-from helpers.traces import shared_trace, shared_truth
+from helpers.rank_program import BUCKETS, CALL, LATENCY, MS, RETURN, US, RankProgram, recording, run, write
+from helpers.timeline import timeline_of
 
 import gpuprof
 from gpuprof.diagnosis import ranks
@@ -37,25 +36,20 @@ from gpuprof.replay.collectives import (
     without_waiting,
 )
 from gpuprof.replay.graph import COMMUNICATION
-from gpuprof.replay.profiler_fit import remove_profiler
-from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
 from gpuprof.runfile import SCHEMA
-from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_trace
 
 
-def truth_ns(programs: list[Program], steps: int = 6, **options) -> float:
+def truth_ns(programs: list[RankProgram], steps: int = 6, **options) -> float:
     """A step in the steady state."""
     done = run(programs, steps, **options)[0]
     return done[-1].sync[1] - done[-2].sync[1]
 
 
 def graph_of(path: Path):
-    timeline = build_timeline(read_trace(path))
-    assert timeline is not None
-    return build(timeline)
+    return build(timeline_of(path))
 
 
 def near(expected: float):
@@ -67,11 +61,11 @@ def near(expected: float):
 
 
 def test_the_slow_rank_is_named_with_what_it_does_more(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=40 * MS), Program()]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()]
     gang = survey(write(tmp_path, programs), read_trace)
     assert gang.slow == gang.shown == 1
     assert gang.step_ns == near(truth_ns(programs))
-    assert gang.next_pace_ns == near(truth_ns([Program()] * 3))
+    assert gang.next_pace_ns == near(truth_ns([RankProgram()] * 3))
     assert [r.late_share for r in gang.ranks] == [0, 1, 0]
     assert [r.waiting_ns for r in gang.ranks] == [near(40 * MS), 0, near(40 * MS)]
     assert {r.transfer_ns for r in gang.ranks} == {3 * MS}
@@ -82,12 +76,12 @@ def test_the_slow_rank_is_named_with_what_it_does_more(tmp_path: Path):
 
 
 def test_its_diagnosis_is_host_straggler_and_the_fix_is_predicted(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=40 * MS)]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS)]
     diagnosis = gpuprof.diagnose(write(tmp_path, programs))
     assert (diagnosis.verdict.bound, diagnosis.verdict.family, diagnosis.verdict.cause) == ("host", "host", "straggler")
     assert "rank 1" in diagnosis.verdict.summary
     fix = next(f for f in diagnosis.findings if f.id == "straggler")
-    truth = truth_ns([Program(), Program()])
+    truth = truth_ns([RankProgram(), RankProgram()])
     assert fix.step_ns.expected == near(truth)
     assert fix.step_ns.low < truth < fix.step_ns.high
     assert fix.speedup.expected == near(truth_ns(programs) / truth)
@@ -98,7 +92,7 @@ def test_its_diagnosis_is_host_straggler_and_the_fix_is_predicted(tmp_path: Path
 
 @pytest.mark.parametrize("clocks", [(0, 3_500 * MS, -7_250 * MS), (0, 1, -3), (0, 3_600_000 * MS, 40 * MS)])
 def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
-    programs = [Program(clock_ns=clock, extra_ns=(r == 2) * 25 * MS) for r, clock in enumerate(clocks)]
+    programs = [RankProgram(clock_ns=clock, extra_ns=(r == 2) * 25 * MS) for r, clock in enumerate(clocks)]
     gang = survey(write(tmp_path, programs), read_trace)
     assert [r.clock_offset_ns for r in gang.ranks] == list(clocks)
     assert gang.slow == 2
@@ -108,7 +102,7 @@ def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
 @pytest.mark.parametrize("skipped", [(0, 1), (1, 0), (0, 2)])
 def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
     """The collectives that both hold are matched, told by ends that fit: the slow rank's steps differ in length."""
-    programs = [Program(skipped=skipped[0]), Program(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
+    programs = [RankProgram(skipped=skipped[0]), RankProgram(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
     done = run(programs, 6)
     for steps in done:  # steps of slightly different length, as they are
         for k, s in enumerate(steps):
@@ -127,7 +121,7 @@ def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
 
 
 def test_a_missing_rank_is_said_and_its_waits_are_not_called_transfer(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=150 * MS), Program()]
+    programs = [RankProgram(), RankProgram(extra_ns=150 * MS), RankProgram()]
     paths = write(tmp_path, programs)
     gang = survey([paths[0], paths[2]], read_trace)
     assert gang.missing == (1,)
@@ -141,7 +135,9 @@ def test_a_missing_rank_is_said_and_its_waits_are_not_called_transfer(tmp_path: 
 def test_groups_of_different_size(tmp_path: Path):
     """Ranks exchange the first bucket in pairs, the second all together; one is slow."""
     pairs = ("[0, 1]", "[0, 1]", "[2, 3]", "[2, 3]")
-    programs = [Program(groups=(pairs[r], ""), extra_ns=(r == 2) * 20 * MS, clock_ns=r * 777 * MS) for r in range(4)]
+    programs = [
+        RankProgram(groups=(pairs[r], ""), extra_ns=(r == 2) * 20 * MS, clock_ns=r * 777 * MS) for r in range(4)
+    ]
     gang = survey(write(tmp_path, programs), read_trace)
     assert gang.slow == 2
     assert [r.clock_offset_ns for r in gang.ranks] == [0, 777 * MS, 1554 * MS, 2331 * MS]
@@ -151,7 +147,7 @@ def test_groups_of_different_size(tmp_path: Path):
 
 
 def test_a_slow_gpu_is_the_devices(tmp_path: Path):
-    programs = [Program(kernel_ns=80 * MS), Program(kernel_ns=80 * MS), Program(kernel_ns=120 * MS)]
+    programs = [RankProgram(kernel_ns=80 * MS), RankProgram(kernel_ns=80 * MS), RankProgram(kernel_ns=120 * MS)]
     made = []
     for r, p in enumerate(programs):  # the exchange waits for the kernel: all on one stream
         other = TraceBuilder(distributedInfo={"backend": "nccl", "rank": r, "world_size": 3})
@@ -175,7 +171,7 @@ def test_a_slow_gpu_is_the_devices(tmp_path: Path):
 
 
 def test_a_measured_step_scales_the_interval_with_everything_else(tmp_path: Path):
-    gang = survey(write(tmp_path, [Program(), Program(extra_ns=40 * MS), Program()]), read_trace)
+    gang = survey(write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()]), read_trace)
     assert gang.step_ns and gang.low_ns and gang.high_ns and gang.low_ns < gang.step_ns < gang.high_ns
     estimated = find_straggler(gang)
     measured_ns = round(gang.step_ns / 2)
@@ -190,7 +186,7 @@ def test_a_measured_step_scales_the_interval_with_everything_else(tmp_path: Path
 
 
 def test_equal_ranks_have_no_straggler(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=1 * MS), Program()]
+    programs = [RankProgram(), RankProgram(extra_ns=1 * MS), RankProgram()]
     gang = survey(write(tmp_path, programs), read_trace)
     assert gang.slow is None
     assert find_straggler(gang) is None
@@ -202,7 +198,7 @@ def test_random_ranks(tmp_path: Path, seed: int):
     """Whatever the ranks do, their step is found, and the slowest by 5 % or more is named."""
     rng = np.random.default_rng(seed)
     programs = [
-        Program(
+        RankProgram(
             extra_ns=int(rng.integers(0, 40)) * MS, forward_ns=int(rng.integers(10, 30)) * MS,
             backward_ns=int(rng.integers(10, 50)) * MS, clock_ns=int(rng.integers(-(10**12), 10**12)),
         )
@@ -220,7 +216,7 @@ def test_random_ranks(tmp_path: Path, seed: int):
 
 
 def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
-    programs = [Program(), Program(extra_ns=40 * MS)]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS)]
     paths = write(tmp_path, programs, steps=8)
     done = run(programs, 8)
     text = recording(0, programs[0], done[0], 2).text().encode()
@@ -233,6 +229,8 @@ def test_a_truncated_rank_is_used_as_far_as_it_goes(tmp_path: Path):
 
 def test_one_trace_at_a_time_is_held(tmp_path: Path):
     alive: list[weakref.ref] = []
+    gc.collect()
+    gc.freeze()  # what is there already need not be looked through each time
 
     def read(path: Path):
         gc.collect()
@@ -241,30 +239,29 @@ def test_one_trace_at_a_time_is_held(tmp_path: Path):
         alive.append(weakref.ref(trace))
         return trace
 
-    survey(write(tmp_path, [Program(), Program(), Program(extra_ns=MS)]), read)
+    try:
+        survey(write(tmp_path, [RankProgram(), RankProgram(), RankProgram(extra_ns=MS)]), read)
+    finally:
+        gc.unfreeze()
     assert len(alive) == 6
 
 
 # -- what cannot be compared
 
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "gpuprof", "diagnose", *map(str, arguments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path, capsys):
+    paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
 
+    def shown(*arguments: Path) -> dict:
+        code, out, err = command(capsys, "diagnose", *arguments, "--json")
+        assert code == 0, err
+        return json.loads(out)
 
-def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
-    paths = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
-    done = command(tmp_path, "--json")
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = shown(tmp_path)
     assert [rank["rank"] for rank in found["ranks"]] == [0, 1]
     assert found["verdict"]["cause"] == "straggler"
-    assert json.loads(command(paths[1], paths[0], "--json").stdout)["ranks"] == found["ranks"], "in any order"
-    alone = json.loads(command(paths[0], "--json").stdout)
-    assert alone["ranks"] is None
+    assert shown(paths[1], paths[0])["ranks"] == found["ranks"], "in any order"
+    assert shown(paths[0])["ranks"] is None
 
 
 @pytest.mark.parametrize(
@@ -278,26 +275,24 @@ def test_a_folder_of_ranks_on_the_command_line(tmp_path: Path):
         (["rank", "nothing"], "is a folder"),
     ],
 )
-def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, says):
-    paths = write(tmp_path, [Program(), Program()])
+def test_what_are_no_ranks_of_one_training_is_one_line(tmp_path: Path, given, says, capsys):
+    paths = write(tmp_path, [RankProgram(), RankProgram()])
     (tmp_path / "nothing").mkdir()
     (tmp_path / "nothing" / "notes.txt").write_text("no trace")
-    lone = [dataclasses.replace(Program(), groups=("[7, 8]", "[7, 8]"))]
-    done = run([Program()], 3)
+    lone = [dataclasses.replace(RankProgram(), groups=("[7, 8]", "[7, 8]"))]
+    done = run([RankProgram()], 3)
     files = {"same": paths[0], "rank": paths[1], "nothing": tmp_path / "nothing", "no.json": tmp_path / "no.json"}
     files["lone"] = recording(0, lone[0], done[0], 9).write(tmp_path / "lone.json")
     files["broken"] = tmp_path / "broken.json"
     files["broken"].write_text('{"a": 1}')
-    result = command(*(files[name] for name in given))
-    assert result.returncode == 2
-    assert result.stdout == ""
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert re.search(says, result.stderr)
+    code, out, err = command(capsys, "diagnose", *(files[name] for name in given))
+    assert (code, out) == (2, "")
+    assert re.search(says, one_line(err))
 
 
 def test_a_run_of_several_ranks(tmp_path: Path):
     """Its folder means all of its ranks; one of its traces means that one."""
-    programs = [Program(), Program(extra_ns=40 * MS)]
+    programs = [RankProgram(), RankProgram(extra_ns=40 * MS)]
     for r, path in enumerate(write(tmp_path, programs)):
         path.rename(tmp_path / f"trace.rank{r}.json.gz")
         (tmp_path / f"rank{r}.json").write_text(json.dumps({"schema": SCHEMA, "rank": r, "world_size": 2}))
@@ -309,7 +304,7 @@ def test_a_run_of_several_ranks(tmp_path: Path):
 
 def test_traces_named_as_a_run_names_its_ranks_are_ranks_of_one_training(tmp_path: Path):
     """`rank0.json` in a run's folder is what a rank says of itself: what is in the file tells."""
-    for path in write(tmp_path, [Program(), Program(extra_ns=40 * MS)]):
+    for path in write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)]):
         (tmp_path / path.name.removesuffix(".gz")).write_bytes(gzip.decompress(path.read_bytes()))
         path.unlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rank0.json", "rank1.json"]
@@ -325,7 +320,7 @@ def test_traces_named_as_a_run_names_its_ranks_are_ranks_of_one_training(tmp_pat
 
 def test_a_run_with_a_trace_in_place_of_what_a_rank_says_is_a_run(tmp_path: Path):
     """Somebody copied the other rank's trace into the folder of the first."""
-    first, other = write(tmp_path, [Program(), Program()])
+    first, other = write(tmp_path, [RankProgram(), RankProgram()])
     first.rename(tmp_path / "trace.rank0.json.gz")
     (tmp_path / "rank0.json").write_text(json.dumps({"schema": SCHEMA, "rank": 0, "world_size": 2}))
     (tmp_path / "rank1.json").write_bytes(gzip.decompress(other.read_bytes()))
@@ -336,7 +331,7 @@ def test_a_run_with_a_trace_in_place_of_what_a_rank_says_is_a_run(tmp_path: Path
 
 @pytest.mark.parametrize("text", ['{"schema": "gpuprof.run/1", "rank": 0, "wor', "", '{"schema": "gpuprof.run/2"}'])
 def test_what_a_rank_says_may_be_cut_or_of_another_version(tmp_path: Path, text):
-    for r, path in enumerate(write(tmp_path, [Program(), Program(extra_ns=40 * MS)])):
+    for r, path in enumerate(write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])):
         path.rename(tmp_path / f"trace.rank{r}.json.gz")
     (tmp_path / "rank0.json").write_text(text)
     assert gpuprof.diagnose(tmp_path).source.kind == "run"
@@ -373,7 +368,7 @@ def test_no_paths_at_all():
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_the_untouched_graph_replays_as_recorded(tmp_path: Path, rank: int):
-    paths = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     graph = model_collectives(carried_over(graph_of(paths[rank])))
     schedule = simulate(graph)
     gpu = graph.on_gpu
@@ -388,20 +383,20 @@ def test_the_untouched_graph_replays_as_recorded(tmp_path: Path, rank: int):
 def test_a_late_peer_is_waited_for_once(tmp_path: Path, host: float):
     """Both buckets wait for the same peer. With another host on both ranks the peer is as late as before, not twice as
     late."""
-    (path, _) = write(tmp_path, [Program(), Program(extra_ns=40 * MS)])
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     graph = graph_of(path)
     exact = np.full(len(graph.timeline.trace.gpu), np.nan)
     rows = graph.gpu_row[graph.resource == COMMUNICATION]
     exact[rows] = np.resize([1 * MS, 2 * MS], len(rows))
     graph = model_collectives(graph, exact)
     told = simulate(scale(graph, host=host), 3).step_ns
-    assert told == near(truth_ns([Program(host=host), Program(extra_ns=40 * MS, host=host)]))
+    assert told == near(truth_ns([RankProgram(host=host), RankProgram(extra_ns=40 * MS, host=host)]))
     alone = simulate(scale(without_waiting(graph), host=host), 3).step_ns
-    assert alone == near(truth_ns([Program(host=host)] * 2))
+    assert alone == near(truth_ns([RankProgram(host=host)] * 2))
 
 
 def test_waiting_for_a_peer_is_communication(tmp_path: Path):
-    (path, _) = write(tmp_path, [Program(), Program(extra_ns=150 * MS)])
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram(extra_ns=150 * MS)])
     verdict = gpuprof.diagnose(path).verdict
     assert verdict.bound == "communication"
     assert communication_cause(model_collectives(graph_of(path))) == "peer_wait"
@@ -411,7 +406,7 @@ def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
     """1 Gb/s: what is moved tells how long it takes, and it does."""
     rate = 0.125  # bytes a ns
     transfer = tuple(round(4 * n / rate) for n in BUCKETS)
-    (path, _) = write(tmp_path, [Program(), Program()], transfer=transfer)
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram()], transfer=transfer)
     graph = graph_of(path)
     found = estimate_transfers(graph)
     nodes = np.flatnonzero(graph.resource == COMMUNICATION)
@@ -437,58 +432,6 @@ def test_what_was_queued_before_the_recording_is_the_round_befores(tmp_path: Pat
 
 
 # -- recorded ranks
-
-
-def pair() -> list[Path]:
-    return [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
-
-
-def test_the_recorded_straggler():
-    truth = shared_truth()["ddp_straggler"]
-    diagnosis = gpuprof.diagnose(pair())
-    assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
-    assert diagnosis.ranks is not None
-    assert [r.late_share for r in diagnosis.ranks] == [0, 1]
-    assert diagnosis.ranks[0].step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
-    fix = next(f for f in diagnosis.findings if f.id == "straggler")
-    after = truth["without_the_slow_rank_ms"][0] * MS
-    assert fix.step_ns.expected == pytest.approx(after, rel=0.1)
-    assert fix.step_ns.low < after < fix.step_ns.high
-    assert any("Python" in evidence.text and "40" in evidence.text for evidence in fix.evidence)
-
-
-def test_the_recorded_straggler_told_by_the_rank_that_waits():
-    """Alone it knows nothing of its peer but when it came; the step is that of both."""
-    truth = shared_truth()["ddp_straggler"]
-    graph = model_collectives(carried_over(graph_of(pair()[0])))
-    removal = remove_profiler(graph)
-    assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
-    assert removal.low_ns < truth["unprofiled_ms"][0] * MS < removal.high_ns
-    found = sensitivities(removal.graph)
-    assert found.communication == max(found.communication, found.host, found.device)
-    assert communication_cause(removal.graph) == "peer_wait"
-
-
-def test_eight_recorded_ranks():
-    """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
-    folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent
-    diagnosis = gpuprof.diagnose(folder)
-    assert diagnosis.ranks is not None
-    assert [r.rank for r in diagnosis.ranks] == list(range(8))
-    assert diagnosis.verdict.cause != "straggler"
-    # One host: its clocks are one, recorded in whole µs.
-    assert all(abs(r.clock_offset_ns) <= 2 * US for r in diagnosis.ranks)
-    late = max(diagnosis.ranks, key=lambda r: r.late_share)
-    assert late.rank == diagnosis.environment.rank == 7
-
-
-def test_ranks_whose_steps_merely_scatter_have_no_straggler():
-    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
-    gang = gpuprof.diagnose(ROOT / "scenarios" / "ddp_scaling" / "recording")
-    paces = sorted(rank.pace_ns or 0 for rank in gang.ranks)
-    assert paces[1] > 1.1 * paces[0]
-    assert gang.verdict.cause != "straggler"
-    assert "straggler" not in {finding.id for finding in gang.findings}
 
 
 def test_fewer_steps_must_differ_by_more_to_name_a_straggler():

@@ -10,10 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
-from helpers.traces import WHOLE, resolve
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from helpers.make_trace import AUTOGRAD, TraceBuilder
+from helpers.timeline import timeline_of
 
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
@@ -36,8 +34,6 @@ from gpuprof.replay.profiler_fit import CLOSE, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import removed, scale, scaled, without_edges, without_waits
-from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.read import read_recording, read_trace
 
 US = 1_000
 FORWARD: dict[str, Any] = {"Sequence number": 1, "Fwd thread id": 0}
@@ -47,9 +43,7 @@ ORIGIN = 1_700_000_000_000_000_000
 
 
 def graph_of(trace: TraceBuilder, folder: Path) -> Graph:
-    timeline = build_timeline(read_trace(trace.write(folder / "trace.json")))
-    assert timeline is not None
-    return build(timeline)
+    return build(timeline_of(trace.write(folder / "trace.json")))
 
 
 def gpu_nodes(graph: Graph) -> np.ndarray:
@@ -467,84 +461,6 @@ def test_odd_recordings_replay(odd: Callable[[TraceBuilder], None], origin: int,
     for event in trace.events:
         event["ts"] += origin
     check_sound(graph_of(trace, tmp_path))
-
-
-@st.composite
-def any_recordings(draw: st.DrawFn) -> TraceBuilder:
-    """Some calls, work and ops at any time, on any thread, stream and device: what no program did."""
-    at = st.integers(0, 300)
-    trace = TraceBuilder(gpus=2)
-    for number in range(draw(st.integers(0, 2))):
-        trace.step(number, number * 150, number * 150 + 150)
-    names = ("cudaLaunchKernel", "cudaMemcpyAsync", "cudaMemcpy", "cudaDeviceSynchronize", "cudaStreamSynchronize",
-             "cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaGraphLaunch",
-             "cudaFree")  # fmt: skip
-    for _ in range(draw(st.integers(1, 14))):
-        begin, took, tid = draw(at), draw(st.integers(-2, 80)), draw(st.sampled_from((MAIN, AUTOGRAD, 300)))
-        if draw(st.integers(0, 3)) == 3:
-            trace.op("MmBackward0" if tid == AUTOGRAD else "aten::mm", begin, begin + took, tid, **BACKWARD)
-            continue
-        number = draw(st.integers(1, 12))
-        trace.call(draw(st.sampled_from(names)), begin, begin + took, tid, number)
-        for _ in range(draw(st.integers(0, 2))):
-            start, name = (
-                draw(at),
-                draw(st.sampled_from(("gemm", "Memcpy DtoH (Device -> Pageable)", "ncclDevKernel_AllReduce"))),
-            )
-            stream, device = draw(st.sampled_from((7, 13))), draw(st.integers(0, 1))
-            lost = draw(st.integers(0, 3)) == 3
-            trace.gpu(
-                name, start, start + draw(st.integers(-2, 90)), stream=stream, device=device,
-                correlation=0 if lost else number, cat="gpu_memcpy" if name.startswith("Memcpy") else "kernel",
-            )  # fmt: skip
-    return trace
-
-
-def check_total(trace: TraceBuilder, folder: Path) -> None:
-    """Whatever was recorded, there is a graph, its times are times, and its durations are none below zero."""
-    timeline = build_timeline(read_trace(trace.write(folder / "trace.json")))
-    if timeline is None:
-        return
-    graph = build(timeline)
-    assert (graph.duration_ns >= 0).all()
-    if not len(graph):
-        return
-    for one in (graph, carried_over(graph), scale(graph, host=0.5, device=0.5), scale(graph, device=2)):
-        looped = simulate(one, 2)
-        assert np.isfinite(looped.start_ns).all()
-        assert np.isfinite(looped.end_ns).all()
-        assert np.isfinite(looped.finished_ns).all()
-        assert (looped.end_ns > NEVER / 2).all()
-
-
-@given(trace=any_recordings())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_any_recording_replays(tmp_path_factory: pytest.TempPathFactory, trace: TraceBuilder):
-    check_total(trace, tmp_path_factory.mktemp("any"))
-
-
-@pytest.mark.slow
-@given(trace=any_recordings())
-@settings(max_examples=5000, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
-def test_thousands_of_any_recordings_replay(tmp_path_factory: pytest.TempPathFactory, trace: TraceBuilder):
-    check_total(trace, tmp_path_factory.mktemp("any"))
-
-
-@pytest.mark.parametrize("trace", WHOLE)
-def test_recordings_replay_as_they_ran(trace: Path | str):
-    recorded = read_recording(resolve(trace)).trace
-    assert recorded is not None
-    timeline = build_timeline(recorded)
-    if timeline is None:
-        return
-    graph = build(timeline)
-    schedule, nodes = simulate(graph), graph.on_gpu
-    assert np.abs(schedule.start_ns - graph.recorded_start_ns)[nodes].max(initial=0) < 1
-    steps = timeline.steps
-    assert np.abs(schedule.step_end_ns - (steps.end_ns - steps.window[0])).max(initial=0) < 1
-    looped = simulate(graph, 3)
-    assert np.isfinite(looped.end_ns).all()
-    assert looped.end_ns.min(initial=0) > NEVER / 2
 
 
 # ---- the profiler's cost

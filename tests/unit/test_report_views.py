@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 from helpers.unpack import events, unpack
@@ -32,7 +33,7 @@ RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 @pytest.fixture(scope="module", params=[DEMO, RUN], ids=["demo", "run"])
 def seen(request):
     """(diagnosis, header, columns, events) of a recording."""
-    diagnosis = diagnose(request.param)
+    diagnosis = diagnosed(request.param)
     header, columns = unpack(packed_views(diagnosis)[0])
     return diagnosis, header, columns, events(header, columns)
 

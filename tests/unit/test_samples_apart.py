@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers.make_trace import AUTOGRAD, MAIN
-from helpers.programs import BF16, PRODUCT, US, Program
+from helpers.program import BF16, PRODUCT, US, Program
 
 from gpuprof.projection.apart import rounds_of
 from gpuprof.projection.batch import another_batch

@@ -1,33 +1,15 @@
-"""Steps, phases, links and categories: on hand-made traces where the truth is plain, and on recorded ones."""
+"""Steps, phases, links and categories: on hand-made traces where the truth is plain."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
-from helpers.paths import ROOT
-from helpers.traces import shared_trace
+from helpers.timeline import timeline_of
 
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.categories import CATEGORIES, categorize
 from gpuprof.timeline.phases import PHASES
-from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.reader import read_kineto
-from gpuprof.tracefile.kineto.small import read_small
-
-
-def timeline_of(trace: TraceBuilder, **options) -> Timeline:
-    data = trace.text().encode()
-    timeline = build_timeline(build(read_small(data), "t.json", len(data)), **options)
-    assert timeline is not None
-    return timeline
-
-
-def recorded(path) -> Timeline:
-    timeline = build_timeline(read_kineto(path, path.stat().st_size, small_bytes=1 << 28))
-    assert timeline is not None
-    return timeline
 
 
 def training(steps: int, micro: int = 1, ranges: bool = True, period: int = 1000) -> TraceBuilder:
@@ -212,25 +194,3 @@ def test_a_graph_launch_owns_all_its_kernels():
 def test_categories(op, kernel, category):
     assert categorize(op, kernel) == category
     assert category in CATEGORIES
-
-
-def test_recompute_on_recordings():
-    """Checkpointed runs recompute about a forward; runs without checkpointing recompute nothing."""
-
-    def shares(timeline: Timeline) -> dict[str, int]:
-        gpu = timeline.trace.gpu
-        ns = (gpu.end_ns - gpu.start_ns)[timeline.members]
-        return {name: int(ns[timeline.phase[timeline.members] == i].sum()) for i, name in enumerate(PHASES)}
-
-    checkpointed = shares(recorded(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
-    assert 0.5 < checkpointed["recompute"] / checkpointed["forward"] < 1.1
-    assert shares(recorded(ROOT / "gpuprof" / "data" / "demo.json.gz"))["recompute"] == 0
-    dense = shares(recorded(shared_trace("h200/dense8b_lora_compute")))
-    assert 0.8 < dense["recompute"] / dense["forward"] < 1.05
-
-
-def test_every_kernel_of_a_healthy_recording_has_a_launch_and_an_op():
-    timeline = recorded(ROOT / "gpuprof" / "data" / "demo.json.gz")
-    assert (timeline.links.call >= 0).all()
-    assert (timeline.links.op >= 0).mean() > 0.99
-    assert (timeline.links.launched_ns <= timeline.trace.gpu.start_ns).all()

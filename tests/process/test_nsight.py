@@ -7,10 +7,20 @@ from pathlib import Path
 
 import pytest
 from helpers import stand_in_nsys
-from helpers.nsys_programs import SECRET, make_importer, make_nsys
+from helpers.nsys_programs import SECRET, make_importer, make_nsys, make_stand_in
 
 from gpuprof.nsight import convert, find, profile, strip
 from gpuprof.nsight.call import NsysError, call
+
+
+@pytest.fixture
+def nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The stand-in, named by the variable, and a token in the environment."""
+    path = make_stand_in(tmp_path / "bin")
+    monkeypatch.setenv(find.VARIABLE, str(path))
+    monkeypatch.setenv("HF_TOKEN", SECRET)
+    return path
+
 
 # -- finding it
 

@@ -1,4 +1,4 @@
-"""Ranks of one training, from a small simulation of ranks that meet in collectives."""
+"""Ranks of one training, from a small simulation of ranks that meet in collectives; each is recorded."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from pathlib import Path
 from helpers.make_trace import TraceBuilder
 
 MS, US = 1_000_000, 1_000
-
-
 CALL, LATENCY, RETURN = 5 * US, 2 * US, 3 * US
-
-
 BUCKETS = (1 << 20, 24 << 20)
 """Elements of the two gradient buckets of a step."""
 
 
 @dataclass(frozen=True)
-class Program:
+class RankProgram:
     """What a rank does in a step, and how its clock and its recording differ."""
 
     extra_ns: int = 0
@@ -47,7 +43,7 @@ class Step:
     sync: tuple[int, int] = (0, 0)
 
 
-def run(programs: list[Program], steps: int, transfer: tuple[int, int] = (1 * MS, 2 * MS)) -> list[list[Step]]:
+def run(programs: list[RankProgram], steps: int, transfer: tuple[int, int] = (1 * MS, 2 * MS)) -> list[list[Step]]:
     """All ranks, step by step: a bucket's exchange ends for all of its group when the last has come and it is moved."""
     now, free = [0] * len(programs), [0] * len(programs)
     done: list[list[Step]] = [[] for _ in programs]
@@ -76,11 +72,11 @@ def run(programs: list[Program], steps: int, transfer: tuple[int, int] = (1 * MS
     return done
 
 
-def _members(program: Program, bucket: int, ranks: int) -> list[int]:
+def _members(program: RankProgram, bucket: int, ranks: int) -> list[int]:
     return json.loads(program.groups[bucket] or json.dumps(list(range(ranks))))
 
 
-def recording(rank: int, program: Program, steps: list[Step], ranks: int) -> TraceBuilder:
+def recording(rank: int, program: RankProgram, steps: list[Step], ranks: int) -> TraceBuilder:
     """The rank's trace, on its own clock."""
     made = TraceBuilder(distributedInfo={"backend": "nccl", "rank": rank, "world_size": ranks})
     off = program.clock_ns
@@ -108,6 +104,6 @@ def recording(rank: int, program: Program, steps: list[Step], ranks: int) -> Tra
     return made
 
 
-def write(folder: Path, programs: list[Program], steps: int = 4, **options) -> list[Path]:
+def write(folder: Path, programs: list[RankProgram], steps: int = 4, **options) -> list[Path]:
     done = run(programs, steps, **options)
     return [recording(r, p, done[r], len(programs)).write(folder / f"rank{r}.json.gz") for r, p in enumerate(programs)]

@@ -1,11 +1,8 @@
-"""The device partition, against a sweep over the events and on hand-made truth."""
+"""The partition of the device's time in hand-made traces."""
 
 from __future__ import annotations
 
-import pytest
-from helpers import oracle
 from helpers.make_trace import TraceBuilder
-from helpers.traces import WHOLE, resolve
 
 import gpuprof
 from gpuprof.tracefile.kineto.reader import read_kineto
@@ -13,47 +10,6 @@ from gpuprof.tracefile.kineto.reader import read_kineto
 
 def diagnose(path, **options):
     return gpuprof.diagnose(read_kineto(path, path.stat().st_size, small_bytes=1 << 28), **options)
-
-
-@pytest.mark.parametrize("trace", WHOLE)
-def test_partition_and_gaps_equal_the_sweep(trace):
-    path = resolve(trace)
-    diagnosis = diagnose(path)
-    check_sums(diagnosis)
-    low, high = diagnosis.window.start_ns, diagnosis.window.end_ns
-    work = oracle.device_work(oracle.load(path))
-    assert {d.device for d in diagnosis.devices} == set(work)
-    for device in diagnosis.devices:
-        truth = oracle.partition(work[device.device], low, high)
-        assert device.compute_ns == truth["compute"]
-        assert device.communication_ns == truth["communication"]
-        assert device.copy_ns == truth["copy"]
-        assert device.idle_ns == truth["idle"]
-        columns = diagnosis.tables.columns
-        mine = columns.device == device.device
-        gaps = list(zip(columns.start_ns[mine].tolist(), columns.end_ns[mine].tolist(), strict=True))
-        assert gaps == oracle.idle_intervals(work[device.device], low, high)
-
-
-def check_sums(diagnosis) -> None:
-    for device in diagnosis.devices:
-        parts = (device.compute_ns, device.communication_ns, device.copy_ns, device.idle_ns)
-        assert sum(parts) == device.window_ns == diagnosis.window.end_ns - diagnosis.window.start_ns
-        assert device.busy_ns + device.idle_ns == device.window_ns
-    if not diagnosis.devices:
-        return
-    columns = diagnosis.tables.columns
-    assert (columns.by_cause >= 0).all()
-    assert (columns.by_cause.sum(axis=1) == columns.ns).all()
-    assert sum(c.ns for c in diagnosis.gaps.by_cause) == diagnosis.gaps.total_ns
-    assert diagnosis.gaps.total_ns == sum(d.idle_ns for d in diagnosis.devices)
-    assert sum(p.ns for p in diagnosis.gaps.by_phase) == diagnosis.gaps.total_ns
-    assert sum(p.ns for p in diagnosis.phases) == diagnosis.devices[0].window_ns
-    assert all(p.busy_ns + p.idle_ns == p.ns for p in diagnosis.phases)
-    kernels = diagnosis.kernels
-    assert sum(c.ns for c in kernels.by_category) == kernels.total_ns
-    assert sum(c.ns for c in kernels.by_phase) == kernels.total_ns
-    assert sum(c.count for c in kernels.by_category) == kernels.count
 
 
 def test_two_gpus_of_one_process_are_each_half_idle(tmp_path):

@@ -1,0 +1,35 @@
+"""How many examples a property is tried on: few by default, ten times as many with HYPOTHESIS_PROFILE=thorough."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "quick")
+TIMES = {"quick": 1, "thorough": 10}
+"""Examples of a profile, in multiples of the quick one's."""
+USUAL = 50
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+for _name, _times in TIMES.items():
+    settings.register_profile(
+        _name,
+        max_examples=USUAL * _times,
+        deadline=None,
+        derandomize=IN_CI,  # a change is not blamed for what another draw would have found before it
+        suppress_health_check=[
+            HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large,
+        ],
+    )  # fmt: skip
+settings.load_profile(PROFILE)
+
+
+def budget(examples: int) -> settings:
+    """Settings of a property that is tried on this many examples by default."""
+    return settings(max_examples=times(examples))
+
+
+def times(count: int) -> int:
+    """A number of seeds or examples, as the profile has it."""
+    return count * TIMES[PROFILE]

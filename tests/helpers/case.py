@@ -1,0 +1,61 @@
+"""What a finding looks at, made from a recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from gpuprof.costs.roofline import roofline
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.proposal import Proposal
+from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
+from gpuprof.diagnosis.stack import stack_of
+from gpuprof.replay.build import build
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.profiler_fit import Removal, remove_profiler
+from gpuprof.replay.sensitivity import sensitivities
+from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.timeline.timeline import build_timeline
+from gpuprof.tracefile.read import read_recording
+
+
+def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, run: Run | None = None) -> Case:
+    """What findings look at. ms: a measured unprofiled step; as_recorded: the profiler cost nothing."""
+    trace = read_recording(str(path)).trace
+    assert trace is not None
+    timeline = build_timeline(trace)
+    assert timeline is not None
+    graph = build(timeline)
+    removal = _nothing_removed(graph) if as_recorded else remove_profiler(graph, ms * 1e6 if ms else None)
+    return Case(
+        timeline=timeline,
+        origin_ns=timeline.window[0],
+        removal=removal,
+        sensitivities=sensitivities(removal.graph),
+        roofline=roofline(timeline),
+        run=run,
+        stack=stack_of(trace, None),
+    )
+
+
+def _nothing_removed(graph: Graph) -> Removal:
+    step_ns = simulate(graph, ROUNDS).step_ns
+    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph)
+
+
+def only(module: ModuleType, case: Case, key: str = "") -> Proposal:
+    """The single proposal of a finding (of that key)."""
+    found = [proposal for proposal in module.find(case) if proposal.key == key]
+    assert len(found) == 1, f"{module.PAGE.id}: {[proposal.title for proposal in found]}"
+    return found[0]
+
+
+def run_of(work: Work | None = None, memory: RunMemory | None = None, telemetry: Telemetry | None = None) -> Run:
+    """A finished run about which only this is known."""
+    nothing = Baseline(None, None, None, 0, None, 0, None, False)
+    return Run(
+        path="runs/one", status="finished", exit=None, step_source="optimizer", steps_seen=10, steps_total=None,
+        remaining_ns=None, baseline=nothing, after_ns=None, throughput=Throughput(None, None, None),
+        work=work or Work(None, None, None, None), model=None, optimizer=None, loader=None,
+        memory=memory or RunMemory(None, None, None), telemetry=telemetry, notes=(),
+    )  # fmt: skip

@@ -1,0 +1,3 @@
+"""Every property has the budget of the profile that was asked for."""
+
+import helpers.budgets  # noqa: F401

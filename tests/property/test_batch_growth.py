@@ -1,0 +1,23 @@
+"""Shapes as a trace has them, whatever is in their text."""
+
+from __future__ import annotations
+
+import json
+
+from helpers.budgets import budget
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprof.projection.weights import shapes_of
+
+shapes = st.recursive(
+    st.none() | st.integers(-2, 9) | st.text(max_size=3) | st.booleans(), lambda one: st.lists(one, max_size=3)
+)
+
+
+@given(shapes)
+@budget(100)
+def test_dims_may_hold_anything(value):
+    found = shapes_of(json.dumps(value))
+    assert found is None or all(type(side) is int and side >= 0 for shape in found for side in shape)
+    assert shapes_of(json.dumps(value)[:-1] + "[") is None

@@ -1,0 +1,155 @@
+"""What findings say of recordings whose fixes were measured, and of those that have nothing to fix."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+from helpers.case import case_of, only
+from helpers.paths import ROOT
+from helpers.program import MS
+from helpers.traces import RUNS, shared_trace
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import (
+    FINDINGS,
+    adapter_casts,
+    allocator,
+    compile,
+    cuda_graphs,
+    dequantize,
+    eager_attention,
+    expert_loop,
+    exposed_communication,
+    fused_elementwise,
+    larger_batch,
+    optimizer,
+    padding,
+    pageable_copies,
+    rare_steps,
+    recompiles,
+    recompute,
+    syncs,
+    tf32,
+    throttling,
+)
+from gpuprof.diagnosis.predict import WORTH, predict
+
+ON_THE_HOST = (
+    compile,
+    cuda_graphs,
+    larger_batch,
+    syncs,
+    optimizer,
+    allocator,
+    recompiles,
+    pageable_copies,
+    rare_steps,
+)
+ON_THE_GPU = (
+    adapter_casts,
+    dequantize,
+    eager_attention,
+    expert_loop,
+    exposed_communication,
+    fused_elementwise,
+    padding,
+    recompute,
+    tf32,
+    throttling,
+)
+
+
+@cache
+def recorded(name: str) -> Case:
+    """The case of a recording in tests/data (a file), or of a shared one (`h200/…`)."""
+    return case_of(shared_trace(name) if "/" in name else ROOT / "tests" / "data" / f"{name}.json.gz")
+
+
+def shown(module, case: Case) -> list:
+    """The proposals that are worth showing."""
+    return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
+
+
+@pytest.mark.parametrize("path", RUNS, ids=lambda path: path.parent.name)
+def test_findings_of_a_recording_are_plausible(path):
+    """Wherever a finding appears, its interval is one, and it makes the step no longer."""
+    case = case_of(path)
+    for module in ON_THE_GPU:
+        for proposal in module.find(case):
+            step = predict(case, proposal)
+            assert 0 < step.low <= step.expected <= step.high
+            assert np.isfinite(step.high)
+            assert step.expected <= case.step_ns * 1.001, f"{module.PAGE.id} makes the step longer"
+            assert proposal.evidence[0].text
+            assert proposal.fix
+
+
+def test_the_measured_grouped_experts_lie_in_the_interval():
+    case = recorded("h200/moe_gptoss_expert_loop")
+    step = predict(case, only(expert_loop, case))
+    assert step.low / MS <= 40.4
+    assert step.high / MS >= 41.0
+    assert step.expected / MS == pytest.approx(40.7, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["tiny_lora_small_batch", "unsloth_llama1b", "ddp_straggler_rank1"])
+def test_recordings_without_experts_or_eager_attention_get_neither(name: str):
+    case = recorded(f"h200/{name}")
+    assert not list(expert_loop.find(case))
+    assert not list(eager_attention.find(case))
+
+
+def test_a_launch_bound_step_gains_nothing_from_tf32():
+    case = recorded("h200/tiny_lora_small_batch")
+    for proposal in tf32.find(case):
+        assert case.step_ns / predict(case, proposal).expected < WORTH
+
+
+def test_double_batch_of_a_compute_bound_recording():
+    case = recorded("h200/dense8b_lora_compute")
+    step = case.step_of(larger_batch.scaled_batch(case, 2)(case.graph)) / 1e6
+    assert 0.95 * 1224 <= step <= 1.05 * 1242
+    assert not list(larger_batch.find(case)), "twice the time for twice the tokens"
+
+
+def test_committed_recordings():
+    """Nothing that has no object: a compiled library's own kernels, a GPU that is busy."""
+    busy = recorded("roofline_pair")
+    assert {m.PAGE.id for m in ON_THE_HOST if shown(m, busy)} == {"compile"}
+    unsloth = recorded("unsloth_llama1b")
+    assert {m.PAGE.id for m in ON_THE_HOST if shown(m, unsloth)} == {"larger_batch"}
+
+
+def test_launch_bound_recording():
+    """Measured: 27 to 30 ms with torch.compile, 72 to 73 with 8 times the batch; a fused optimizer is in the noise."""
+    case = case_of(shared_trace("h200/tiny_lora_small_batch"), ms=75.0)
+    found = {m.PAGE.id: shown(m, case) for m in ON_THE_HOST}
+    assert {name for name, proposals in found.items() if proposals} == {"compile", "cuda_graphs", "larger_batch"}
+    step = predict(case, found["compile"][0])
+    assert step.low / 1e6 <= 27.4
+    assert step.high / 1e6 >= 30.2
+    assert step.high / step.low <= 2.2
+    assert found["larger_batch"][0].work == 8
+    step = predict(case, found["larger_batch"][0])
+    assert step.low / 1e6 <= 71.7
+    assert step.high / 1e6 >= 73.3
+
+
+@pytest.mark.parametrize("name", ["moe_gptoss_expert_loop", "unsloth_llama1b"])
+def test_not_compiled_as_a_whole(name):
+    case = recorded(f"h200/{name}")
+    assert not list(compile.find(case))
+    assert not list(cuda_graphs.find(case))
+
+
+@pytest.mark.parametrize("name", ["tiny_lora_dataloader", "unsloth_llama1b", "roofline_pair"])
+def test_fixes_are_short_and_whole(name: str):
+    case = recorded(name)
+    for page, find in FINDINGS:
+        for one in find(case):
+            assert len(one.title) < 45, (page.id, one.title)
+            assert all(len(line) <= 105 for line in one.fix.split("\n")), (page.id, one.fix)
+            assert "…" not in one.fix, (page.id, one.fix)
+            assert "<" not in one.fix, (page.id, one.fix)

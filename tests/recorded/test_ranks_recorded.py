@@ -1,0 +1,73 @@
+"""Recorded ranks, and what made one of them slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+from helpers.rank_program import MS, US
+from helpers.timeline import timeline_of
+from helpers.traces import shared_trace, shared_truth
+
+import gpuprof
+from gpuprof.replay.build import build
+from gpuprof.replay.carried import carried_over
+from gpuprof.replay.collectives import (
+    communication_cause,
+    model_collectives,
+)
+from gpuprof.replay.profiler_fit import remove_profiler
+from gpuprof.replay.sensitivity import sensitivities
+
+
+def pair() -> list[Path]:
+    return [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
+
+
+def test_the_recorded_straggler():
+    truth = shared_truth()["ddp_straggler"]
+    diagnosis = gpuprof.diagnose(pair())
+    assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
+    assert diagnosis.ranks is not None
+    assert [r.late_share for r in diagnosis.ranks] == [0, 1]
+    assert diagnosis.ranks[0].step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
+    fix = next(f for f in diagnosis.findings if f.id == "straggler")
+    after = truth["without_the_slow_rank_ms"][0] * MS
+    assert fix.step_ns.expected == pytest.approx(after, rel=0.1)
+    assert fix.step_ns.low < after < fix.step_ns.high
+    assert any("Python" in evidence.text and "40" in evidence.text for evidence in fix.evidence)
+
+
+def test_the_recorded_straggler_told_by_the_rank_that_waits():
+    """Alone it knows nothing of its peer but when it came; the step is that of both."""
+    truth = shared_truth()["ddp_straggler"]
+    graph = model_collectives(carried_over(build(timeline_of(pair()[0]))))
+    removal = remove_profiler(graph)
+    assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
+    assert removal.low_ns < truth["unprofiled_ms"][0] * MS < removal.high_ns
+    found = sensitivities(removal.graph)
+    assert found.communication == max(found.communication, found.host, found.device)
+    assert communication_cause(removal.graph) == "peer_wait"
+
+
+def test_eight_recorded_ranks():
+    """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
+    folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent
+    diagnosis = gpuprof.diagnose(folder)
+    assert diagnosis.ranks is not None
+    assert [r.rank for r in diagnosis.ranks] == list(range(8))
+    assert diagnosis.verdict.cause != "straggler"
+    # One host: its clocks are one, recorded in whole µs.
+    assert all(abs(r.clock_offset_ns) <= 2 * US for r in diagnosis.ranks)
+    late = max(diagnosis.ranks, key=lambda r: r.late_share)
+    assert late.rank == diagnosis.environment.rank == 7
+
+
+def test_ranks_whose_steps_merely_scatter_have_no_straggler():
+    """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
+    gang = gpuprof.diagnose(ROOT / "scenarios" / "ddp_scaling" / "recording")
+    paces = sorted(rank.pace_ns or 0 for rank in gang.ranks)
+    assert paces[1] > 1.1 * paces[0]
+    assert gang.verdict.cause != "straggler"
+    assert "straggler" not in {finding.id for finding in gang.findings}

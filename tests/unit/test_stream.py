@@ -1,0 +1,255 @@
+"""The streaming reader: damage, gzip, threads and trust."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.kineto_documents import LAYOUTS, ends_of_events, events_in, kineto, listed, op, parsed_from, rows_of
+
+from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.kineto import blocks, scan, source, stream
+from gpuprof.tracefile.kineto.envelope import NeedMore
+from gpuprof.tracefile.kineto.plan import make_plan
+
+
+@pytest.fixture(autouse=True)
+def strict(monkeypatch):
+    """Where scanner and parser disagree, fail, rather than read the file in the slow way."""
+    monkeypatch.setenv("GPUPROF_DEBUG", "1")
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory) -> Path:
+    """A file to write to, again and again."""
+    return tmp_path_factory.mktemp("stream") / "trace.json"
+
+
+def test_a_number_that_stands_for_nothing_is_absent(file):
+    file.write_text('[{"ph":"X","cat":"kernel","ts":1,"args":{"stream":-9223372036854775808,"device":-2147483648}}]')
+    (row,) = rows_of(parsed_from(file))
+    assert (row["stream"], row["device"], row["extra"]) == (None, None, None)
+
+
+def test_texts_that_differ_only_in_escapes_are_one(file):
+    names = ['"a/b"', '"a\\/b"', '"a\\u002fb"', '"other"']
+    file.write_text(listed(f'{{"ph":"X","cat":"cpu_op","name":{name},"ts":1}}' for name in names))
+    parsed = parsed_from(file)
+    assert len(parsed.strings) == len(set(parsed.strings))
+    assert [row["name"] for row in rows_of(parsed)] == ["a/b", "a/b", "a/b", "other"]
+
+
+BROKEN = {
+    "control character": (op("a\x01b\tc"), {"name": "a\x01b\tc"}),
+    "lone backslash": (op("C:\\dir\\x"), {"name": "C:\\dir\\x"}),
+    "quotes in the name": (op('a "b" c'), {"name": 'a "b" c'}),
+    "not a number": (op(more=', "args": {"External id": 5, "x": NaN}'), {"external": 5}),
+    "infinite": (op(more=', "args": {"x": -inf, "External id": 5}'), {"external": 5}),
+    "comma before the end": (op(more=', "args": {"External id": 5,},'), {"external": 5}),
+    "invalid UTF-8": (op("caf\udce9"), {"name": "caf\ufffd"}),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_broken_event_is_mended_and_counted(what, file):
+    broken, wanted = BROKEN[what]
+    events = [op("first"), broken, op("last"), broken, op("end")]
+    file.write_bytes(listed(events).encode("utf-8", "surrogateescape"))
+    for block_bytes in (64, 1 << 20):
+        parsed = parsed_from(file, block_bytes)
+        rows = rows_of(parsed)
+        assert (parsed.repaired, parsed.dropped, len(rows)) == (2, 0, 5)
+        assert sum(wanted.items() <= row.items() for row in rows) == 2
+        assert {"first", "last", "end"} <= {row["name"] for row in rows}
+
+
+def test_what_stands_between_events_may_be_odd(file):
+    file.write_bytes(
+        b"[" + op("a").encode() + b"\0\0\r\n" + op("b").encode() + b",,\n," + op("c").encode() + b",\0\0]\n"
+    )
+    for block_bytes in (64, 1 << 20):
+        parsed = parsed_from(file, block_bytes)
+        assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
+        assert not parsed.truncated and not parsed.dropped
+
+
+def test_of_a_key_that_occurs_twice_the_last_counts(file):
+    args = ', "args": {"External id": 1}, "args": {"Sequence number": 4, "External id": 2, "External id": 3}'
+    file.write_text(listed([op("a", more=f', "name": "b", "ts": 7{args}')]))
+    (row,) = rows_of(parsed_from(file))
+    assert (row["name"], row["start_ns"], row["sequence"], row["external"]) == ("b", 7000, 4, 3)
+
+
+def test_what_cannot_be_mended_is_dropped_and_counted(file):
+    file.write_text(
+        listed([op("a"), '{"ph": "X", "name": ?, "ts": 1}', op("b"), "17", op("c"), '{"ph": "X", "name": "no time"}'])
+    )
+    parsed = parsed_from(file, 64)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
+    assert parsed.dropped == 3 and parsed.dropped_sample.startswith('{"ph": "X", "name": ?')
+
+
+def test_many_odd_events_take_no_more_than_they_must(file):
+    count = 30_000
+    file.write_text(listed(op(f"op{i % 100}", f'"{i}.5"') for i in range(count)))
+    begin = time.monotonic()
+    parsed = parsed_from(file)
+    assert time.monotonic() - begin < count * 100e-6
+    assert [row["start_ns"] for row in rows_of(parsed)] == [i * 1000 + 500 for i in range(count)]
+
+
+def test_a_quote_too_many_costs_one_event_and_little_time(file):
+    """Read on from an odd quote in a list, strings and what is between them change places up to the end of the file."""
+    count = 20_000
+    good = op("good", more=', "args": {"Concrete Inputs": ["", "[4, 256]"], "Input Dims": [[4, 256], []]}')
+    bad = op("bad", more=', "args": {"Concrete Inputs": ["it"s", "[4, 256]"], "Input Dims": [[4, 256], []]}')
+    file.write_text(listed(bad if i % 10 == 5 else good for i in range(count)))
+    begin = time.monotonic()
+    parsed = parsed_from(file)
+    assert time.monotonic() - begin < 20
+    assert parsed.dropped == count // 10
+    assert events_in(parsed) == count - parsed.dropped
+
+
+@pytest.mark.parametrize("block_bytes", [256, 1 << 20])
+def test_an_event_may_be_longer_than_a_block(block_bytes, file):
+    separators = json.dumps([op("not an event")] * 200)
+    real = json.dumps([json.loads(op("not an event either"))] * 200)
+    more = f', "args": {{"Concrete Inputs": {separators}, "Input Dims": {real}}}'
+    file.write_text(listed([op("a"), op("long", more=more), op("b"), op("long", more=more), op("c")]))
+    parsed = parsed_from(file, block_bytes)
+    rows = rows_of(parsed)
+    assert [row["name"] for row in rows] == ["a", "long", "b", "long", "c"]
+    assert rows[1]["concrete"] == [json.loads(separators)] and rows[3]["dims"] == [json.loads(real)]
+
+
+def test_an_event_beyond_the_limit_is_given_up(file, monkeypatch):
+    for module in (blocks, stream):
+        monkeypatch.setattr(module, "LIMIT_BYTES", 5000)
+    file.write_text(
+        listed([op("a"), op("x" * 20_000), op("b"), op("c", more=', "args": {"x": "' + "y" * 30_000 + '"}'), op("d")])
+    )
+    parsed = parsed_from(file, 256)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "d"]
+    assert parsed.dropped == 2 and not parsed.truncated
+
+
+def test_a_header_without_an_end_is_no_trace(file, monkeypatch):
+    monkeypatch.setattr(stream, "LIMIT_BYTES", 5000)
+    file.write_text('{"schemaVersion": [' + "1, " * 5000)
+    with pytest.raises(UnreadableTrace):
+        parsed_from(file, 64)
+    file.write_text('{"schemaVersion": [1, 2')
+    with pytest.raises(NeedMore):
+        parsed_from(file, 64)
+    file.write_text('{"results": []}')
+    with pytest.raises(UnreadableTrace, match="traceEvents"):
+        parsed_from(file, 64)
+
+
+def test_members_of_a_gzip_file_are_one_text(file):
+    text = kineto(3000)
+    parts = [text[:1000], text[1000:1001], b"", text[1001:]]
+    file.write_bytes(b"".join(map(gzip.compress, parts)) + bytes(512))
+    parsed = parsed_from(file, 1 << 12)
+    assert (events_in(parsed), parsed.truncated, parsed.text_bytes) == (3000, None, len(text))
+    file.write_bytes(gzip.compress(text) + b"something else")
+    assert (events_in(parsed_from(file)), parsed.truncated) == (3000, None)
+
+
+def test_what_a_cut_gzip_file_holds_is_read(file):
+    text = kineto(3000)
+    packed = gzip.compress(text)
+    for size in (len(packed) * 2 // 3, len(packed) - 9, len(packed) - 1):
+        file.write_bytes(packed[:size])
+        there = zlib.decompressobj(31).decompress(packed[:size]).decode()
+        for block_bytes in (1 << 10, 1 << 20):
+            parsed = parsed_from(file, block_bytes)
+            assert parsed.text_bytes == len(there)
+            assert events_in(parsed) == sum(end <= len(there) for end in ends_of_events(text.decode()))
+            assert parsed.truncated == source.CUT
+
+
+def test_a_damaged_gzip_file_is_read_up_to_the_damage(file):
+    text = b"[" + b",".join(op(f"op {random.Random(i).random()}", str(i)).encode() for i in range(60_000)) + b"]"
+    packed = bytearray(gzip.compress(text, 6))
+    middle = len(packed) // 2
+    packed[middle : middle + 64] = b"\xff" * 64
+    file.write_bytes(packed)
+    parsed = parsed_from(file)
+    assert parsed.truncated == source.DAMAGED
+    assert events_in(parsed) > 20_000
+    assert parsed.tables["ops"].take()["start_ns"][:20_000].tolist() == [1000 * i for i in range(20_000)]
+
+
+@pytest.mark.parametrize("filling", [b"\0", b" ", b"[", b"x", op("again").encode() + b","])
+def test_a_bomb_is_refused(filling, file, monkeypatch):
+    monkeypatch.setattr(source, "BOMB_BYTES", 1 << 20)
+    for head in (b"", b"[", b'{"traceEvents": ['):
+        file.write_bytes(gzip.compress(head + filling * ((16 << 20) // len(filling)), 9))
+        with pytest.raises(UnreadableTrace):
+            parsed_from(file)
+
+
+def test_progress_is_told_by_the_thread_that_asked(file):
+    file.write_bytes(kineto(6_000))
+    size, told = file.stat().st_size, []
+    stream.read_stream(file, size, lambda done, of: told.append((done, of, threading.get_ident())), 1 << 12)
+    assert told and {thread for _, _, thread in told} == {threading.get_ident()}
+    assert all(0 <= done <= of == size for done, of, _ in told)
+
+
+def test_a_key_press_ends_it(file):
+    file.write_bytes(kineto(6_000))
+
+    def press(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    before = threading.active_count()
+    with pytest.raises(KeyboardInterrupt):
+        stream.read_stream(file, file.stat().st_size, press, 1 << 12)
+    assert threading.active_count() == before
+
+
+def test_what_goes_wrong_in_a_thread_is_raised(file, monkeypatch):
+    file.write_bytes(kineto(600))
+    monkeypatch.setattr(stream, "add_texts", lambda *_: 1 / 0)
+    before = threading.active_count()
+    with pytest.raises(ZeroDivisionError):
+        parsed_from(file)
+    assert threading.active_count() == before
+
+
+def test_a_scanner_that_is_wrong_is_not_trusted(file, monkeypatch):
+    events = [json.loads(event) for event in (op("a", "1.5"), op("b"), op("[memory]").replace('"X"', '"i"'), op("c"))]
+    file.write_bytes(LAYOUTS["kineto"].document(events, 0))
+    wanted = sorted(map(repr, rows_of(parsed_from(file))))
+
+    def wrong() -> np.void:
+        plan = np.array([make_plan()])[0]
+        plan["offset"][0, scan.S_START], plan["offset"][0, scan.S_END] = 8, 0
+        return plan
+
+    monkeypatch.setattr(stream, "make_plan", wrong)
+    with pytest.raises(stream.Distrust):
+        parsed_from(file)
+    monkeypatch.delenv("GPUPROF_DEBUG")
+    parsed = parsed_from(file, 64)
+    assert sorted(map(repr, rows_of(parsed))) == wanted
+    assert parsed.reader != "stream"
+
+
+def test_what_looks_like_events_in_events_without_end_is_not_read_over_and_over():
+    block = blocks.Block(make_plan())
+    block.put(b'{"ph": [{}, ' * 300_000)
+    begin = time.monotonic()
+    block.scan(final=True)
+    assert time.monotonic() - begin < 20  # without a limit to the depth: minutes
+    assert block.sheet["odd"] > 200_000
