@@ -23,7 +23,8 @@ ALLOWED_SKIPS: tuple[str, ...] = ()
 """Parts of skip reasons that CI accepts, each with a comment that says why. Empty is best."""
 
 REMEDIES = (
-    (r"no (recorded (traces?|exports?|ranks)|measured times) ", "recordings that are not in the repository: set GPUPROF_SHARED to their folder"),
+    (r"no (recorded (traces?|exports?|ranks)|measured times) ",
+     "recordings that are not in the repository: set GPUPROF_SHARED to their folder"),
     (r"\b(torch|transformers|peft|accelerate|trl|datasets|lightning)\b",
      "torch and its trainers: .venv/bin/pip install -c constraints.txt torch transformers peft accelerate trl datasets"
      " lightning"),
