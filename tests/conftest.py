@@ -23,7 +23,8 @@ ALLOWED_SKIPS: tuple[str, ...] = ()
 """Parts of skip reasons that CI accepts, each with a comment that says why. Empty is best."""
 
 REMEDIES = (
-    (r"no recorded traces? ", "recordings that are not in the repository: set GPUPROF_SHARED to their folder"),
+    (r"no (recorded (traces?|exports?|ranks)|measured times) ",
+     "recordings that are not in the repository: set GPUPROF_SHARED to their folder"),
     (r"\b(torch|transformers|peft|accelerate|trl|datasets|lightning)\b",
      "torch and its trainers: .venv/bin/pip install -c constraints.txt torch transformers peft accelerate trl datasets"
      " lightning"),
@@ -33,8 +34,11 @@ REMEDIES = (
 )  # fmt: skip
 """Pattern of a skip reason, and what to install; the first that matches."""
 
-OF_SHARED = {"shared", "SHARED", "shared_trace", "shared_export", "each_shared", "WHOLE"}
-"""Names by which tests get at the recordings that are not in the repository; `WHOLE` holds them and the committed."""
+OF_SHARED = {"SHARED", "WHOLE", "each_shared", "shared_export", "shared_trace", "shared_truth"}
+"""Names of helpers that lead to the recordings that are not in the repository; `WHOLE` holds them and the committed."""
+
+FROM = {"helpers.paths", "helpers.traces", "helpers.nsys_exports"}
+"""The helpers' modules; elsewhere a name of these may be something else."""
 
 SLOWEST = 20
 """Tests whose durations are printed at the end."""
@@ -131,7 +135,9 @@ def mentioning_shared(path: Path) -> frozenset[str]:
         words = {word for part in ast.walk(node) for word in _words(part)}
         for name in _defined(node):
             uses.setdefault(name, set()).update(words)
-    found = {name for name, words in uses.items() if words & OF_SHARED}
+    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module in FROM]
+    leading = {"shared"} | OF_SHARED & {name.name for node in imports for name in node.names}
+    found = {name for name, words in uses.items() if words & leading}
     while True:
         more = {name for name, words in uses.items() if words & found} - found
         if not more:

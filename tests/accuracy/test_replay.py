@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.traces import each_shared, shared_trace, timeline_of
+from helpers.timeline import timeline_of
+from helpers.traces import each_shared, shared_trace
 
 from gpuprof.diagnosis.analyse import replay_error
 from gpuprof.replay.build import build

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.timeline.timeline import Timeline
-from helpers.traces import timeline_of
+from helpers.timeline import timeline_of
 
 
 @functools.lru_cache(maxsize=4)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.read import read_trace
 from helpers.paths import ROOT, SHARED
 
 COMMITTED = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
@@ -81,11 +78,3 @@ WHOLE = [
 
 def resolve(trace: Path | str) -> Path:
     return trace if isinstance(trace, Path) else shared_trace(trace)
-
-
-@functools.lru_cache(maxsize=4)
-def timeline_of(path: Path) -> Timeline:
-    """The timeline of a recording."""
-    timeline = build_timeline(read_trace(path))
-    assert timeline is not None
-    return timeline

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from helpers import oracle
 from helpers.timeline import timeline_of
-from helpers.traces import RUNS, WHOLE, resolve, shared_trace
+from helpers.traces import RUNS, WHOLE, each_shared, resolve, shared_trace
 
 import gpuprof
 from gpuprof.replay.build import build as build_graph
@@ -157,7 +157,9 @@ def check_op_arguments(trace: Trace, events) -> None:
         assert (trace.ops.extra[i] != NO_TEXT) == ("Collective name" in args)
 
 
-@pytest.mark.parametrize("name", ["broken_truncated_json_70pct", "broken_truncated_gzip_60pct"])
+@pytest.mark.parametrize(
+    "name", each_shared("broken_truncated_json_70pct", "broken_truncated_gzip_60pct", folder="public/")
+)
 def test_a_cut_file_is_read_as_far_as_it_goes(name):
     path = shared_trace(f"public/{name}")
     text = oracle.inflate_what_is_there(path)
@@ -231,7 +233,9 @@ def test_both_readers_agree(recording: Recording, monkeypatch):
         assert not differences(wanted, streamed(path, 1 << 10))
 
 
-@pytest.mark.parametrize("name", ["broken_truncated_json_70pct", "broken_truncated_gzip_60pct"])
+@pytest.mark.parametrize(
+    "name", each_shared("broken_truncated_json_70pct", "broken_truncated_gzip_60pct", folder="public/")
+)
 def test_both_readers_agree_on_a_cut_file(name):
     path = shared_trace(f"public/{name}")
     wanted = small(path)

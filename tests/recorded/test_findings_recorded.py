@@ -9,7 +9,7 @@ import pytest
 from helpers.case import case_of, only
 from helpers.paths import ROOT
 from helpers.program import MS
-from helpers.traces import RUNS, shared_trace
+from helpers.traces import RUNS, each_shared, shared_trace
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import (
@@ -94,7 +94,9 @@ def test_the_measured_grouped_experts_lie_in_the_interval():
     assert step.expected / MS == pytest.approx(40.7, rel=0.08)
 
 
-@pytest.mark.parametrize("name", ["tiny_lora_small_batch", "unsloth_llama1b", "ddp_straggler_rank1"])
+@pytest.mark.parametrize(
+    "name", each_shared("tiny_lora_small_batch", "unsloth_llama1b", "ddp_straggler_rank1", slow=False)
+)
 def test_recordings_without_experts_or_eager_attention_get_neither(name: str):
     case = recorded(f"h200/{name}")
     assert not list(expert_loop.find(case))
@@ -137,7 +139,7 @@ def test_launch_bound_recording():
     assert step.high / 1e6 >= 73.3
 
 
-@pytest.mark.parametrize("name", ["moe_gptoss_expert_loop", "unsloth_llama1b"])
+@pytest.mark.parametrize("name", each_shared("moe_gptoss_expert_loop", "unsloth_llama1b", slow=False))
 def test_not_compiled_as_a_whole(name):
     case = recorded(f"h200/{name}")
     assert not list(compile.find(case))

@@ -8,6 +8,7 @@ from helpers.make_nsys import MAIN
 from helpers.nsys_exports import TINY, pids, shared_export, unpacked
 from helpers.nvtx_ranges import owned, projected
 from helpers.timeline import timeline_of
+from helpers.traces import each_shared
 from helpers.valid_json import document
 
 import gpuprof
@@ -16,7 +17,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ANNOTATION, OP
 
 
-@pytest.mark.parametrize("name", ["nsys/mfu_2gpu_before", "nsys/h100_2gpu_1s"])
+@pytest.mark.parametrize("name", each_shared("nsys/mfu_2gpu_before", "nsys/h100_2gpu_1s", slow=False))
 def test_ops_of_a_recorded_export(name: str):
     path = shared_export(name)
     database = unpacked(path)

@@ -18,7 +18,7 @@ from helpers.nsys_exports import (
     shared_export,
     unpacked,
 )
-from helpers.traces import shared_trace, shared_truth
+from helpers.traces import each_shared, shared_trace, shared_truth
 from helpers.valid_json import document
 
 import gpuprof
@@ -36,7 +36,7 @@ def diagnosed(*paths: Path) -> gpuprof.Diagnosis:
     return gpuprof.diagnose(list(paths))
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", each_shared(*EXPORTS, slow=False))
 def test_every_piece_of_gpu_work_arrives(name: str):
     path = shared_export(name)
     database = unpacked(path)
@@ -74,7 +74,7 @@ def by_copy_kind(trace: gpuprof.Trace) -> dict[int, tuple[int, int, int]]:
     return found
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", each_shared(*EXPORTS, slow=False))
 def test_calls_and_ranges_arrive(name: str):
     path = shared_export(name)
     database = unpacked(path)
@@ -101,7 +101,7 @@ def test_calls_and_ranges_arrive(name: str):
         )
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", each_shared(*EXPORTS, slow=False))
 def test_work_is_linked_to_its_launch(name: str):
     path = shared_export(name)
     database = unpacked(path)
@@ -194,7 +194,7 @@ def test_each_process_has_an_address(capfd):
         assert re.fullmatch(rf"gpuprof: [^\n]*process {pid}[^\n]*{one}, {other}\n", err)
 
 
-@pytest.mark.parametrize("name", EXPORTS)
+@pytest.mark.parametrize("name", each_shared(*EXPORTS, slow=False))
 def test_device_time_is_partitioned_exactly(name: str):
     path = shared_export(name)
     database = unpacked(path)

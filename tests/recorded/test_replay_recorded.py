@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.traces import COMMITTED, shared_trace, timeline_of
+from helpers.timeline import timeline_of
+from helpers.traces import COMMITTED, shared_trace
 
 from benchmarks import replay as benchmark
 from gpuprof.diagnosis.analyse import replay_error
