@@ -114,7 +114,7 @@ def test_nothing_reaches_out_of_a_window_of_any_width(opened_demo):
     seen, wider = opened_demo, {}
     for width in (2560, 800, 640, 360, WIDTH):
         seen.page.set_viewport_size({"width": width, "height": HEIGHT})
-        found = until(lambda: seen.page.evaluate(REACH), lambda reach, w=width: reach <= w, seconds=1, or_else=True)
+        found = until(lambda: seen.page.evaluate(REACH), lambda reach, w=width: reach <= w, seconds=10, or_else=True)
         if found > width:
             wider[width] = found
     assert wider == {}

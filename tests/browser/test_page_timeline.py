@@ -483,15 +483,15 @@ def test_a_change_of_the_view_is_a_change_of_the_picture(hand, run):
     assert picture(hand) == whole
 
 
-def picture(hand: Hand) -> list[int]:
+def picture(hand: Hand) -> list[str]:
     """Colours of the tracks: of a pixel in every thirteen."""
     return colours(hand, 0, 10_000, 13)
 
 
-def colours(hand: Hand, top: int, rows: int, apart: int) -> list[int]:
+def colours(hand: Hand, top: int, rows: int, apart: int) -> list[str]:
     """Of some rows of pixels; from a copy, as the page is not made to be read."""
     hand.seen.timeline("draw()")
-    return hand.seen.page.evaluate(
+    found = hand.seen.page.evaluate(  # a list of numbers would take a second
         """([top, rows, apart]) => {
             const drawn = document.querySelector(".tl-tracks");
             const copy = document.createElement("canvas");
@@ -499,10 +499,11 @@ def colours(hand: Hand, top: int, rows: int, apart: int) -> list[int]:
             const pen = copy.getContext("2d", { willReadFrequently: true });
             pen.drawImage(drawn, 0, -top);
             const found = new Uint32Array(pen.getImageData(0, 0, copy.width, copy.height).data.buffer);
-            return Array.from(found.filter((_, i) => i % apart === 0));
+            return found.filter((_, i) => i % apart === 0).join();
         }""",
         [top, rows, apart],
     )
+    return found.split(",")
 
 
 def test_what_is_drawn_is_where_the_recording_has_it(hand, run):
