@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import io
 import os
 import re
 import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from gpuprof import runfile
 from gpuprof.record.options import options_of
@@ -99,7 +98,8 @@ def show_verdict(folder: Path) -> Diagnosis:
     diagnosis = gpuprof.diagnose(folder)
     page = _page(diagnosis)
     heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
-    _write_whole(folder / VERDICT, f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n")
+    with runfile.whole_file(folder / VERDICT) as file:
+        file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
     with contextlib.suppress(OSError):
         os.write(2, page)
     return diagnosis
@@ -118,12 +118,6 @@ def _page(diagnosis: Diagnosis) -> bytes:
     if stderr.is_terminal:
         text = CLEAR_LINE + text
     return encodable(text, sys.stderr).encode(sys.stderr.encoding or "utf-8", "replace")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.{os.getpid()}{runfile.PARTIAL}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 # -- the report
@@ -152,19 +146,12 @@ def compress(folder: Path) -> None:
 
 def _compress(path: Path) -> None:
     packed = path.with_name(f"{path.name}.gz")
-    partial = packed.with_name(f"{packed.name}{runfile.PARTIAL}")
-    try:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file, path.open("rb") as trace, _packer(file) as packer:
-            shutil.copyfileobj(trace, packer, _COPIED_BYTES)
-        partial.replace(packed)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with runfile.whole_file(packed, 0o600) as file, path.open("rb") as trace, _packer(file) as packer:
+        shutil.copyfileobj(trace, packer, _COPIED_BYTES)
     path.unlink()
 
 
-def _packer(file: io.BufferedWriter) -> Any:
+def _packer(file: BinaryIO) -> Any:
     try:
         from isal import igzip
     except ImportError:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from gpuprof import runfile
 from gpuprof.cli.output import discard, say
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.errors import GpuprofError
@@ -167,17 +168,12 @@ def write_one(name: str, diagnosis: Diagnosis, target: Path) -> str:
 @contextmanager
 def whole_file(target: Path) -> Iterator[BinaryIO]:
     """A file that takes its name when it is whole; a reader sees the old one or the new one."""
-    partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.partial")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        with runfile.whole_file(target) as file:
             yield file
-        partial.replace(target)
     except OSError as error:
         raise _unwritable(target, error) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from gpuprof.diagnosis.comparison.significance import LEVEL
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
+from gpuprof.timeline.frames import MODULE
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
@@ -230,7 +231,7 @@ def kernel_changes(comparison: Comparison) -> str:
 def launched(row: KernelDifference) -> str:
     """`aten::copy_ ← Linear`: the op that a kernel is launched from, and its module where that is known."""
     op = shown(row.op, 120) if row.op else ""
-    module = shown(row.module.removeprefix("nn.Module: "), 60) if row.module else ""
+    module = shown(row.module.removeprefix(MODULE), 60) if row.module else ""
     return f"{op} ← {module}" if op and module else op or module
 
 

@@ -8,6 +8,7 @@ from collections import Counter
 from gpuprof.diagnosis.model import Diagnosis, Gap, PhaseGaps
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
+from gpuprof.timeline.frames import MODULE
 
 WORTH_MENTIONING = 0.05
 """Share of a step below which the profiler's cost changes nothing that a person would do."""
@@ -165,7 +166,7 @@ def next_step(diagnosis: Diagnosis) -> str:
 
 def waits_for(gap: Gap | PhaseGaps) -> str:
     """`aten::mul ← lora.Linear`: the op that a gap ends with, and the module that called it."""
-    module = shown(gap.module.removeprefix("nn.Module: "), 120) if gap.module else ""
+    module = shown(gap.module.removeprefix(MODULE), 120) if gap.module else ""
     if gap.op is None:
         return module or "–"
     return f"{shown(gap.op, 120)} ← {module}" if module else shown(gap.op, 120)

@@ -43,7 +43,7 @@ def test_it_is_quick():
     timeline, _ = examined(path)
     seconds = []
     for _ in range(3):
-        begin = time.perf_counter()
+        begin = time.process_time()
         roofline(timeline)
-        seconds.append(time.perf_counter() - begin)
+        seconds.append(time.process_time() - begin)
     assert min(seconds) < 10e-6 * len(timeline.trace.gpu)

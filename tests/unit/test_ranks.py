@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers.command import one_line
+from helpers.command import in_process, one_line
 from helpers.command import run as command
 from helpers.make_diagnosis import host_bound
 from helpers.make_trace import TraceBuilder
@@ -313,7 +313,7 @@ def test_traces_named_as_a_run_names_its_ranks_are_ranks_of_one_training(tmp_pat
     assert together.ranks is not None
     assert [rank.rank for rank in together.ranks] == [0, 1]
     assert gpuprof.diagnose(tmp_path / "rank0.json").ranks is None
-    done = command(tmp_path, "--json")
+    done = in_process("diagnose", tmp_path, "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["source"]["kind"] == "kineto"
 
@@ -341,7 +341,7 @@ def test_what_a_rank_says_may_be_cut_or_of_another_version(tmp_path: Path, text)
 def test_a_folder_of_neither_is_one_line(tmp_path: Path, text):
     (tmp_path / "rank0.json").write_text(text)
     (tmp_path / "manifest.json").write_text('{"files": []}')
-    done = command(tmp_path)
+    done = in_process("diagnose", tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert len(done.stderr.strip().splitlines()) == 1
     assert str(tmp_path) in done.stderr and "trace" in done.stderr

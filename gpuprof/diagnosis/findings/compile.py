@@ -17,10 +17,10 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
-from gpuprof.replay.graph import COPY, F64, SYNC, Graph, Mask, launcher_of
+from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import I64, NO_TEXT
+from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""

@@ -18,9 +18,10 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.projection.batch import model_phases
-from gpuprof.replay.graph import STREAM, Graph, Mask
+from gpuprof.replay.graph import STREAM, Graph
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
+from gpuprof.tracefile.model import Mask
 
 LAUNCHED = (0.0, 0.0, 0.15)
 """Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst (a

@@ -16,12 +16,12 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.recompute import USABLE_SHARE, free_bytes
 from gpuprof.diagnosis.passes import siblings
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
-from gpuprof.tracefile.model import AUTOGRAD_ENGINE
+from gpuprof.tracefile.model import AUTOGRAD_ENGINE, Mask
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
 PACKED_BYTES, HALF_BYTES = 0.53, 2.0

@@ -18,9 +18,8 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import rework_of, reworked
-from gpuprof.replay.graph import F64, Mask
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.model import I64, NO_TEXT
+from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
 
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}

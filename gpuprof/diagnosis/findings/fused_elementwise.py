@@ -18,9 +18,9 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.model import I32, I64, NO_TEXT
+from gpuprof.tracefile.model import F64, I32, I64, NO_TEXT, Mask
 
 KINDS = ("norm", "rope", "gate", "loss", "part")
 NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))

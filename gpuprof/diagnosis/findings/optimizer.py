@@ -13,10 +13,10 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph, Mask, launcher_of
+from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
-from gpuprof.tracefile.model import ANNOTATION, I64
+from gpuprof.tracefile.model import ANNOTATION, I64, Mask
 
 STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})

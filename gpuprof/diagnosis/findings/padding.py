@@ -16,9 +16,10 @@ from gpuprof.diagnosis.findings.recompiles import MULTIPLE
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
-from gpuprof.replay.graph import F64, Graph
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.model import F64
 
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""

@@ -14,9 +14,9 @@ from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
 from gpuprof.diagnosis.compiler_names import COMPILING, LOADING
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.tracefile.model import OP
+from gpuprof.tracefile.model import OP, Mask
 
 LONG_NS = 3_000_000.0
 """What an op's own host work takes at least when it plans or compiles: cuDNN builds a plan of attention in 40 to 70 ms,

@@ -16,12 +16,12 @@ from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns, qu
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import FACTORS
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import HOST, Graph, Mask
+from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import I64, OP
+from gpuprof.tracefile.model import I64, OP, Mask
 
 CHECKPOINT = re.compile("heckpoint")
 """Autograd functions that checkpoint: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""

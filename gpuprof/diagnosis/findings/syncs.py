@@ -19,12 +19,12 @@ from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import WORTH, Page, Proposal
 from gpuprof.replay.calls import STREAM_WAIT
-from gpuprof.replay.graph import COPY, SYNC, Graph, Mask
+from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
-from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT
+from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, Mask
 
 LOOK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 """Ops that copy a value to the host to look at it."""

@@ -17,8 +17,9 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel
 from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import F64, Graph, Mask
+from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
+from gpuprof.tracefile.model import F64, Mask
 
 TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
 """What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS

@@ -18,6 +18,7 @@ from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import count, duration, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
+from gpuprof.tracefile.model import AUTOGRAD_ENGINE
 
 KERNELS = 12
 RANGES = 12
@@ -231,15 +232,13 @@ def _values(found: Range) -> tuple[float, float, float]:
 
 def _place(evidence: Evidence) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
-    # Kernels have long names of which a part tells; ops are written as they are called.
+    # Kernels have long names of which a part tells; ops are written as they are called, less the prefix of autograd's
+    # engine, which says less than the room it takes.
     on_gpu = (evidence.where or "").startswith("GPU")
     what, and_on = evidence.text.removesuffix(AND_ON), evidence.text.endswith(AND_ON)
-    what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(_ENGINE), 60)
+    what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
     return Place(what, and_on, start, ns, shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}")
 
-
-_ENGINE = "autograd::engine::evaluate_function: "
-"""Before the names of what autograd runs: it says less than the room it takes."""
 
 _PAGES = {page.id: page for page in PAGES}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuprof.diagnosis.comparison.model import Comparison
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
+from gpuprof.runfile import whole_file
 
 _MARK = b'<meta name="generator" content="gpuprof">'
 """What every report has near its top."""
@@ -35,12 +36,8 @@ def _write(page: str, path: str | os.PathLike[str]) -> None:
     try:
         if target.exists() and not target.is_file():  # a pipe or a device would be replaced by the page
             raise GpuprofError(f"{target} is there already, and no file")
-        partial = target.with_name(f".{target.name[:100]}.{os.getpid()}.partial")
-        try:
-            partial.write_text(page, encoding="utf-8", errors="backslashreplace", newline="\n")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
+        with whole_file(target) as file:
+            file.write(page.encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise GpuprofError(f"{target} cannot be written: {error.strerror}") from error
     except ValueError as error:  # a NUL

@@ -12,14 +12,11 @@ from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE, number
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.trees import Builder, Paths, Tree, among, paths, tree
 from gpuprof.report.palette import CAUSE_PAINTS
-from gpuprof.timeline.frames import FrameIndex, module_class
+from gpuprof.timeline.frames import MODULE, FrameIndex, module_class
 from gpuprof.timeline.nesting import climb, nest
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, I64, OP, Trace
-
-_ENGINE = "autograd::engine::evaluate_function"
-_MODULE = "nn.Module: "
+from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Trace
 
 
 def flames(timeline: Timeline, gaps: GapColumns, texts: Texts) -> list[Tree]:
@@ -100,7 +97,7 @@ def _op_paths(timeline: Timeline, scope: I64, texts: Texts) -> tuple[Paths, I64]
     ops = trace.ops
 
     def telling(text: str) -> bool:
-        return not (text.startswith((_ENGINE, _MODULE)) or timeline.steps.are(text))
+        return not (text.startswith((AUTOGRAD_ENGINE, MODULE)) or timeline.steps.are(text))
 
     keep = trace.rows_named(ops.name, telling)
     keep &= (ops.kind == OP) | ~trace.rows_named(ops.name, lambda text: "ProfilerStep" in text)

@@ -13,6 +13,7 @@ from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.tracks import Track
 from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, I64, KERNEL, Trace
@@ -89,7 +90,7 @@ def _awaited(timeline: Timeline, gaps: GapColumns, row: int) -> str:
     if gaps.awaited[row] < 0:
         return "until the recording ends"
     what = shown(trace.strings[trace.ops.name[op]], 120) if op >= 0 else "work"
-    inside = f" ← {shown(module.removeprefix('nn.Module: '), 80)}" if module else ""
+    inside = f" ← {shown(module.removeprefix(MODULE), 80)}" if module else ""
     return f"before {what}{inside}, {PHASES[gaps.phase[row]]}"
 
 
