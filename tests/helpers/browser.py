@@ -131,22 +131,22 @@ def chromium() -> Iterator[Any]:
 
 
 class Tabs:
-    """Tabs that are used again: a new one costs a process, and a new context two."""
+    """Tabs that are used again: a new one costs two processes. Each is in a context, and so in a window, of its own:
+    what lies behind another tab is drawn seldom."""
 
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    def __init__(self, chromium: Any, scripts: bool) -> None:
+        self._new_context = lambda: chromium.new_context(java_script_enabled=scripts)
         self._free: list[Tab] = []
 
     @contextlib.contextmanager
     def one(self) -> Iterator[Tab]:
         """A tab with nothing in it; one whose test has failed is not used again."""
-        tab = self._free.pop() if self._free else Tab(self._context.new_page())
+        tab = self._free.pop() if self._free else Tab(self._new_context().new_page())
         try:
             yield tab
         except BaseException:
-            tab.page.close()
+            tab.page.context.close()
             raise
-        self._context.clear_permissions()
         tab.empty()
         self._free.append(tab)
 
@@ -180,7 +180,8 @@ class Tab:
         return self.visit
 
     def empty(self) -> None:
-        """Forgets what the page stored, and leaves it."""
+        """Forgets what the page stored and was allowed, and leaves it."""
+        self.page.context.clear_permissions()
         self.page.evaluate("() => localStorage.clear()")
         self.page.goto("about:blank")
         self.page.mouse.move(0, 0)
@@ -189,7 +190,7 @@ class Tab:
 @pytest.fixture(scope="session")
 def visit(chromium) -> Open:
     """Opens a report, from its file, in a tab of its own; nothing glides unless asked for."""
-    tabs = {scripts: Tabs(chromium.new_context(java_script_enabled=scripts)) for scripts in (True, False)}
+    tabs = {scripts: Tabs(chromium, scripts) for scripts in (True, False)}
 
     @contextlib.contextmanager
     def opened(
