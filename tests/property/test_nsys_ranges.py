@@ -62,7 +62,7 @@ def made(ranges: list, launches: list, kind: int = 59) -> NsysBuilder:
     return builder
 
 
-@budget(30)
+@budget(100)
 @given(program=programs(), shuffle=st.integers(0, 99))
 def test_projection_equals_the_loop(program, shuffle: int, tmp_path: Path):
     ranges, launches = program

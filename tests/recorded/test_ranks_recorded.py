@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
-from helpers.paths import ROOT
+from helpers.paths import ROOT, SHARED
 from helpers.rank_program import MS, US
 from helpers.timeline import timeline_of
-from helpers.traces import shared_trace, shared_truth
+from helpers.traces import shared_trace
 
 import gpuprof
 from gpuprof.replay.build import build
@@ -21,13 +22,15 @@ from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 
 
-def pair() -> list[Path]:
-    return [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
+def pair() -> tuple[list[Path], dict]:
+    """Both recordings of a training with a slow rank, and what was measured of it; skips where they are not."""
+    paths = [shared_trace(f"h200/ddp_straggler_rank{r}") for r in (0, 1)]
+    return paths, json.loads((SHARED / "traces" / "h200" / "truth.json").read_text())["runs"]["ddp_straggler"]
 
 
 def test_the_recorded_straggler():
-    truth = shared_truth()["ddp_straggler"]
-    diagnosis = gpuprof.diagnose(pair())
+    paths, truth = pair()
+    diagnosis = gpuprof.diagnose(paths)
     assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "straggler")
     assert diagnosis.ranks is not None
     assert [r.late_share for r in diagnosis.ranks] == [0, 1]
@@ -41,8 +44,8 @@ def test_the_recorded_straggler():
 
 def test_the_recorded_straggler_told_by_the_rank_that_waits():
     """Alone it knows nothing of its peer but when it came; the step is that of both."""
-    truth = shared_truth()["ddp_straggler"]
-    graph = model_collectives(carried_over(build(timeline_of(pair()[0]))))
+    paths, truth = pair()
+    graph = model_collectives(carried_over(build(timeline_of(paths[0]))))
     removal = remove_profiler(graph)
     assert removal.step_ns == pytest.approx(truth["unprofiled_ms"][0] * MS, rel=0.1)
     assert removal.low_ns < truth["unprofiled_ms"][0] * MS < removal.high_ns
