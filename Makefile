@@ -13,7 +13,7 @@ test: .venv/.installed-dev ## the tests (ARGS=tests/unit: seconds); those that n
 	@$(BIN)/python -m pytest $(ARGS)
 
 slow: .venv/.installed-dev ## the tests that take minutes
-	@$(BIN)/python -m pytest -m slow $(ARGS)
+	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" $(ARGS)
 
 accuracy: .venv/.installed-dev ## the floors under the accuracy: replay, unprofiled step, verdicts, fixes, projection
 	@$(BIN)/python -m pytest --dist loadfile tests/accuracy $(ARGS)
