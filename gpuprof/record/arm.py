@@ -25,12 +25,22 @@ def arm(run: str) -> None:
         holder.record_into(run)
         holder.attach_optimizers(module)
 
+    def loader(module: Any) -> None:
+        from .loader_meter import meter
+
+        meter.watch(module)
+
     def trainer(module: Any) -> None:
         from .attach import holder
 
         holder.attach_trainer(module)
 
-    sys.meta_path.insert(0, ImportWatch({"torch.optim.optimizer": optimizers, "transformers.trainer": trainer}, run))
+    wanted = {
+        "torch.optim.optimizer": optimizers,
+        "torch.utils.data._utils.fetch": loader,
+        "transformers.trainer": trainer,
+    }
+    sys.meta_path.insert(0, ImportWatch(wanted, run))
 
 
 class ImportWatch:

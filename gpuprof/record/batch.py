@@ -31,6 +31,8 @@ def _sum(a: int | None, b: int | None) -> int | None:
     return None if a is None or b is None else a + b
 
 
+MOST_SHAPES = 10_000
+"""Distinct shapes that are remembered; a training with more of them has new ones all the time."""
 MOST_FETCHED = 64
 """Batches that may have been fetched and not been used yet."""
 
@@ -42,6 +44,9 @@ class WorkMeter:
         self._fetched: Work | None = None
         self._called: Work | None = None
         self._masked: deque[Work] = deque(maxlen=MOST_FETCHED)
+        self._shapes: set[tuple[Any, ...]] = set()
+        self.new_shapes: int | None = None
+        """Calls of the step at hand with shapes that no call had before; None where calls are not seen."""
 
     def fetched(self, batch: Any) -> None:
         """A DataLoader has handed out a batch."""
@@ -53,6 +58,12 @@ class WorkMeter:
 
     def called(self, arguments: Any) -> None:
         """The model is called with these arguments."""
+        shapes = shapes_of(arguments)
+        # Calls are seen once the run has settled: the first shape has been there before.
+        new = bool(self._shapes) and shapes not in self._shapes
+        if shapes not in self._shapes and len(self._shapes) < MOST_SHAPES:
+            self._shapes.add(shapes)
+        self.new_shapes = (self.new_shapes or 0) + new
         work = work_of(arguments)
         if work is not None:
             work = work if work.real_tokens is not None else self._unpadded(work)
@@ -66,7 +77,7 @@ class WorkMeter:
     def take(self) -> Work:
         """The work since the last time, at the end of a step."""
         work = self._called or self._fetched or Work()
-        self._fetched = self._called = None
+        self._fetched = self._called = self.new_shapes = None
         return work
 
     def _unpadded(self, work: Work) -> Work:
@@ -95,6 +106,11 @@ def work_of(batch: Any) -> Work | None:
         return None if first is None or not first.dim() else Work(samples=int(first.shape[0]))
     samples, length = int(tokens.shape[0]), int(tokens.shape[1])
     return Work(samples, samples * length, _real(named.get("attention_mask"), samples * length))
+
+
+def shapes_of(arguments: Any) -> tuple[Any, ...]:
+    """The shapes of the tensors in what a model is called with."""
+    return tuple(tuple(tensor.shape) for tensor in _tensors(arguments, 0))
 
 
 def _real(mask: Any, tokens: int) -> int | None:

@@ -16,6 +16,19 @@ def own_version() -> str | None:
     return None
 
 
+def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """Processors' worth of time that the control group allows (cgroup v2 `cpu.max`, v1 `cpu.cfs_quota_us`); None where
+    there is no limit. Containers see the whole machine in the affinity, and only this share of it is theirs."""
+    for files in (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        try:
+            words = " ".join((root / name).read_text() for name in files).split()
+            quota, period = float(words[0]), float(words[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        return quota / period if quota > 0 and period > 0 else None
+    return None
+
+
 def describe_host() -> dict[str, Any]:
     """Processors that are ours, bytes of memory, and the system."""
     system = os.uname()
@@ -29,6 +42,7 @@ def describe_host() -> dict[str, Any]:
         memory_bytes = None
     return {
         "cpus": cpus,
+        "cpu_quota": cpu_quota(),
         "memory_bytes": memory_bytes,
         "platform": f"{system.sysname}-{system.release}-{system.machine}",
     }

@@ -62,6 +62,11 @@ class Journal:
         """How long the whole stage at hand took, between two synchronisations."""
         self._stages[-1]["ns"] = ns
 
+    def describe_batches(self, made: dict[str, Any] | None) -> None:
+        """How long a batch takes to make, measured over the free stretch; None where that is not known."""
+        if self.facts["loader"] is not None:
+            self.facts["loader"]["made"] = made
+
     def baseline_ns(self) -> float | None:
         """A step's unprofiled time, as first timed; None before."""
         row = next((r for r in self._stages if r["stage"] == "baseline_free" and r["ns"] and r["steps"]), None)

@@ -26,17 +26,22 @@ from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
 from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
 from .journal import Journal
+from .loader_meter import Made
+from .loader_meter import meter as loader_meter
 from .memory import gpu_bytes_to_spare
 from .options import options_of, planned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .stepmeter import StepMeter
+from .stretch import more_steps
 from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
 THINNED_NS = 1_000_000_000
 """After the windows, one step in so long gets a line in steps.jsonl."""
+DRAIN_S = 20.0
+"""Settling goes on for so long at most until what the loader's workers have made ahead is used up."""
 PATIENCE = 100
 """Steps that a window waits for the program's own profiler to end before it gives up."""
 HANDOVER_S = 30.0
@@ -74,6 +79,10 @@ class Session:
         self._queue: list[tuple[str, int]] = [("settle", plan(**planned(self.options)).settle)]
         self._stage, self._left = "", 0
         self._free: FreeRunning | None = None
+        self._free_ns: list[int] = []
+        """Host time of the steps of the free stretch at hand."""
+        self._made = Made()
+        """What the loader had made when that began."""
         self._window: Window | Capture | None = None
         self._waited = 0
         self._planned_end: int | None = None
@@ -189,6 +198,7 @@ class Session:
         self._close_if_asked()
         self._finder.backward()
         self._meter.micro_steps += 1
+        self._meter.trained(time.perf_counter_ns())
         return self._ranges.open("backward")
 
     @guarded
@@ -204,7 +214,7 @@ class Session:
         def fetched(batch: Any) -> None:
             if close is not None:
                 close()
-            self._meter.fetch_ns += time.perf_counter_ns() - begun
+            self._meter.fetched(time.perf_counter_ns() - begun)
             self._count(batch)
 
         return fetched
@@ -217,8 +227,19 @@ class Session:
     @guarded
     def on_call(self, arguments: Any) -> None:
         """The model is called."""
-        if self._is_here() and self._training.is_in_training_mode:
+        if not self._is_here():
+            return
+        if self._training.is_in_training_mode:
+            self._meter.trained(time.perf_counter_ns())
             self._meter.work.called(arguments)
+        else:
+            self._meter.evaluated()
+
+    @guarded
+    def on_evaluation(self) -> None:
+        """Who counts the steps says that the model is evaluated."""
+        if self._is_here():
+            self._meter.evaluated()
 
     @guarded
     def on_profiler_begin(self) -> None:
@@ -269,6 +290,10 @@ class Session:
         self._left -= 1
         if self._left <= 0 and self._stage == "settle" and not self._has_settled():
             self._left = 1
+        elif self._stage == "baseline_free":
+            self._free_ns.append(now - self._meter.begun_ns)
+            if self._left <= 0:
+                self._left = self._further_steps()
         self._close_if_asked()
         if self._window is not None:
             self._step_window()
@@ -283,12 +308,44 @@ class Session:
 
     def _has_settled(self) -> bool:
         """Whether enough steps have passed: of several ranks at the same step in each, whatever their clocks say."""
-        if self._training.known or self.options["settle"] is not None or self._step >= LONGEST_SETTLE:
+        if self._training.known or self.options["settle"] is not None:
             return True
+        if self._step >= LONGEST_SETTLE:
+            return self._is_drained()
         total = self._training.total
         if total is not None and total <= LONGEST_SETTLE + plan(**planned(self.options)).needs():
             return True
         return self.world_size == 1 and sum(self._settling) > SETTLE_S * 1e9
+
+    def _is_drained(self) -> bool:
+        """Whether the batches are used up that workers had made ahead while the first steps took their time."""
+        if self.world_size > 1 or (self._training.total is not None and self._room() <= 0):
+            return True
+        return self._step >= self._training.batches_ahead or sum(self._settling) > DRAIN_S * 1e9
+
+    def _room(self) -> int:
+        """Steps that the training can spare beyond what is planned. Where it does not say how long it is: what is left
+        of an epoch, and none where that is not known either, so that a short one still gets its window."""
+        total = self._training.total
+        if total is None:
+            batches = self._training.epoch
+            if batches is None:
+                return 0
+            # Of a later epoch as much may be left as of the first.
+            total = self._step - self._step % max(batches // max(self._meter.micro_steps, 1), 1)
+            total += batches // max(self._meter.micro_steps, 1)
+        needed = sum(steps for _, steps in self._queue) or plan(**planned(self.options)).needs()
+        return total - 1 - self._step - needed
+
+    def _further_steps(self) -> int:
+        """Steps by which the free stretch goes on, so that its mean is known well enough.
+
+        Several ranks have to choose alike, each from its own clock, and keep to the plan; so does who asked for a
+        number of steps.
+        """
+        if self.world_size > 1 or self.options["baseline"] is not None:
+            return 0
+        return max(min(more_steps(self._free_ns, self._training.workers), self._room()), 0)
 
     def _step_window(self) -> None:
         assert self._window is not None
@@ -347,6 +404,7 @@ class Session:
             self._stage, self._left = self._open_window(self._left)
         if self._stage in ("baseline_free", "after"):
             self._free = FreeRunning(self._devices)
+            self._free_ns, self._made = [], loader_meter.read(self._training.workers > 0)
         elif self._stage == "baseline_sync":
             synchronise(self._devices)
         self._journal.begin_stage(self._stage, self._step + 1)
@@ -364,6 +422,9 @@ class Session:
             self._journal.time_stage(whole_ns)
             if device_ns:
                 self._journal.time_steps(device_ns)
+            if self._stage == "baseline_free":
+                made = loader_meter.read(self._training.workers > 0).since(self._made)
+                self._journal.describe_batches(made.facts())
         self._journal.flush()
         self._write()
 
@@ -405,6 +466,7 @@ class Session:
             else:
                 self._planned_end = self._step + sum(steps for stage, steps in self._queue if stage != "after")
         self._meter.work.begin_calls()
+        self._meter.lumps.watch()
         self._hook_model(ranges=self._ranges.listening)  # NVTX ranges are wanted all along
 
     # -- windows
@@ -512,6 +574,8 @@ class Session:
         if self._ranges.listening:
             return
         self._training.unhook()
+        self._meter.lumps.leave()
+        loader_meter.stop()
         for patch in self._patches:
             patch.undo()
         self._patches.clear()

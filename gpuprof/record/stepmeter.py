@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 from .batch import WorkMeter
+from .lumps import Lumps
 from .timing import MemoryMeter
 
 
@@ -18,18 +19,49 @@ class StepMeter:
         self.fetch_ns = 0
         """Waiting for the DataLoader."""
         self.micro_steps = 0
+        self.lumps = Lumps()
+        self._trained_ns = 0
+        """The last moment at which the step at hand trained, or its beginning."""
+        self._last_fetch_ns = 0
+        self._evaluating = False
         self.work = WorkMeter()
         self._memory = MemoryMeter()
 
     def begin(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
-        self.begun_ns = now
-        self.fetch_ns = self.micro_steps = 0
+        self.begun_ns = self._trained_ns = now
+        self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
+        self._evaluating = False
         self.work.take()
+        self.lumps.take()
+
+    def fetched(self, ns: int) -> None:
+        """A batch has been waited for."""
+        self.fetch_ns += ns
+        self._last_fetch_ns = ns
+
+    def trained(self, now: int) -> None:
+        """The model is called to train, or a backward pass has begun: an evaluation before that is over.
+
+        All that passed since the training last did something was the evaluation's, its batches included, but for the
+        last batch, which is the one to train on.
+        """
+        if self._evaluating:
+            self._evaluating = False
+            self.lumps.add("evaluation", now - self._trained_ns - self._last_fetch_ns)
+            self.fetch_ns = self._last_fetch_ns
+        self._trained_ns = now
+
+    def evaluated(self) -> None:
+        """The model is called without training it."""
+        self._evaluating = True
 
     def line(self, rank: int, number: int, stage: str, now: int, profiled: bool) -> dict[str, Any]:
         """The step that has just ended, as steps.jsonl has it."""
-        work = self.work.take()
+        new_shapes, work = self.work.new_shapes, self.work.take()
+        if self._evaluating:
+            self._last_fetch_ns = 0
+            self.trained(now)
         return {
             "rank": rank,
             "step": number,
@@ -42,6 +74,8 @@ class StepMeter:
             "samples": work.samples,
             "tokens": work.tokens,
             "real_tokens": work.real_tokens,
+            "new_shapes": new_shapes,
+            **{f"{kind}_ns": ns for kind, ns in self.lumps.take().items() if ns},
             **self._memory.read(now),
             "profiled": profiled,
         }

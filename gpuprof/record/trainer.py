@@ -25,6 +25,11 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
                 left = None if total is None else max(0, total - done)
                 session.on_training("trainer", left, kwargs.get("model"), kwargs.get("optimizer"))
 
+        def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            session = session_of("trainer")
+            if session is not None:
+                session.on_evaluation()
+
         def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")
             if session is not None:

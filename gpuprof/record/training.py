@@ -38,6 +38,24 @@ class Training:
         model = self._model()
         return model is not None and model.training
 
+    @property
+    def workers(self) -> int:
+        """Processes that prepare batches."""
+        return _number(self._batches(), "_num_workers")
+
+    @property
+    def epoch(self) -> int | None:
+        """Batches in an epoch; None where the loader does not know."""
+        try:
+            return len(self._batches()._index_sampler)
+        except (AttributeError, TypeError):
+            return None
+
+    @property
+    def batches_ahead(self) -> int:
+        """Batches that the loader's workers may have made ahead."""
+        return self.workers * max(_number(self._batches(), "_prefetch_factor"), 1)
+
     def describe(self, journal: Journal) -> None:
         """Notes what is trained; a description is nice to have, and no more."""
         self.known = True
@@ -84,6 +102,11 @@ class Training:
     def forget(self) -> None:
         """This training is over, or its recording is."""
         self._model = self._optimizer = self._batches = _nothing
+
+
+def _number(found: Any, name: str) -> int:
+    value = getattr(found, name, None)
+    return value if isinstance(value, int) else 0
 
 
 def _nothing() -> None:

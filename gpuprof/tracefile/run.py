@@ -69,6 +69,14 @@ class StepColumns(Columns):
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
+    new_shapes: I64
+    """Calls of the model with shapes that no call before had."""
+    save_ns: I64
+    evaluation_ns: I64
+    logging_ns: I64
+    garbage_collection_ns: I64
+    compile_ns: I64
+    """Host time of what comes in lumps; ABSENT where the step had none, or the recorder did not measure it."""
     profiled: Mask
 
     def rows(self, stage: str, rank: int) -> I64:
@@ -168,6 +176,8 @@ class RunFolder:
     """Its recording by Nsight Systems, as `read_trace` takes it."""
     damaged: tuple[str, ...]
     """Files that are there and say nothing."""
+    cpus: float | None = None
+    """Processors that the run may use: those of its affinity, or its control group's share of them."""
 
     @property
     def window(self) -> str:
@@ -296,7 +306,16 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         trace=traces.get(rank),
         nsys=_export(folder, names, next((one.pid for one in ranks if one.rank == rank), None)),
         damaged=tuple(damaged),
+        cpus=_cpus(manifest.get("host")),
     )
+
+
+def _cpus(host: Any) -> float | None:
+    """The smaller of the processors and the quota in a manifest's host."""
+    found = host if isinstance(host, dict) else {}
+    values = [found.get(name) for name in ("cpus", "cpu_quota")]
+    known = [float(v) for v in values if isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v < _LARGEST]
+    return min(known, default=None)
 
 
 def _names(folder: Path) -> list[str]:
@@ -447,6 +466,12 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         allocated_bytes=_column(rows, "allocated_bytes"),
         reserved_bytes=_column(rows, "reserved_bytes"),
         peak_bytes=_column(rows, "peak_bytes"),
+        new_shapes=_column(rows, "new_shapes"),
+        save_ns=_column(rows, "save_ns"),
+        evaluation_ns=_column(rows, "evaluation_ns"),
+        logging_ns=_column(rows, "logging_ns"),
+        garbage_collection_ns=_column(rows, "garbage_collection_ns"),
+        compile_ns=_column(rows, "compile_ns"),
         # Anything but a plain no is a yes: a doubtful step must not become the baseline.
         profiled=np.array([line.get("profiled") not in (False, None) for line in rows], bool),
     )

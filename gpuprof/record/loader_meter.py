@@ -1,0 +1,105 @@
+"""How long the loader's workers take for a batch, measured inside them.
+
+The method that fetches a batch from the dataset is wrapped before any worker exists. Workers that are forked inherit
+the wrapper and a piece of shared memory, and add up there what they did; the training process reads it. Workers that
+are spawned import torch anew and are not measured.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from .hooks import Patch
+
+MOST_WORKERS = 255
+_SLOT = struct.Struct("qqqd")
+"""Batches, wall ns, processor ns, and the sum of squares of the wall ms of one worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Batches made since the beginning, by all workers together, or without workers by the training process."""
+
+    batches: int = 0
+    busy_ns: int = 0
+    cpu_ns: int = 0
+    """Processor time in that, of the thread that made them."""
+    squares: float = 0.0
+    """Sum of the squares of the time for each batch, in ms²."""
+
+    def since(self, before: Made) -> Made:
+        return Made(
+            self.batches - before.batches,
+            self.busy_ns - before.busy_ns,
+            self.cpu_ns - before.cpu_ns,
+            self.squares - before.squares,
+        )
+
+    def facts(self) -> dict[str, Any] | None:
+        """As rank<N>.json has it; None if no batch was made."""
+        if self.batches <= 0:
+            return None
+        mean_ms = self.busy_ns / self.batches / 1e6
+        variance = max(self.squares / self.batches - mean_ms**2, 0.0)
+        return {
+            "batches": self.batches,
+            "batch_ns": round(self.busy_ns / self.batches),
+            "batch_cpu_ns": round(self.cpu_ns / self.batches),
+            "spread": variance**0.5 / mean_ms if mean_ms else 0.0,
+        }
+
+
+class LoaderMeter:
+    """Counts the batches that the processes of this training make, one slot per worker."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, _SLOT.size * (MOST_WORKERS + 1))  # shared with forked children
+        self._patches: list[Patch] = []
+
+    def watch(self, fetch: Any) -> None:
+        """Wraps the fetchers of torch.utils.data._utils.fetch; workers forked from now on count."""
+        for name in ("_MapDatasetFetcher", "_IterableDatasetFetcher"):
+            fetcher = getattr(fetch, name, None)
+            if fetcher is not None:
+                self._patches.append(Patch(fetcher, "fetch", self._counted))
+
+    def _counted(self, fetch: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            begun, cpu = time.perf_counter_ns(), time.thread_time_ns()
+            batch = fetch(*args, **kwargs)
+            self._add(time.perf_counter_ns() - begun, time.thread_time_ns() - cpu)
+            return batch
+
+        return wrapper
+
+    def _add(self, ns: int, cpu_ns: int) -> None:
+        from torch.utils.data import get_worker_info
+
+        worker = get_worker_info()
+        number = 0 if worker is None else min(worker.id + 1, MOST_WORKERS)
+        try:
+            batches, busy, cpu, squares = _SLOT.unpack_from(self._memory, number * _SLOT.size)
+            values = batches + 1, busy + ns, cpu + cpu_ns, squares + (ns / 1e6) ** 2
+            _SLOT.pack_into(self._memory, number * _SLOT.size, *values)
+        except (ValueError, OverflowError, struct.error):  # closed, or a clock that jumped: the batch counts more
+            pass
+
+    def read(self, workers: bool) -> Made:
+        """What was made so far. workers: by worker processes, else by this one."""
+        found = list(_SLOT.iter_unpack(self._memory[:]))
+        chosen = found[1:] if workers else found[:1]
+        return Made(*(sum(column) for column in zip(*chosen, strict=True)))
+
+    def stop(self) -> None:
+        """Leaves torch as it was found; workers that are alive go on counting to nobody."""
+        for patch in self._patches:
+            patch.undo()
+        self._patches.clear()
+
+
+meter = LoaderMeter()
+"""The one of this process: wrapped once, read by whatever session records."""

@@ -1,0 +1,63 @@
+"""How long the free-running stretch has to be: until its mean step is known well enough.
+
+A loader with four workers makes every fourth step wait, a checkpoint every hundredth: neighbouring steps are not
+independent, so their scatter is taken over blocks of steps. The variance used here is the one that a circular block
+bootstrap has in the limit (Politis and Romano 1992): of the mean of n / L blocks of L steps, drawn with replacement.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+PRECISE = 0.05
+"""Half the width of the 80 % interval of the mean step, as a share of it, at which the stretch may end."""
+MOST_STEPS = 200
+MOST_S = 20.0
+"""The stretch ends after this many steps or seconds in any case; its interval is then wide."""
+GROWTH = 1.4
+"""The stretch is looked at again after this many times the steps: looking costs the host time, too."""
+LEAST_BLOCKS = 3
+"""Fewer blocks say nothing about how blocks differ, so blocks are shorter than asked for in a short stretch."""
+
+_Z80 = 1.2816
+"""90th percentile of the normal distribution: eight of ten lie within this many standard deviations."""
+
+
+def block_of(workers: int | None) -> int:
+    """Steps in a block: two rounds of the loader's workers, whose batches come in turns; at least 2."""
+    return max(2 * (workers or 0), 2)
+
+
+def half_width(step_ns: Sequence[float], block: int) -> float:
+    """Half the 80 % interval of the mean of `step_ns`, in ns; infinite for fewer than LEAST_BLOCKS steps.
+
+    `block`: steps in a block; shorter blocks are used where there would be fewer than LEAST_BLOCKS.
+    """
+    n = len(step_ns)
+    if n < LEAST_BLOCKS:
+        return math.inf
+    length = max(min(block, n // LEAST_BLOCKS), 1)
+    mean = math.fsum(step_ns) / n
+    sums = [0.0]
+    for ns in (*step_ns, *step_ns[: length - 1]):
+        sums.append(sums[-1] + ns - mean)
+    # Mean of every block of `length` steps, the stretch closed to a ring.
+    variance = math.fsum(((sums[i + length] - sums[i]) / length) ** 2 for i in range(n)) / n
+    blocks = n / length
+    freedom = max(blocks - 1, 1.0)
+    # Few blocks underestimate how blocks differ: Bessel's correction, and Student's t (Cornish-Fisher, two terms).
+    variance *= blocks / freedom
+    quantile = _Z80 + (_Z80**3 + _Z80) / (4 * freedom)
+    return quantile * math.sqrt(variance / blocks)
+
+
+def more_steps(step_ns: Sequence[float], workers: int | None) -> int:
+    """Further steps that the stretch needs before it is looked at again; 0 when it may end."""
+    n, total = len(step_ns), math.fsum(step_ns)
+    if n >= MOST_STEPS or total >= MOST_S * 1e9 or not n:
+        return 0
+    if half_width(step_ns, block_of(workers)) <= PRECISE * total / n:
+        return 0
+    left = min(MOST_STEPS - n, math.ceil((MOST_S * 1e9 - total) / (total / n)))
+    return max(min(math.ceil((GROWTH - 1) * n), left), 1)
