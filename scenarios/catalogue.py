@@ -56,6 +56,8 @@ class Scenario:
     """Whether its training may end once it is recorded."""
     steps_differ: bool = False
     """Whether steps are meant to differ, as when some save: then their mean counts, not the middle one."""
+    free: int | None = None
+    """Free-running steps that are timed, where more than usual are needed: the mean of steps that differ."""
     gib: float = 10.0
     """GPU memory that one process takes, at most."""
     described: Described | None = None
@@ -106,6 +108,8 @@ class Scenario:
 
     def steps_ms(self, processes: list[dict[str, Any]]) -> list[float]:
         """What a step took of these processes, two values of each, ascending."""
+        if self.free is not None:  # long enough to be the mean step, which synchronised steps say nothing of
+            return sorted(process["free_ms"] for process in processes)
         # Single free steps say little: while the host runs ahead of the GPU they are too short. Their stretch is right.
         middle = mean if self.steps_differ else median
         return sorted(ms for process in processes for ms in (process["free_ms"], middle(process["synchronised_ms"])))

@@ -44,9 +44,9 @@ ENDS_S = 40.0
 """From the request to end to the end: torchrun waits 30 s for its workers before it kills them."""
 VERSIONS = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes", "unsloth")
 HOW = (
-    f"Each process: {SETTLE} steps to settle, {FREE} timed as one stretch (free_ms: a step of it), {SYNCHRONISED} each"
-    " closed by a synchronisation (synchronised_ms). Fresh processes took turns, as it is and with each fix; no"
-    " profiler was in any of them."
+    f"Each process: {SETTLE} steps to settle (38 where 200 steps are timed), {FREE} or 200 timed as one stretch"
+    f" (free_ms: a step of it), {SYNCHRONISED} each closed by a synchronisation (synchronised_ms). Fresh processes took"
+    " turns, as it is and with each fix; no profiler was in any of them."
 )
 
 
@@ -74,11 +74,13 @@ class Timed:
 
     @property
     def command(self) -> list[str]:
-        return [*launched(self.told), "-m", self.told.module, "--timed", *self.switches]
+        free = ["--free", str(self.told.free)] if self.told.free else []
+        return [*launched(self.told), "-m", self.told.module, "--timed", *free, *self.switches]
 
     @property
     def switches(self) -> list[str]:
-        return [*(["--fix", self.fix] if self.fix else []), *(["--data", self.data] if self.data else [])]
+        options = {"--fix": self.fix, "--data": self.data}
+        return [word for name, value in options.items() if value for word in (name, value)]
 
     def start(self, gate: str) -> None:
         """As the leader of a process group, so that `end_all` reaches what it starts, too."""
@@ -125,7 +127,9 @@ class Recorder(Timed):
         python, *rest = launched(self.told)
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
         words += [*self.told.trace, *(["--stop"] if self.told.stops else [])]
-        return [*words, *rest, "-m", self.told.module, *self.switches]
+        # The free-running stretch is as long as the mean step needs, and the window comes after it.
+        steps = ["--steps", str(2 * self.told.free)] if self.told.free else []
+        return [*words, *rest, "-m", self.told.module, *steps, *self.switches]
 
     def await_end_of_training(self) -> None:
         """After it gpuprof goes on, and reads what it recorded."""

@@ -19,6 +19,9 @@ synchronisation."""
 ALONE = 2
 """The last of the steps that settle, which a process takes when it is its turn. Those before, in which kernels are
 loaded and compiled, it takes while others do."""
+DRAINED = 34
+"""The same in a process that times many free steps: batches that workers made while it waited for its turn (16 workers
+with 2 each) are used up before the first timed step."""
 GATE, PROCESS = "SCENARIO_GATE", "SCENARIO_PROCESS"
 """A socket at which a timed process says its name and waits until it is let on, so that processes take turns."""
 MIB = 1 << 20
@@ -48,7 +51,9 @@ class Timing:
 class Run:
     """What a scenario's `train` is given."""
 
-    def __init__(self, fix: str = "", steps: int | None = None, timed: bool = False, data: str = "") -> None:
+    def __init__(
+        self, fix: str = "", steps: int | None = None, timed: bool = False, data: str = "", free: int | None = None
+    ) -> None:
         import torch
 
         self.timed = timed
@@ -58,8 +63,11 @@ class Run:
         self.tiny = not torch.cuda.is_available()
         self.device = "cpu" if self.tiny else f"cuda:{os.environ.get('LOCAL_RANK', '0')}"
         self.settle, self.free, self.synchronised = SETTLE, FREE, SYNCHRONISED
+        self.alone = ALONE
+        if free is not None:
+            self.settle, self.free, self.alone = SETTLE - ALONE + DRAINED, free, DRAINED
         if self.tiny:
-            self.settle, self.free, self.synchronised = 1, 2, 2
+            self.settle, self.free, self.synchronised, self.alone = 1, 2, 2, ALONE
         self._asked = steps
         self._marks: list[float] = []
         self._tokens: list[float] = []
@@ -90,7 +98,7 @@ class Run:
         """After each step. Only a timed run closes any with a synchronisation."""
         if not self.timed:
             return
-        if step == max(self.settle - 1 - ALONE, 0):
+        if step == max(self.settle - 1 - self.alone, 0):
             self._synchronise()
             self._wait()
         if step == self.settle - 1 or step >= self.settle + self.free - 1:
@@ -162,5 +170,6 @@ def main(train: Callable[[Run], None]) -> None:
     parser.add_argument("--steps", type=int, default=None)
     parser.add_argument("--data", default="", help="which lengths, where the scenario has several")
     parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
+    parser.add_argument("--free", type=int, default=None, help="free-running steps to time")
     args = parser.parse_args()
-    train(Run(args.fix, args.steps, args.timed, args.data))
+    train(Run(args.fix, args.steps, args.timed, args.data, args.free))
