@@ -193,11 +193,10 @@ def is_of(fix: Fix, found: Finding) -> bool:
 
 
 def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, found: Finding | None) -> Fix:
-    """The measured fix as it would be of the recorded step: its gain per work, of what that step takes."""
-    steps = diagnosis.steps
-    if found is None or steps is None or not steps.estimated_ns or case.unprofiled_ms is None:
+    """The measured fix as it would be of the run's own mean step: its gain per work, of what that step takes."""
+    if found is None or not diagnosis.step_ns or case.unprofiled_ms is None:
         return fix
-    factor = steps.estimated_ns / MS * found.work / (statistics.mean(case.unprofiled_ms) * fix.work)
+    factor = diagnosis.step_ns / MS * found.work / (statistics.mean(case.unprofiled_ms) * fix.work)
     return replace(fix, step_ms=(fix.step_ms[0] * factor, fix.step_ms[1] * factor), work=found.work)
 
 

@@ -50,8 +50,7 @@ def measure(gate: Gate, diagnosis: Diagnosis) -> float | None:
     if gate.metric == "step_time":
         if steps is None or steps.source == "none":
             return None
-        best_known = (steps.unprofiled_ns, steps.estimated_ns, steps.recorded_ns)
-        return next(float(ns) for ns in best_known if ns is not None)
+        return None if diagnosis.step_ns is None else float(diagnosis.step_ns)
     if gate.metric == "unattributed":
         return kernels.unattributed_ns / kernels.total_ns if kernels and kernels.total_ns else None
     # The step without the profiler where it is known: a gate is about the training, not about its recording.

@@ -3,6 +3,7 @@ fixes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
@@ -49,14 +51,21 @@ class Analysis:
     replay: Replay
     removal: Removal
     sensitivities: Sensitivities
+    mean: MeanStep
+    """How the mean step follows from a graph."""
 
 
 def analyse(
-    timeline: Timeline, roofline: Roofline | None, measured_ns: float | None, spread: tuple[float, float] | None
+    timeline: Timeline,
+    roofline: Roofline | None,
+    measured_ns: float | None,
+    spread: tuple[float, float] | None,
+    mean_of: Callable[[Graph], MeanStep] = MeanStep,
 ) -> tuple[Replay, Analysis | None]:
     """Replays the window; no analysis where that fails, and why it did.
 
-    `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed.
+    `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `mean_of`: what follows from
+    the graph without the profiler for the mean step.
     """
     graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
@@ -75,9 +84,10 @@ def analyse(
         text = f"{100 * unknown:.0f} % of the step passes in waits that the recording does not explain"
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
-    found = sensitivities(removal.graph, bound_parts(timeline, roofline))
+    mean = mean_of(removal.graph)
+    found = sensitivities(removal.graph, bound_parts(timeline, roofline), mean)
     replay = Replay(error, True, steps=graph.steps)
-    return replay, Analysis(replay, removal, found)
+    return replay, Analysis(replay, removal, found, mean)
 
 
 def _counted(timeline: Timeline) -> U8:

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.stack import Stack
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.replay.simulate import ROUNDS, Schedule, simulate
@@ -37,6 +40,12 @@ class Case:
     roofline: Roofline | None
     run: Run | None
     stack: Stack
+    mean_step: MeanStep | None = None
+    """How the mean step follows from a graph; None: it is the usual step."""
+    budget: Budget | None = None
+    """Of the mean step, where steps of a run were timed."""
+    feed: Feed | None = None
+    """The workers that prepare batches, where their pace is known."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     """What several findings look for, found once."""
 
@@ -51,8 +60,18 @@ class Case:
 
     @property
     def step_ns(self) -> float:
-        """The step that everything is compared with."""
+        """The usual step."""
         return self.removal.step_ns
+
+    @cached_property
+    def mean(self) -> MeanStep:
+        """From a graph to the mean step."""
+        return self.mean_step or MeanStep(self.graph)
+
+    @cached_property
+    def mean_ns(self) -> float:
+        """The mean step as it is: what every gain is measured against."""
+        return self.mean.now_ns()
 
     @property
     def steps(self) -> int:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.analyse import Analysis, bound_parts
 from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.budget import budget_of_recorded, in_words
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.findings.recompiles import compiling_ns
@@ -29,11 +31,13 @@ from gpuprof.diagnosis.model import (
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict
 from gpuprof.diagnosis.roof import summarize
+from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
-from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
 from gpuprof.diagnosis.verdict import judge
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.turns import take_turns
@@ -53,6 +57,10 @@ class Recorded:
     gaps: GapColumns
     steps: Steps
     """Without an estimate."""
+    budget: Budget | None
+    """Of the mean step, where a run timed enough steps."""
+    feed: Feed | None
+    """The workers that prepare batches, where their pace is known."""
     devices: tuple[Device, ...]
     profiler: Profiler | None
     """What recording may have cost by the events that it counted."""
@@ -61,6 +69,30 @@ class Recorded:
     def whole(self) -> bool:
         """Whether the file was read to its end."""
         return not self.timeline.trace.reading.truncated
+
+    def mean_of(self, graph: Graph) -> MeanStep:
+        """How the mean step follows from the graph of the usual one."""
+        if self.budget is None:
+            return MeanStep(graph)
+        lumps = {one.cause: float(one.mean_ns or 0) for one in self.budget.excess if one.cause != "input"}
+        return MeanStep(
+            graph,
+            usual_ns=self.budget.usual_ns,
+            mean_ns=self.budget.mean_ns,
+            loader=None if self.feed is None else self.feed.loader,
+            batches=1.0 if self.feed is None else self.feed.batches,
+            lumps_ns=lumps,
+        )
+
+    @property
+    def free_ns(self) -> int | None:
+        """The usual free-running step at the work of the recorded ones, where it was timed."""
+        return self.run.baseline.free_ns if self.run is not None and self.budget is not None else None
+
+    @property
+    def ends_ns(self) -> tuple[float, float] | None:
+        """Of the 80 % interval of the mean step, where it was timed."""
+        return None if self.budget is None else (float(self.budget.low), float(self.budget.high))
 
     @property
     def rare(self) -> RareStep | None:
@@ -75,6 +107,7 @@ class Conclusion:
     quality: Quality
     steps: Steps
     profiler: Profiler | None
+    budget: Budget | None = None
     devices_estimated: tuple[DeviceEstimate, ...] | None = None
     roofline: RooflineSummary | None = None
     sensitivities: Sensitivities | None = None
@@ -93,15 +126,15 @@ def no_gpu_work(recorded: Recorded) -> Conclusion:
 def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analysis, advise: bool) -> Conclusion:
     """Of a recording that was replayed: what would shorten its step; `advise`: look for fixes, too."""
     steps, roof = recorded.steps, case.roofline
-    estimated = estimate_devices(case.schedule, steps.unprofiled_ns or case.step_ns)
+    estimated = estimate_devices(case.schedule, recorded.free_ns or steps.unprofiled_ns or case.step_ns)
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
     said = summary(busiest, kernels, limits, turns, compiling_ns(case))
-    if recorded.rare is not None:
-        took, mean = in_ms(recorded.rare.ns), in_ms(recorded.rare.mean_ns)
-        said += f" Every {recorded.rare.every} steps one takes {took}, so the average step takes {mean}."
-    verdict = judge(analysis.removal, analysis.sensitivities, parts, said)
+    found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
+    if recorded.budget is not None:
+        said = f"{in_words(recorded.budget)}{said}"
+    verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     advice = fixes(case) if advise else Fixes((), None, ())
     if not recorded.whole and waits(busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
@@ -116,6 +149,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         quality=judged((*recorded.quality.issues, *map(_failed, advice.failed))),
         steps=steps,
         profiler=_profiler(recorded.profiler, steps, analysis),
+        budget=found,
         devices_estimated=estimated,
         roofline=roof and summarize(roof, case.step_ns),
         sensitivities=analysis.sensitivities,
@@ -139,6 +173,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         quality=quality,
         steps=steps,
         profiler=profiler,
+        budget=recorded.budget or budget_of_recorded([float(ns) for ns in steps.each_ns]),
         devices_estimated=None if measured is None else tuple(map(estimate, measured)),
         roofline=roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns),
     )

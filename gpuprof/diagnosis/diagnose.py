@@ -107,6 +107,8 @@ def diagnose(
         timeline=timeline,
         gaps=gaps,
         steps=_steps(timeline, _unprofiled(timeline, facts, step_ms)),
+        budget=facts.budget if facts and step_ms is None and timeline.steps.source != "none" else None,
+        feed=facts.feed if facts else None,
         devices=found,
         profiler=profiler_cost(timeline, found),
     )
@@ -132,7 +134,7 @@ def _with_gpu(
     replay, analysis = NOT_REPLAYED, None
     part = representative(timeline)
     if recorded.quality.status != "unusable":
-        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread)
+        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread, recorded.mean_of)
     if analysis is None:
         conclusion = by_shares(recorded, kernels, averages, roof)
     else:
@@ -152,6 +154,9 @@ def _case(recorded: Recorded, part: Timeline, roof: Roofline | None, analysis: A
         roofline=roof,
         run=recorded.run,
         stack=stack_of(recorded.timeline.trace, recorded.run, packages),
+        mean_step=analysis.mean,
+        budget=recorded.budget,
+        feed=recorded.feed,
     )
 
 
@@ -166,6 +171,7 @@ def _diagnosis(
         quality=conclusion.quality,
         environment=recorded.environment,
         steps=conclusion.steps,
+        budget=conclusion.budget,
         window=Window(*timeline.window),
         devices=recorded.devices,
         devices_estimated=conclusion.devices_estimated,
@@ -202,7 +208,8 @@ def _nothing_recorded(
 ) -> Diagnosis:
     """Without a timeline: what is wrong with the recording, and what the run knows."""
     return Diagnosis(
-        source=source, quality=quality, environment=environment, run=run, steps=None, window=None, devices=(),
+        source=source, quality=quality, environment=environment, run=run, steps=None, budget=None,
+        window=None, devices=(),
         devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None, verdict=no_verdict(quality),
         _folder=folder,
     )  # fmt: skip

@@ -33,6 +33,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "environment": plain(d.environment),
         "run": plain(d.run),
         "steps": plain(d.steps),
+        "budget": plain(d.budget),
         "window": _window(d.window),
         "devices": plain(d.devices),
         "devices_estimated": plain(d.devices_estimated),

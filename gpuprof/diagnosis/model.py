@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 
@@ -372,6 +373,8 @@ class Diagnosis:
     quality: Quality
     environment: Environment
     steps: Steps | None
+    budget: Budget | None
+    """Of the mean step; None where nothing was timed or recorded."""
     window: Window | None
     devices: tuple[Device, ...]
     devices_estimated: tuple[DeviceEstimate, ...] | None
@@ -399,6 +402,17 @@ class Diagnosis:
     """Of a run: its steps and samples over time; not part of the JSON."""
     _case: Case | None = field(default=None, repr=False, compare=False)
     """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
+
+    @property
+    def step_ns(self) -> int | None:
+        """What a step costs: the mean step, else the best that is known of a step; None without steps."""
+        steps = self.steps
+        if steps is None:
+            return None
+        if self.budget is not None and self.budget.source == "free":
+            return self.budget.mean_ns
+        known = (steps.unprofiled_ns, self.budget and self.budget.mean_ns, steps.estimated_ns, steps.recorded_ns)
+        return next(ns for ns in known if ns is not None)
 
     @property
     def tables(self) -> Tables:

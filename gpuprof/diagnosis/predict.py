@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.findings import FINDINGS
@@ -13,7 +13,6 @@ from gpuprof.diagnosis.model import Combined, Finding, Range, Remaining
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import PROCESS_NOISE
-from gpuprof.replay.simulate import ROUNDS, simulate
 
 MOST_COMBINED = 4
 
@@ -51,7 +50,7 @@ def fixes(case: Case) -> Fixes:
         try:
             for proposal in find(case):
                 step = predict(case, proposal)
-                if proposal.work * case.step_ns / step.expected >= WORTH:
+                if proposal.work * case.mean_ns / step.expected >= WORTH:
                     found.append(_Predicted(page.id, proposal, step))
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
@@ -79,7 +78,7 @@ def _together(case: Case, proposals: list[Proposal]) -> Range:
     def step(graph: Graph, changes: list[Change]) -> float:
         for change in changes:
             graph = change(graph)
-        return max(simulate(graph, ROUNDS).step_ns, least, 1.0)
+        return _mean_ns(case, graph, ordered, least)
 
     def with_one(at: int, change: Change | None) -> float:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
@@ -91,6 +90,19 @@ def _together(case: Case, proposals: list[Proposal]) -> Range:
     low = _away(*always, *(math.log(expected / min(ns, expected)) for ns in quick))
     high = _away(*always, *(math.log(max(ns, expected) / expected) for ns in slow))
     return Range(round(expected * math.exp(-low)), round(expected), round(expected * math.exp(high)))
+
+
+def _mean_ns(case: Case, graph: Graph, proposals: list[Proposal], least: float) -> float:
+    """The mean step of a graph in which some fixes are made: what they do to batches and lumps counts, too.
+
+    A larger batch takes its workers longer; `least`: no step is shorter.
+    """
+    loader = next((p.loader for p in proposals if p.loader is not None), case.mean.loader)
+    lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+    if loader is not None:
+        work = math.prod(p.work for p in proposals if not p.same_batch)
+        loader = replace(loader, batch_ns=loader.batch_ns * work)
+    return max(case.mean.of(graph, loader=loader, lumps=lumps), least, 1.0)
 
 
 def _in_order(proposals: list[Proposal]) -> list[Proposal]:
@@ -109,7 +121,7 @@ def _away(*parts: float) -> float:
 
 
 def _finding(case: Case, one: _Predicted) -> Finding:
-    proposal, step, now = one.proposal, one.step, case.step_ns
+    proposal, step, now = one.proposal, one.step, case.mean_ns
     gain = proposal.work * now
     # The unfixed step is the same machine's: of the interval only what the fix itself leaves open counts.
     speedup = tuple(max(gain / ns, 0.0) for ns in (step.high, step.expected, step.low))
@@ -130,7 +142,7 @@ def _remaining(case: Case, step: Range, work: float) -> Remaining | None:
     left = case.run.remaining_ns if case.run else None
     if not left:
         return None
-    factors = [ns / (case.step_ns * work) for ns in (step.low, step.expected, step.high)]
+    factors = [ns / (case.mean_ns * work) for ns in (step.low, step.expected, step.high)]
     return Remaining(left, *(round(left * factor) for factor in factors))
 
 
@@ -147,7 +159,7 @@ def _after(graph: Graph, proposals: list[Proposal], new: Proposal) -> Graph:
 def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
     """Adds fix after fix, the one that gains most on top of those before it, while it still gains."""
     chosen: list[_Predicted] = []
-    graph, before, left = case.graph, case.step_ns, list(predicted)
+    graph, before, left = case.graph, case.mean_ns, list(predicted)
     while left and len(chosen) < MOST_COMBINED:
         taken = {p.id for p in chosen}
         shut = {name for p in chosen for name in p.proposal.excludes}
@@ -155,7 +167,7 @@ def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
         trials = []
         for p in left:
             those = [one.proposal for one in (*chosen, p)]
-            step = max(simulate(_after(graph, those, p.proposal), ROUNDS).step_ns, _least_ns(those), 1.0)
+            step = _mean_ns(case, _after(graph, those, p.proposal), those, _least_ns(those))
             trials.append((p.proposal.work * before / step, step, p))
         if not trials:
             break
@@ -170,7 +182,7 @@ def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
         return None
     work = math.prod(p.proposal.work for p in chosen)
     step_range = _together(case, [p.proposal for p in chosen])
-    gained = work * case.step_ns
+    gained = work * case.mean_ns
     return Combined(
         ids=tuple(p.id for p in chosen),
         titles=tuple(p.proposal.title for p in chosen),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.model import Evidence
+from gpuprof.replay.loader_queue import Loader
 
 WORTH = 1.05
 """A fix that gains less is not told from noise: steps of one program differ by as much."""
@@ -52,6 +53,10 @@ class Proposal:
     """Whether that further work comes without a larger batch: other processes do it, or nothing interrupts it."""
     least_ns: float = 0.0
     """The step cannot be shorter, for a reason outside the graph (workers that prepare batches)."""
+    loader: Loader | None = None
+    """The workers that prepare batches after the fix; None: as before."""
+    lumps: Mapping[str, float] = field(default_factory=dict)
+    """Cause of excess (`save`, `logging` …) → factor on what it adds to the mean step."""
     spread: float = 1.0
     """Further factor of uncertainty of the predicted step, both ways: 1.1 means 10 %."""
     excludes: tuple[str, ...] = ()

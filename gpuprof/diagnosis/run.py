@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.new_shapes import FEWEST, first_seen, new_shapes
+from gpuprof.diagnosis.run_budget import Feed, feed_of, run_budget
 from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
@@ -59,6 +62,9 @@ class RunFacts:
     run: Run
     unprofiled: StepTime | None
     issues: tuple[Issue, ...]
+    budget: Budget | None
+    """Of the mean step of the free-running stretch."""
+    feed: Feed | None
     under_nsys: bool
     """Whether it was timed while Nsight Systems waited in the process."""
 
@@ -85,9 +91,10 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     after = _timed(folder, "after", AFTERMATH_NS)
     traced = _traced(folder)
     work, target = _equal_work(steps, traced, free.rows if len(free.rows) else sync.rows)
+    known_free, known_sync = _with_known_shapes(folder, free, sync)
     found = {
         name: step_time(timed.ns, *_at_work(timed, other, work, target))
-        for name, timed, other in (("free", free, sync), ("sync", sync, free))
+        for name, timed, other in (("free", known_free, known_sync), ("sync", known_sync, known_free))
     }
     # Nobody counts tokens any more once the recording is over.
     found["after"] = step_time(after.ns, None, None)
@@ -96,6 +103,9 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     if synchronised and found["free"] and found["sync"] and found["sync"].steps >= found["free"].steps:
         unprofiled = found["sync"]
     base = free if len(free.rows) else sync
+    rare = _rare(folder, free, sync, work, target)
+    found_budget = run_budget(replace(folder, steps=steps), work, rare)
+    mean_ns = None if found_budget is None else found_budget.mean_ns
     # Lines of steps are thinned out, so the last one may be behind.
     seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), folder.own.steps_seen or 0)
     run = Run(
@@ -107,10 +117,14 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         step_source=folder.own.step_source,
         steps_seen=seen,
         steps_total=folder.own.steps_total,
-        remaining_ns=_remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base),
-        baseline=_baseline(found["free"], found["sync"], _rare(folder, free, sync, work, target)),
+        remaining_ns=(
+            _remaining(folder, seen, after, None)
+            if len(after.rows) >= FEWEST_AFTER
+            else _remaining(folder, seen, base, mean_ns)
+        ),
+        baseline=_baseline(found["free"], found["sync"], rare),
         after_ns=found["after"].ns if found["after"] else None,
-        throughput=_throughput(steps, base, folder.own.world_size or 1),
+        throughput=_throughput(steps, base, folder.own.world_size or 1, mean_ns),
         work=_work(steps, traced if len(traced) else base.rows),
         model=folder.own.model,
         optimizer=folder.own.optimizer,
@@ -126,13 +140,29 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         *_throttling(run.telemetry),
         *_run_issues(folder, run),
     )
-    return RunFacts(run, unprofiled, issues, under_nsys=folder.window == NSYS)
+    feed = None if found_budget is None else feed_of(folder, found_budget, run.work.micro_steps)
+    return RunFacts(run, unprofiled, issues, found_budget, feed, under_nsys=folder.window == NSYS)
+
+
+def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
+    """The timed steps without those in which new shapes cost time, where there are enough others: the usual step has
+    shapes that were seen before."""
+    rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
+    first = first_seen(folder)
+    if first is None or new_shapes(folder, rows, ns) is None:
+        return free, sync
+
+    def known(timed: _Timed) -> _Timed:
+        kept = ~first[timed.rows]
+        return replace(timed, rows=timed.rows[kept], ns=timed.ns[kept]) if kept.sum() >= FEWEST else timed
+
+    return known(free), known(sync)
 
 
 def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
     """How long each of the steps took that an unprofiled step was told from, in their order; none where it was not told
     from steps of this run."""
-    free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
+    free, sync = _with_known_shapes(folder, _timed(folder, "baseline_free"), _timed(folder, "baseline_sync"))
     work, target = _equal_work(folder.steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
     for timed, other in ((free, sync), (sync, free)):
         alike = steps_alike(timed.ns, *_at_work(timed, other, work, target))
@@ -286,15 +316,17 @@ def _usual(timed: _Timed) -> np.ndarray:
     return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
 
 
-def _remaining(folder: RunFolder, seen: int, timed: _Timed) -> int | None:
-    """The time for the steps left, at the mean of those timed last, whatever their work."""
+def _remaining(folder: RunFolder, seen: int, timed: _Timed, mean_ns: int | None) -> int | None:
+    """The time for the steps left: at the mean step where it is known, else at the mean of those timed last."""
     total = folder.own.steps_total
     if total is None:
         return None
     if seen >= total or (folder.status == "finished" and not folder.exit_code):
         return 0
     usual = _usual(timed)
-    return round(float(timed.ns[usual].mean()) * (total - seen)) if usual.any() else None
+    if mean_ns is None and not usual.any():
+        return None
+    return round((mean_ns or float(timed.ns[usual].mean())) * (total - seen))
 
 
 def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColumns:
@@ -307,13 +339,17 @@ def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColu
     return replace(steps, samples=np.where(known, steps.samples * size, steps.samples))
 
 
-def _throughput(steps: StepColumns, timed: _Timed, ranks: int) -> Throughput:
+def _throughput(steps: StepColumns, timed: _Timed, ranks: int, mean_ns: int | None) -> Throughput:
+    """Work per second: that of a timed step over the mean step, where that is known, else over the steps' own times."""
     usual = _usual(timed)
 
     def rate(name: str) -> float | None:
         work = _known(getattr(steps, name)[timed.rows])
         both = usual & np.isfinite(work)
-        return float(work[both].sum() / timed.ns[both].sum() * 1e9 * ranks) if both.any() else None
+        if not both.any():
+            return None
+        step_ns = mean_ns or float(timed.ns[both].mean())
+        return float(work[both].mean()) / step_ns * 1e9 * ranks
 
     padded, real = rate("tokens"), rate("real_tokens")
     return Throughput(padded if real is None else real, padded, rate("samples"))

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Bound, Family, Verdict
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
+from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import CLOSE, SMALL, Sensitivities, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
@@ -38,10 +39,10 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
-def bound_of(found: Sensitivities, graph: Graph | None = None) -> Bound | None:
+def bound_of(found: Sensitivities, graph: Graph | None = None, mean: MeanStep | None = None) -> Bound | None:
     """What binds the step; None where that is the GPU, and what most of its kernels do is not known.
 
-    `graph`: to tell two that are close apart by what their absence would gain.
+    `graph`, `mean`: to choose between two that are close by what their absence would gain.
     """
     values: dict[Bound | str, float] = {name: getattr(found, name) for name in (*RESOURCES, "device")}
     first, second = sorted(values, key=lambda name: -values[name])[:2]
@@ -50,7 +51,7 @@ def bound_of(found: Sensitivities, graph: Graph | None = None) -> Bound | None:
     if values[first] - values[second] < CLOSE:
         if graph is None:
             return "balanced"
-        gains = {name: _without(graph, name) for name in (first, second)}
+        gains = {name: _without(graph, mean or MeanStep(graph), name) for name in (first, second)}
         first, second = sorted(gains, key=lambda name: -gains[name])
         if gains[first] - gains[second] < CLOSE:
             return "balanced"
@@ -69,10 +70,9 @@ def device_part(found: Sensitivities) -> Bound | None:
     return "balanced" if parts[first] - parts[second] < CLOSE else first  # type: ignore[return-value]
 
 
-def _without(graph: Graph, resource: str) -> float:
+def _without(graph: Graph, mean: MeanStep, resource: str) -> float:
     """What the step loses, as a share, when a resource takes no time at all."""
-    step = simulate(graph, ROUNDS).step_ns
-    return 1 - simulate(scale(graph, **{resource: 0.0}), ROUNDS).step_ns / step
+    return 1 - mean.of(scale(graph, **{resource: 0.0}), faster={resource: 0.0}) / mean.of(graph)
 
 
 def host_cause(graph: Graph) -> str:
@@ -98,13 +98,21 @@ def host_cause(graph: Graph) -> str:
     return max(gains, key=lambda name: gains[name]) if gains else "launch"
 
 
-def judge(removal: Removal, found: Sensitivities, parts_ns: dict[str, F64] | None, summary: str) -> Verdict:
-    """The verdict with its cause and how sure it is."""
+def judge(
+    removal: Removal,
+    found: Sensitivities,
+    parts_ns: dict[str, F64] | None,
+    summary: str,
+    mean: MeanStep | None = None,
+    ends: tuple[float, float] | None = None,
+) -> Verdict:
+    """The verdict on the mean step with its cause and how sure it is; `ends`: of the 80 % interval of the mean."""
     graph = removal.graph
-    bound = bound_of(found, graph)
+    mean = mean or MeanStep(graph)
+    bound = bound_of(found, graph, mean)
     cause = None
     if bound == "host":
-        cause = host_cause(graph)
+        cause = _lump(graph, mean) or host_cause(graph)
     elif bound == "communication":
         cause = communication_cause(graph)
     if bound is None:
@@ -114,17 +122,37 @@ def judge(removal: Removal, found: Sensitivities, parts_ns: dict[str, F64] | Non
         bound=bound,
         family=FAMILIES.get(bound, "other"),
         cause=cause,
-        confidence=confidence(removal, found, bound, parts_ns),
+        confidence=confidence(removal, found, bound, parts_ns, mean, ends),
         summary=summary,
     )
 
 
-def confidence(removal: Removal, found: Sensitivities, bound: Bound, parts_ns: dict[str, F64] | None) -> float:
+def _lump(graph: Graph, mean: MeanStep) -> str | None:
+    """The work that comes in some steps only, where that costs more than the host does in the usual step."""
+    lumps = {cause: ns for cause, ns in mean.lumps_ns.items() if cause in HOST_LUMPS}
+    largest = max(lumps, key=lambda cause: lumps[cause], default=None)
+    if largest is None:
+        return None
+    usual = mean.of(graph) - mean.of(scale(graph, host=0.5))
+    return largest if 0.5 * lumps[largest] > usual else None
+
+
+def confidence(
+    removal: Removal,
+    found: Sensitivities,
+    bound: Bound,
+    parts_ns: dict[str, F64] | None,
+    mean: MeanStep | None = None,
+    ends: tuple[float, float] | None = None,
+) -> float:
     """The share of draws in which the verdict stays.
 
-    A draw takes the host's time as it is, or at either end of what it may be, and adds noise to every sensitivity.
+    A draw takes the host's time as it is, or at either end of what it may be, the mean step likewise where some steps
+    are longer than the usual one, and adds noise to every sensitivity.
     """
-    cases = [found, found, *(sensitivities(graph, parts_ns) for graph in (removal.quicker, removal.slower))]
+    cases = [found, found, *(sensitivities(graph, parts_ns, mean) for graph in (removal.quicker, removal.slower))]
+    if mean is not None and ends is not None and mean.has_excess:
+        cases += [sensitivities(removal.graph, parts_ns, mean.with_mean(ns)) for ns in ends]
     draw = np.random.default_rng(0)
     same = 0.0
     for k in range(DRAWS):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.graph import DEVICE, Graph
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.model import F64
 
@@ -33,27 +33,23 @@ class Sensitivities:
     latency: float | None = None
 
 
-def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None) -> Sensitivities:
+def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: MeanStep | None = None) -> Sensitivities:
     """Simulates the graph with each resource twice as fast.
 
-    `parts_ns`: per GPU event of the trace the compute-, memory- and latency-limited part of its time.
+    `parts_ns`: per GPU event of the trace the compute-, memory- and latency-limited part of its time. `mean`: how the
+    mean step follows from a graph; without it the usual step of the graph is what counts.
     """
-    step = simulate(graph, ROUNDS).step_ns
+    mean = mean or MeanStep(graph)
+    step = mean.of(graph)
 
-    def gain(faster: Graph) -> float:
-        return max(2 * (step - simulate(faster, ROUNDS).step_ns) / step, 0.0) if step > 0 else 0.0
+    def gain(faster: Graph, resource: str = "device") -> float:
+        return max(2 * (step - mean.of(faster, faster={resource: 0.5})) / step, 0.0) if step > 0 else 0.0
 
     parts: dict[str, float | None] = {}
     for name, ns in (parts_ns or {}).items():
         parts[name] = gain(graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns))
-    return Sensitivities(
-        host=gain(scale(graph, host=0.5)),
-        input=gain(scale(graph, input=0.5)),
-        transfer=gain(scale(graph, transfer=0.5)),
-        communication=gain(scale(graph, communication=0.5)),
-        device=gain(scale(graph, device=0.5)),
-        **parts,
-    )
+    resources = ("host", "input", "transfer", "communication", "device")
+    return Sensitivities(**{name: gain(scale(graph, **{name: 0.5}), name) for name in resources}, **parts)
 
 
 def _share(graph: Graph, part_ns: F64) -> F64:

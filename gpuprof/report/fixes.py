@@ -32,10 +32,16 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
     return flow(items, width)
 
 
+def now_ns(diagnosis: Diagnosis) -> int | None:
+    """The step that fixes are compared with; None where nothing could be predicted."""
+    steps = diagnosis.steps
+    known = steps is not None and (steps.unprofiled_ns is not None or steps.estimated_ns is not None)
+    return diagnosis.step_ns if known else None
+
+
 def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     """Numbered fixes, most gain first: what it is, the step before and after, and what to write."""
-    steps = diagnosis.steps
-    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    now = now_ns(diagnosis)
     if not now:
         return []
     lines: list[Text | Table] = []

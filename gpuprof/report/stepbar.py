@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Device, DeviceEstimate, Diagnosis
 
 IDLE = "idle"
@@ -56,6 +57,11 @@ PAINTS = {
     "profiler": Paint("bright_black", "#999999", "─"),
     "device": Paint("green", "#88c9b0", "┄"),
     "unknown": Paint("bright_black", "#5b6168", "?"),
+    "save": Paint("bright_red", "#8c2d04", "▤"),
+    "evaluation": Paint("bright_green", "#41754f", "▥"),
+    "logging": Paint("bright_yellow", "#b8860b", "▧"),
+    "garbage_collection": Paint("white", "#7a6f6f", "▨"),
+    "periodic": Paint("bright_red", "#a04000", "▩"),
     "idle": Paint("bright_black", "#b8b8b8", "░"),
 }
 _WAITING_FOR_A_PEER = Paint("bright_magenta", "#d9a2c1", "∿")
@@ -76,7 +82,7 @@ def estimated(diagnosis: Diagnosis) -> bool:
 def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
     """One bar per device; idle is split by cause where the causes are known."""
     if diagnosis.devices_estimated:
-        return tuple(_bar(d, d.step_ns) for d in diagnosis.devices_estimated)
+        return tuple(_with_excess(_bar(d, d.step_ns), diagnosis.budget) for d in diagnosis.devices_estimated)
     return tuple(_bar(d, d.window_ns) for d in diagnosis.devices)
 
 
@@ -90,6 +96,20 @@ def _bar(device: Device | DeviceEstimate, total_ns: int) -> Bar:
     if sum(part.ns for part in waiting) != device.idle_ns:
         waiting = [Part(IDLE, device.idle_ns, True)]
     return Bar(device.device, total_ns, tuple(part for part in work + waiting if part.ns))
+
+
+def _with_excess(bar: Bar, budget: Budget | None) -> Bar:
+    """The mean step: the usual one, and what the causes add to it."""
+    if budget is None or budget.source != "free":
+        return bar
+    added = [Part(one.cause, one.mean_ns, True) for one in budget.excess if one.mean_ns]
+    if not added:
+        return bar
+    same = {part.key for part in added if part.key == "input"}
+    waited = sum(part.ns for part in bar.parts if part.idle and part.key in same)
+    parts = [part for part in bar.parts if not (part.idle and part.key in same)]
+    more = [Part(part.key, part.ns + (waited if part.key == "input" else 0), True) for part in added]
+    return Bar(bar.device, bar.total_ns + sum(part.ns for part in added), (*parts, *more))
 
 
 def cells(bar: Bar, width: int) -> list[int]:

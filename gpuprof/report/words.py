@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Diagnosis, Gap, PhaseGaps
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
@@ -52,11 +53,20 @@ def step_time(diagnosis: Diagnosis) -> str:
     recorded = duration(steps.recorded_ns)
     if steps.source == "none":
         return f"{recorded} recorded, no steps"
+    budget = diagnosis.budget
+    if budget is not None and budget.source == "free":
+        usually = f"usually {duration(budget.usual_ns)}, " if differs(budget) else ""
+        return f"{duration(budget.mean_ns)} a step ({usually}{recorded} under the profiler)"
     if steps.unprofiled_ns is not None:
         return f"{duration(steps.unprofiled_ns)} a step ({recorded} under the profiler)"
     if steps.estimated_ns is not None:
         return f"about {duration(steps.estimated_ns)} a step ({recorded} under the profiler)"
     return f"{recorded} a step, as recorded"
+
+
+def differs(budget: Budget) -> bool:
+    """Whether the mean step is so far from the usual one that both are worth a number."""
+    return abs(budget.mean_ns - budget.usual_ns) >= WORTH_MENTIONING * budget.mean_ns
 
 
 def gpus(diagnosis: Diagnosis) -> str:

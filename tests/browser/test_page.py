@@ -106,8 +106,7 @@ def test_every_link_of_the_heading_leads_to_a_section(told):
 
 
 def now_ns(report: Report) -> float:
-    steps = report.diagnosis.steps
-    return float(steps.unprofiled_ns or steps.estimated_ns)
+    return float(report.diagnosis.step_ns)
 
 
 def test_nothing_reaches_out_of_a_window_of_any_width(opened_demo):

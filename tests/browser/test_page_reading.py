@@ -177,8 +177,7 @@ def test_paper_is_white_and_has_no_controls(run, visit):
 
 
 def assert_findings_are_there(seen: Visit, report: Report) -> None:
-    steps = report.diagnosis.steps
-    now = steps.unprofiled_ns or steps.estimated_ns
+    now = report.diagnosis.step_ns
     for number, finding in enumerate(report.diagnosis.findings, 1):
         text = words(seen.page.locator(f"#fix-{number}").inner_text())
         assert finding.title in text and words(finding.fix) in text

@@ -53,6 +53,7 @@ def host_bound(**changes: Any) -> Diagnosis:
             (GpuName(0, "NVIDIA H200", 150_109_880_320),), {"cuda_runtime_version": 13000}, None, None
         ),
         steps=Steps("profiler_step", "ProfilerStep#*", STEPS, (168 * MS,) * STEPS, 168 * MS, None, None, None, 1),
+        budget=None,
         window=Window(4_390_147_319_469_541, 4_390_147_319_469_541 + window),
         devices=(Device(0, window, 60 * MS, 0, 1 * MS, idle, 61 * MS, 0, 40_000, 0.87, 1, gaps(idle).by_cause),),
         devices_estimated=None,

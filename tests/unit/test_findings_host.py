@@ -9,7 +9,7 @@ import pytest
 from helpers.case import only, run_of
 from helpers.program import GAP, MS, SHORT, US, Program
 
-from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import (
     allocator,
@@ -24,6 +24,7 @@ from gpuprof.diagnosis.findings import (
 )
 from gpuprof.diagnosis.predict import WORTH, predict
 from gpuprof.diagnosis.verdict import host_cause
+from gpuprof.replay.mean_step import MeanStep
 
 
 def shown(module, case: Case) -> list:
@@ -499,15 +500,17 @@ def _saves(tmp_path, steps: int, steps_with: set[int]) -> Case:
     return eager(tmp_path, steps=steps, end=end)
 
 
-def test_rare_steps_among_those_that_a_run_timed(tmp_path):
-    """Every fourth step takes ten times as long: 3.25 times the work in the same time without."""
-    told = run_of()
-    baseline = replace(told.baseline, rare=RareStep(every=4, ns=1000 * MS, usual_ns=100 * MS, count=5))
-    case = replace(_saves(tmp_path, 3, set()), run=replace(told, baseline=baseline))
+def test_saving_that_a_run_timed(tmp_path):
+    """Saving adds 225 ms to a mean step of 325: done a tenth as often, 22.5 ms of it are left."""
+    excess = (Excess("save", 225 * MS, 5), Excess("input", 1 * MS, 3))
+    found = Budget(326 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
+    case = replace(_saves(tmp_path, 3, set()), run=run_of(), budget=found)
+    mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"save": 225 * MS})
+    case = replace(case, mean_step=mean)
     (proposal,) = rare_steps.find(case)
-    assert proposal.work == pytest.approx((3 * 100 + 1000) / 400)
-    assert "every 4 steps one takes 1,000 ms, the others 100 ms" in proposal.evidence[0].text
-    assert proposal.same_batch, "it stands with the fixes that leave the batch alone"
+    assert "saving adds 225.0 ms to the mean step (5 of 20 timed steps)" in proposal.evidence[0].text
+    assert predict(case, proposal).expected == pytest.approx(122.5 * MS)
+    assert not list(rare_steps.find(replace(case, budget=replace(found, excess=excess[1:]))))
 
 
 def test_a_rare_step_that_saves(tmp_path):

@@ -94,7 +94,7 @@ def test_paths_that_mean_a_run(usual, path, tmp_path):
 def test_without_a_path_it_is_the_latest_run(usual, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(usual.parent.parent)
     assert main(["diagnose"]) == 0
-    assert "9.0 ms a step (10 ms under the profiler)" in capsys.readouterr().out
+    assert "7.0 ms a step (10 ms under the profiler)" in capsys.readouterr().out
     monkeypatch.chdir(tmp_path)
     assert main(["diagnose"]) == 2
     said = capsys.readouterr().err

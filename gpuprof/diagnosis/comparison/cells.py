@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.comparison.counts import own_work
 from gpuprof.diagnosis.comparison.model import Known
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
@@ -73,6 +74,21 @@ def cells(device: DeviceStep, step_ns: int, timeline: Timeline, gaps: GapColumns
         for cell, ns in _split(total, shares, (what, "other" if isinstance(name, int) else name, PHASES[OTHER])):
             found[cell] = found.get(cell, 0) + ns
     return {cell: ns for cell, ns in found.items() if ns}
+
+
+def excess(budget: Budget | None) -> Cells:
+    """What some steps take beyond the usual one, per mean step: waiting for batches, and the host's other work."""
+    found: Cells = {}
+    for one in budget.excess if budget is not None and budget.source == "free" else ():
+        cell = ("idle", "input", "data") if one.cause == "input" else ("idle", "python", PHASES[OTHER])
+        if one.mean_ns:
+            found[cell] = found.get(cell, 0) + one.mean_ns
+    return found
+
+
+def added(one: Cells, more: Cells) -> Cells:
+    """The sum of two steps' cells."""
+    return {cell: one.get(cell, 0) + more.get(cell, 0) for cell in dict.fromkeys([*one, *more])}
 
 
 def _split(total: int, shares: dict[Cell, float], otherwise: Cell) -> list[tuple[Cell, int]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.cells import Cells, cells, device_step
+from gpuprof.diagnosis.comparison.cells import Cells, added, cells, device_step, excess
 from gpuprof.diagnosis.comparison.counts import Counts, OpTable, count, op_table
 from gpuprof.diagnosis.comparison.kernels import KernelTable, kernel_table
 from gpuprof.diagnosis.comparison.model import Known, Side
@@ -73,11 +73,13 @@ def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
         raise GpuprofError(f"{name}, {diagnosis.source.path}, cannot be compared: no GPU work was recorded in it")
     tables = diagnosis.tables
     timeline, roof = tables.timeline, tables.roofline
-    step = step_ns(steps, known)
+    usual = step_ns(steps, known)
+    more = excess(diagnosis.budget) if known == "unprofiled" else {}
+    step = usual + sum(more.values())
     counts = count(timeline, roof)
     return Facts(
         side=_side(diagnosis, steps, counts, device.device, step, known),
-        cells=cells(device, step, timeline, tables.columns),
+        cells=added(cells(device, usual, timeline, tables.columns), more),
         counts=counts,
         kernels=kernel_table(timeline),
         ops=op_table(timeline),

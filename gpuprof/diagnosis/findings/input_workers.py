@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
@@ -11,9 +12,12 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.comparison.signs import long_wait_ns
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.transform import scaled
+from gpuprof.replay.mean_step import slowed_by_sharing, useful_workers
+from gpuprof.replay.transform import scale, scaled
 
 FETCH_NS = (200_000.0, 600_000.0, 2_000_000.0)
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its
@@ -22,6 +26,14 @@ COUNTS = (2, 4, 8, 16)
 SLOWER_BESIDE_OTHERS = 1.3
 """A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and
 cores."""
+STARVED = 1.03
+"""Workers that are slower than the training by less than this keep it fed."""
+CROWDED = 1.2
+"""Assumed: more workers take memory bandwidth and cores from the training's own process, at worst so many times the
+host time."""
+SPREAD, SPREAD_INFERRED = 1.05, 1.15
+"""Assumed: how far the pace of more workers is known where it was measured in them, and where it follows from what the
+training waited for: they share the machine's memory and disks."""
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
@@ -34,12 +46,16 @@ contains the input. """,
     detected="""
 Time in the data phase: inside a DataLoader's `__next__`, or a range whose name says that it loads data. It counts if
 replaying the step without it makes the step shorter; time that the GPU spends on work it was given before is no loss.
+Where workers already prepare the batches, their pace counts: `gpuprof trace` measures the time for a batch inside them,
+and compares what they deliver with the step that the training takes when every batch is ready.
 """,
     gain="""
 Host work in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
 and the step is replayed. It cannot become shorter than the input's time divided by the number of workers, each 1.3
-times slower than the training process, since they share its machine. Where workers are already used, the input's own
-cost is told by what they deliver: one batch per worker and step. """,
+times slower than the training process, since they share its machine. Where workers are already used and their pace is
+known, the mean step is that of a bounded queue of the workers proposed, each slowed down if there are more of them than
+processors; at worst the training's own host time grows by a fifth. Without a run the input's own cost follows from what
+the workers deliver: one batch per worker and step. """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is
 saturated. An `IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the
@@ -49,6 +65,9 @@ training, removes the work instead of moving it. """,
 
 def find(case: Case) -> Iterator[Proposal]:
     """More workers, where the step gets shorter without the input."""
+    if case.feed is not None:
+        yield from _more_workers(case, case.feed)
+        return
     graph = case.graph
     nodes = graph.resource == INPUT
     input_ns = float(graph.duration_ns[nodes].sum()) / graph.steps
@@ -101,3 +120,33 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_where(lambda cell: cell[0] == "idle" and (cell[1] == "input" or cell[2] == "data")),
             waits.more,
         )
+
+
+def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
+    """Where workers feed the training and their pace is known: as many as keep up with it."""
+    loader, consumer_ns = feed.loader, case.mean.consumer_ns()
+    if case.mean.fed_ns() < STARVED * consumer_ns:
+        return
+    wanted = useful_workers(loader, consumer_ns, feed.batches, feed.cpu_ns, feed.cpus)
+    if wanted <= loader.workers:
+        return
+    waits = next((one for one in case.budget.excess if one.cause == "input"), None) if case.budget else None
+    waited = "" if waits is None else f"; {waits.steps} of {case.budget.steps} timed steps wait" if case.budget else ""
+    source = "measured in them" if feed.measured else "by what they deliver"
+    text = (
+        f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "
+        f"every {loader.batch_ns / loader.workers / 1e6:,.1f} ms; the training takes one every "
+        f"{consumer_ns / feed.batches / 1e6:,.1f} ms{waited}"
+    )
+    yield Proposal(
+        title=f"{loader.workers} → {wanted} input workers",
+        evidence=(Evidence(text),),
+        fix=case.stack.fix(
+            f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
+            transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
+        ),
+        change=lambda graph: graph,
+        worst=partial(scale, host=CROWDED),
+        loader=slowed_by_sharing(loader, wanted, feed.cpu_ns, feed.cpus),
+        spread=SPREAD if feed.measured else SPREAD_INFERRED,
+    )

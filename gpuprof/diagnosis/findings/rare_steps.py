@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from gpuprof.diagnosis.baseline import LONG
+from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.model import Evidence
@@ -19,6 +22,13 @@ FEWEST = 4
 SHARE = 0.5
 """Part of what a long step takes more that must lie in saving, evaluating, logging: a batch may also just be longer."""
 
+CAUSES = ("save", "evaluation", "logging", "periodic")
+"""What can be done less often."""
+LEAST = 0.02
+"""Share of the mean step from which on that is worth a fix."""
+RARER = 0.1
+"""A tenth as often."""
+
 PAGE = Page(
     id="rare_steps",
     title="Saving, evaluating or logging holds the training up",
@@ -27,12 +37,14 @@ Every so many steps the training writes a checkpoint, evaluates or logs. The GPU
 it happens often it costs more than any slow kernel.
 """,
     detected="""
-Among the steps that a run timed without a profiler at least three of 1.5 times the median and more, at one distance
-from each other, that did not wait for their batch. Or, of at least four recorded steps, one as long, with at least half
+In a run, what saving, evaluating and logging add to the mean step, measured in each timed step, from 2 % of it on; of
+runs that did not measure this, at least three steps of 1.5 times the median and more, at one distance from each other,
+that did not wait for their batch. Without a run, of at least four recorded steps, one as long, with at least half
 of what it takes more in host work that is in none of the phases of a step.
 """,
     gain="""
-All steps take the median: the mean of the steps is compared with it.
+In a run, a tenth of what these add to the mean step is left: done a tenth as often. Without a run all steps take the
+median, and the mean of the steps is compared with it.
 """,
     wrong="""
 A recording of few steps that happens to hold a rare one makes it look frequent: compare with how often the training
@@ -44,13 +56,8 @@ saves. What comes back after more steps than were timed (20, unless more are ask
 def find(case: Case) -> Iterator[Proposal]:
     """Rarer or asynchronous saving, where unprofiled steps show what it costs, or recorded ones do."""
     graph = case.graph
-    rare = case.run.baseline.rare if case.run else None
-    if rare is not None:
-        text = (
-            f"every {rare.every} steps one takes {rare.ns / 1e6:,.0f} ms, the others {rare.usual_ns / 1e6:,.0f} ms: "
-            f"{rare.count} of them among the steps that were timed without a profiler"
-        )
-        yield _proposal(case, (Evidence(text),), rare.mean_ns / rare.usual_ns)
+    if case.budget is not None and case.budget.source == "free":
+        yield from _timed(case, case.budget)
         return
     if graph.steps < FEWEST:
         return
@@ -72,6 +79,24 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{median / 1e6:,.0f} ms, for work outside forward, backward and optimizer"
     )
     yield _proposal(case, spans(case, text, other & long[graph.step]), mean / median)
+
+
+def _timed(case: Case, budget: Budget) -> Iterator[Proposal]:
+    """From the budget of timed steps: what saving, evaluating and logging add to the mean step."""
+    found = [one for one in budget.excess if one.cause in CAUSES and (one.mean_ns or 0) >= LEAST * budget.mean_ns]
+    if not found:
+        return
+    parts = [
+        f"{NAMES[one.cause]} adds {(one.mean_ns or 0) / 1e6:,.1f} ms to the mean step ("
+        + (f"every {one.every} steps" if one.every else f"{one.steps} of {budget.steps} timed steps")
+        + ")"
+        for one in found
+    ]
+    yield replace(
+        _proposal(case, (Evidence("; ".join(parts)),), 1.0),
+        lumps={one.cause: RARER for one in found},
+        same_batch=False,
+    )
 
 
 def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Proposal:

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
 from gpuprof.diagnosis.compiler_names import COMPILING, LOADING
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
@@ -41,6 +42,12 @@ OTHER_KERNEL = 1.3
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
 MULTIPLE = 64
 """Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
+LEAST = 0.05
+"""Share of the mean step that new shapes cost, from which on that is worth a fix."""
+LEFT = 0.05
+"""Of the new shapes, those that are left when lengths are padded: each of the few lengths is new once."""
+PADDED = 1.08
+"""Assumed: the padding adds tokens, 32 a sample on average."""
 COMPILING_CAUSES = ("launch", "python", "sync")
 """What the GPU waits for while the host compiles."""
 MOSTLY = 0.5
@@ -56,13 +63,15 @@ which nothing is launched.
 """,
     detected="""
 In at least half of the recorded steps: ranges of Dynamo or Inductor that compile, driver calls that load code, or an
-op whose own host work takes over 3 ms and 30 times its usual.
+op whose own host work takes over 3 ms and 30 times its usual. Or, of all steps that a run timed, those with new
+lengths take at least 15 % longer than those with lengths seen before, and this adds 5 % to the mean step.
 """,
     gain="""
 The compiling and loading is gone with the candidates that it tried on the GPU, and an op that planned takes what it
 usually does. In steps that compile so does every op that launches something or runs generated code, where it takes the
 host over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels are at worst 1.3
-times as long.
+times as long. Where only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the
+step up to 8 % longer (assumed).
 """,
     wrong="""
 After all lengths have been seen once there is nothing left to plan: in a long training this heals by itself if
@@ -83,6 +92,7 @@ def find(case: Case) -> Iterator[Proposal]:
     compiling = _in_steps(graph, compiling)
     planning = _in_steps(graph, planning)
     if not (compiling | planning).any():
+        yield from _per_length(case)
         return
     lost_ms = case.per_step(float(graph.duration_ns[(compiling | planning) & host].sum())) / 1e6
     names = trace.ops.name[np.unique(graph.scope[planning])]
@@ -120,6 +130,27 @@ def find(case: Case) -> Iterator[Proposal]:
         change=likely,
         best=likely,
         worst=change_to(OTHER_KERNEL if instead else 1.0, STAYS),
+    )
+
+
+def _per_length(case: Case) -> Iterator[Proposal]:
+    """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
+    budget = case.budget
+    found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
+    if budget is None or found is None or (found.mean_ns or 0) < LEAST * budget.mean_ns:
+        return
+    cudnn = bool(case.ops_named(CUDNN_ATTENTION.search).any())
+    text = (
+        f"{found.steps} of {budget.steps} timed steps meet new shapes and take "
+        f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than steps with known ones"
+    )
+    yield Proposal(
+        title=f"lengths padded to a multiple of {MULTIPLE}",
+        evidence=(Evidence(text),),
+        fix=_fix(case, cudnn, compiling=False),
+        change=lambda graph: graph,
+        lumps={"new_shapes": LEFT},
+        spread=PADDED,
     )
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis.model import Combined, Diagnosis, Finding
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
+from gpuprof.report.fixes import now_ns
 from gpuprof.report.numbers import duration, duration_range
 from gpuprof.report.palette import SERIES_PAINTS
 
@@ -21,8 +22,7 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
 
     A fix that puts more work into a step is shown by its time per unit of the work that a step does now.
     """
-    steps = diagnosis.steps
-    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    now = now_ns(diagnosis)
     if not now or not diagnosis.findings:
         return None
     rows: list[tuple[str, Finding | Combined]] = [

@@ -151,6 +151,10 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     recorded = duration(steps.recorded_ns)
     if steps.source == "none":
         return Tile(recorded, "recorded", "no steps were found")
+    budget = diagnosis.budget
+    if budget is not None and budget.source == "free":
+        usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
+        return Tile(duration(budget.mean_ns), "a step, mean", f"{usually}{recorded} under the profiler")
     if steps.unprofiled_ns is not None:
         return Tile(duration(steps.unprofiled_ns), "a step, measured", f"{recorded} under the profiler")
     if steps.estimated_ns is not None:
@@ -197,8 +201,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings, most gain first; with the combination of them last, where there is one."""
-    steps = diagnosis.steps
-    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    now = fixes.now_ns(diagnosis)
     if not now:
         return []
     longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
@@ -255,8 +258,8 @@ def _why(finding: str) -> str:
 
 def combined(diagnosis: Diagnosis) -> str:
     """`1 + 3 together: 81 → 13–20 ms, 4–6×`; empty where there is nothing to combine."""
-    steps, both = diagnosis.steps, diagnosis.combined
-    now = steps and (steps.unprofiled_ns or steps.estimated_ns)
+    both = diagnosis.combined
+    now = fixes.now_ns(diagnosis)
     if not both or not now:
         return ""
     return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"

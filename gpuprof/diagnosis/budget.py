@@ -1,0 +1,191 @@
+"""The budget of the mean step: what a user pays for a step, and where it goes.
+
+    mean = usual + sum of the causes + residual        (exact, in whole nanoseconds)
+
+The mean is the wall time of one free-running stretch of steps over their number; the usual step is the median at equal
+work. What a step takes beyond what its work explains is its excess, and goes to the causes that were measured in that
+step, as far as the excess reaches: time that the GPU spent on work it had been given before delays nothing. What
+remains, positive or negative, is the variation. One-off costs are taken out of the mean; events on a known schedule
+enter by schedule and measured cost, however often the stretch happened to hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gpuprof.diagnosis.budget_model import Budget, Excess, Once
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.record.stretch import block_of, half_width
+from gpuprof.tracefile.model import F64
+
+ONCE = ("new_shapes", "compile", "warm_up")
+"""Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
+WARM_UP_STEPS, WARM_UP = 3, 4.0
+"""One of the first steps of a stretch that takes so many usual steps more than its work and all measured causes explain
+is still warming up."""
+SEEN = 0.01
+"""A step had a cause if it took this share of the usual step at least."""
+FEWEST = 4
+"""Steps of a stretch that has a mean worth speaking of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive free-running steps between two device synchronisations; one row per step in every column."""
+
+    wall_ns: int
+    """Of the whole stretch, on the host's clock."""
+    step_ns: F64
+    """Per step, on the GPU's timeline where there is one."""
+    expected_ns: F64
+    """What a usual step takes for the work of each."""
+    usual_ns: int
+    """A usual step at the work that the budget is for."""
+    measured_ns: Mapping[str, F64] = field(default_factory=dict)
+    """Cause → host time that each step spent on it."""
+    every: Mapping[str, int] = field(default_factory=dict)
+    """Cause → steps from one such event to the next, as the program's settings say."""
+    recurring: frozenset[str] = frozenset()
+    """Causes of ONCE that still come in the later steps, and so are part of every mean step."""
+    workers: int = 0
+    """Processes that prepare batches."""
+    total_steps: int | None = None
+    """Steps that the training will take, for one-off costs."""
+    source: str = "free"
+    """Where the steps are from: `free` (timed without a profiler) or `recorded`."""
+
+
+def budget(stretch: Stretch) -> Budget | None:
+    """The budget of a stretch; None if it has too few steps to have one."""
+    n = len(stretch.step_ns)
+    if n < FEWEST or stretch.wall_ns <= 0:
+        return None
+    share = attributed(stretch)
+    once_ns = {cause: float(share[cause].sum()) for cause in ONCE if cause in share and cause not in stretch.recurring}
+    scheduled = {cause: _events(share.get(cause, np.zeros(n)), stretch.usual_ns) for cause in stretch.every}
+    plain = [cause for cause in share if cause not in once_ns and cause not in scheduled]
+    # What is left of the wall time once all that does not come with every stretch is taken out.
+    apart = sum(once_ns.values()) + sum(float(events.sum()) for events in scheduled.values())
+    regular = max(stretch.wall_ns - apart, 0.0)
+    excess = [_plain(cause, share[cause], stretch.usual_ns) for cause in plain]
+    excess += [_scheduled(cause, events, stretch.every[cause]) for cause, events in scheduled.items()]
+    planned = sum(one.mean_ns or 0 for one in excess if one.every is not None)
+    mean = round(regular / n) + planned
+    half = _half_width(stretch, share, scheduled, once_ns)
+    excess = sorted((one for one in excess if one.mean_ns != 0), key=lambda one: -(one.mean_ns or 0))
+    return Budget(
+        mean_ns=mean,
+        low=max(round(mean - half), 0),
+        high=round(mean + half),
+        usual_ns=stretch.usual_ns,
+        excess=tuple(excess),
+        once=tuple(_once(cause, share[cause], stretch) for cause in once_ns if once_ns[cause] > 0),
+        residual_ns=mean - stretch.usual_ns - sum(one.mean_ns or 0 for one in excess),
+        steps=n,
+        source=stretch.source,
+    )
+
+
+def attributed(stretch: Stretch) -> dict[str, F64]:
+    """Cause → ns of each step's excess that are due to it; their sum is at most the excess.
+
+    Of causes that together took longer than the excess each keeps its share: the rest was hidden behind the GPU.
+    """
+    excess = np.nan_to_num(stretch.step_ns - stretch.expected_ns).clip(0)
+    measured = {cause: np.nan_to_num(ns).clip(0) for cause, ns in stretch.measured_ns.items()}
+    beyond = {cause: _beyond_usual(ns) if cause == "input" else ns for cause, ns in measured.items()}
+    total = np.sum(list(beyond.values()), axis=0) if beyond else np.zeros(len(excess))
+    warm_up = np.where(np.arange(len(excess)) < WARM_UP_STEPS, excess - total, 0.0)
+    warm_up[warm_up < WARM_UP * stretch.usual_ns] = 0
+    if warm_up.any():
+        beyond["warm_up"], total = warm_up, total + warm_up
+    part = np.divide(excess, total, out=np.zeros_like(excess), where=total > 0).clip(0, 1)
+    return {cause: ns * part for cause, ns in beyond.items()}
+
+
+def _beyond_usual(ns: F64) -> F64:
+    """Waiting for a batch that goes beyond what every step waits: that much is in the usual step."""
+    return (ns - np.median(ns)).clip(0) if len(ns) else ns
+
+
+def _events(ns: F64, usual_ns: int) -> F64:
+    """The time of each event among the steps of a cause."""
+    return ns[ns >= SEEN * usual_ns]
+
+
+def _plain(cause: str, ns: F64, usual_ns: int) -> Excess:
+    return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= SEEN * usual_ns)))
+
+
+def _scheduled(cause: str, events: F64, every: int) -> Excess:
+    """An event that comes every so many steps; its mean is not known if none was seen."""
+    mean = round(float(events.mean()) / every) if len(events) else None
+    return Excess(cause, mean, len(events), every)
+
+
+def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
+    total = round(float(ns.sum()))
+    per_step = None if not stretch.total_steps else round(total / stretch.total_steps)
+    return Once(cause, total, int(np.count_nonzero(ns >= SEEN * stretch.usual_ns)), per_step)
+
+
+def _half_width(
+    stretch: Stretch, share: dict[str, F64], scheduled: Mapping[str, F64], once_ns: Mapping[str, float]
+) -> float:
+    """Half the 80 % interval of the mean: of what is left in every step without one-off and scheduled events."""
+    steps = np.nan_to_num(stretch.step_ns, nan=float(stretch.wall_ns / len(stretch.step_ns)))
+    for cause in (*once_ns, *scheduled):
+        steps = steps - share.get(cause, np.zeros(len(steps)))
+    width = half_width(steps.tolist(), block_of(stretch.workers))
+    return width if np.isfinite(width) else float(np.ptp(steps)) or 0.1 * stretch.usual_ns
+
+
+def budget_of_recorded(step_ns: list[float]) -> Budget | None:
+    """The budget of a recording without a run: of the recorded steps, the profiler's cost removed; nothing else is
+    known of the training. None without steps."""
+    if not step_ns:
+        return None
+    mean, usual = round(float(np.mean(step_ns))), round(float(np.median(step_ns)))
+    half = half_width(step_ns, block_of(None))
+    half = half if np.isfinite(half) else float(np.ptp(step_ns))
+    return Budget(
+        mean_ns=mean, low=max(round(mean - half), 0), high=round(mean + half), usual_ns=usual, excess=(), once=(),
+        residual_ns=mean - usual, steps=len(step_ns), source="recorded",
+    )  # fmt: skip
+
+
+NAMES = {
+    "input": "waiting for batches",
+    "save": "saving",
+    "evaluation": "evaluation",
+    "logging": "logging",
+    "garbage_collection": "garbage collection",
+    "allocator": "memory allocation",
+    "compile": "compilation",
+    "new_shapes": "planning for new shapes",
+    "warm_up": "warming up",
+    "periodic": "something periodic (saving, evaluation, logging?)",
+}
+"""Causes in words."""
+WORTH_SAYING = 0.05
+"""Share of the mean step from which on a cause is named in the verdict."""
+
+
+def in_words(found: Budget) -> str:
+    """`The mean step takes 50 ms: usually 22.7 ms, and waiting for batches adds 27.2 ms (2 of 10 steps). `; empty where
+    the mean step is the usual one."""
+    large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
+    if not large:
+        return ""
+    added = ", ".join(
+        f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)} ({_how_often(one, found.steps)})"
+        for one in large
+    )
+    return f"The mean step takes {in_ms(found.mean_ns)}: usually {in_ms(found.usual_ns)}, and {added}. "
+
+
+def _how_often(one: Excess, steps: int) -> str:
+    return f"every {one.every} steps" if one.every is not None else f"{one.steps} of {steps} timed steps"

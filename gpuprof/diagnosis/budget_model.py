@@ -1,0 +1,52 @@
+"""The budget of the mean step, as a diagnosis has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Excess:
+    """What a cause adds to the mean step."""
+
+    cause: str
+    """input | save | evaluation | logging | garbage_collection | allocator."""
+    mean_ns: int | None
+    """Per step; None where the event is on the program's schedule but was not seen."""
+    steps: int
+    """Timed steps that had it."""
+    every: int | None = None
+    """Steps from one such event to the next, where the program's settings say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Once:
+    """A cost that comes once (compiling, the first step with a new shape) and is not part of the mean step."""
+
+    cause: str
+    ns: int
+    """In the timed steps, summed."""
+    steps: int
+    """Timed steps that had it."""
+    per_step_ns: int | None
+    """Spread over all steps of the training; None where it does not say how many these are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The mean step: `mean_ns` = `usual_ns` + sum of `excess[].mean_ns` + `residual_ns`, exactly."""
+
+    mean_ns: int
+    low: int
+    high: int
+    """Ends of the 80 % interval of the mean, ns."""
+    usual_ns: int
+    """The median step at the work of the recorded ones."""
+    excess: tuple[Excess, ...]
+    once: tuple[Once, ...]
+    residual_ns: int
+    """What no cause explains: variation, of either sign."""
+    steps: int
+    """Steps that the mean is of."""
+    source: str
+    """free: timed without a profiler. recorded: the recorded steps, the profiler's cost removed."""

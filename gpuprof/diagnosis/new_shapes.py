@@ -1,0 +1,82 @@
+"""Whether steps that meet shapes for the first time take longer: libraries plan or compile for each new shape.
+
+Told apart from all steps that were timed without a profiler: a length seen before against a new one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
+from gpuprof.tracefile.run import RunFolder
+
+FEWEST = 3
+"""Steps of either kind, new and known shapes, from which on they are compared."""
+LONGER = 1.15
+"""Steps with new shapes take at least this many times as long, in the middle."""
+APART = 0.75
+"""Share of pairs, one step with new shapes and one without, in which the first is the longer: 0.5 if they do not
+differ."""
+RECURS = 0.2
+"""Share of the later steps that still meet new shapes, from which on it is no cost of the beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewShapes:
+    """What new shapes cost."""
+
+    extra_ns: float
+    """By how much a step with new shapes is longer, in the middle."""
+    steps: int
+    """Timed steps that had new shapes."""
+    timed: int
+    share: float
+    """Of the later half of the timed steps those that had new shapes."""
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it goes on, rather than being over after the first steps."""
+        return self.share >= RECURS
+
+
+def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
+    """What new shapes cost the timed steps; None where they cost nothing, or nothing is known of shapes.
+
+    rows: of the timed steps in the run's columns; ns: how long each took.
+    """
+    new = first_seen(folder)
+    if new is None:
+        return None
+    known = np.isfinite(ns)
+    rows, ns = rows[known], ns[known]
+    first = new[rows]
+    with_new, without = ns[first], ns[~first]
+    if min(len(with_new), len(without)) < FEWEST:
+        return None
+    longer = float((with_new[:, None] > without[None, :]).mean())
+    extra = float(np.median(with_new) - np.median(without))
+    if longer < APART or np.median(with_new) < LONGER * np.median(without):
+        return None
+    later = first[len(first) // 2 :]
+    return NewShapes(extra, int(first.sum()), len(rows), float(later.mean()))
+
+
+def first_seen(folder: RunFolder) -> Mask | None:
+    """Per step of the run whether it met a shape that no step of its rank had before; None where that is not known.
+
+    Recorders before 0.2 wrote down only how many samples and tokens a step had.
+    """
+    steps = folder.steps
+    if (steps.new_shapes != ABSENT).any():
+        return steps.new_shapes > 0
+    if not ((steps.tokens > 0) & (steps.samples > 0)).any():
+        return None
+    found = np.zeros(len(steps), bool)
+    seen: set[tuple[int, int, int]] = set()
+    for row in np.argsort(steps.step, kind="stable").tolist():
+        key = int(steps.rank[row]), int(steps.samples[row]), int(steps.tokens[row])
+        found[row] = key not in seen and key[2] > 0
+        seen.add(key)
+    return found

@@ -1,0 +1,152 @@
+"""From a graph to the mean step that a user pays for.
+
+Simulating a graph gives the usual step: the one whose batch is ready and in which nothing is saved or logged. The mean
+step follows from it: batches may come slower than the training takes them (a queue: a faster step then only waits
+longer), and some steps hold lumps of other work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import numpy as np
+
+from gpuprof.replay.graph import INPUT, Graph
+from gpuprof.replay.loader_queue import Loader, fed_step_ns
+from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.transform import scaled
+
+FETCH_NS = 600_000.0
+"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
+hand it to the pinning thread), usually."""
+HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator")
+"""Lumps that a faster host shortens."""
+
+
+@dataclass(frozen=True)
+class MeanStep:
+    """How long a step of a graph takes on average. The default is the usual step itself."""
+
+    graph: Graph
+    """As it is."""
+    usual_ns: float | None = None
+    """Its usual step as it was measured; None: as it is simulated."""
+    mean_ns: float | None = None
+    """Its mean step as it was measured; None: the usual step, nothing else being known."""
+    loader: Loader | None = None
+    """Worker processes that feed the training; None without any, or where their pace is not known."""
+    batches: float = 1.0
+    """Batches in a step."""
+    lumps_ns: Mapping[str, float] = field(default_factory=dict)
+    """What each cause but the input adds to the mean step."""
+
+    def now_ns(self) -> float:
+        """The mean step as it is, ns."""
+        return self.of(self.graph)
+
+    def of(
+        self, graph: Graph, *, faster: Mapping[str, float] | None = None, loader: Loader | None = None,
+        lumps: Mapping[str, float] | None = None,
+    ) -> float:  # fmt: skip
+        """The mean step of a changed graph, ns.
+
+        `faster`: resource → factor on its time, of those that also act outside the graph (`input`, `host`); `loader`:
+        what makes the batches then; `lumps`: cause → factor on what it adds.
+        """
+        factors = faster or {}
+        loader = loader or self.loader
+        if loader is not None and factors.get("input", 1.0) != 1.0:
+            loader = replace(loader, batch_ns=loader.batch_ns * factors["input"])
+        each = {cause: factors.get("host", 1.0) if cause in HOST_LUMPS else 1.0 for cause in self.lumps_ns}
+        each |= lumps or {}
+        added = sum(ns * each[cause] for cause, ns in self.lumps_ns.items())
+        return max(self._fed(graph, loader) + added, 1.0)
+
+    @property
+    def has_excess(self) -> bool:
+        """Whether something known makes the mean step longer than the usual one."""
+        return self.starved or any(ns > 0 for ns in self.lumps_ns.values())
+
+    @cached_property
+    def starved(self) -> bool:
+        """Whether the workers, and not the training, set the pace."""
+        if self.loader is None or self.loader.workers < 1:
+            return False
+        usual = simulate(self.graph, ROUNDS).step_ns if self.usual_ns is None else self.usual_ns
+        return fed_step_ns(self.loader, usual, self.batches) > usual
+
+    def with_mean(self, mean_ns: float) -> MeanStep:
+        """The same had another mean step been measured: its lumps and its loader would be larger or smaller."""
+        if self.usual_ns is None or self.mean_ns is None or self.mean_ns <= self.usual_ns:
+            return self
+        part = max(mean_ns - self.usual_ns, 0.0) / (self.mean_ns - self.usual_ns)
+        lumps = {cause: ns * part for cause, ns in self.lumps_ns.items()}
+        loader = self.loader
+        if loader is not None and self.starved:
+            loader = replace(loader, batch_ns=loader.workers * max(mean_ns - sum(lumps.values()), 1.0) / self.batches)
+        return replace(self, mean_ns=max(mean_ns, self.usual_ns), lumps_ns=lumps, loader=loader)
+
+    def consumer_ns(self) -> float:
+        """The step that the training takes when every batch is ready, ns."""
+        return self._usual(self.graph)
+
+    def fed_ns(self) -> float:
+        """The step that the loader allows as it is, without lumps, ns."""
+        return self._fed(self.graph, self.loader)
+
+    def _fed(self, graph: Graph, loader: Loader | None) -> float:
+        """The step of a training that takes its batches from a loader."""
+        step = self._usual(graph)
+        return step if loader is None or loader.workers < 1 else fed_step_ns(loader, step, self.batches)
+
+    def _usual(self, graph: Graph) -> float:
+        """The usual step of a graph; where workers make the batches, without waiting for them."""
+        if self.loader is not None and self.loader.workers >= 1:
+            graph = _fetching(graph)
+        return simulate(graph, ROUNDS).step_ns * self._scale
+
+    @cached_property
+    def _scale(self) -> float:
+        """The mean of steps without lumps and waiting, over the simulated one: what is left of the measured mean is
+        scatter, which a faster step has in proportion."""
+        simulated = simulate(self.graph, ROUNDS).step_ns
+        if self.usual_ns is None or simulated <= 0:
+            return 1.0
+        scale = self.usual_ns / simulated
+        if self.mean_ns is None:
+            return scale
+        own = self.mean_ns - sum(self.lumps_ns.values())
+        return scale if self.starved or own <= 0 else own / simulated
+
+
+def _fetching(graph: Graph) -> Graph:
+    """The graph in which every batch is there when it is asked for."""
+    nodes = graph.resource == INPUT
+    total = float(graph.duration_ns[nodes].sum()) / max(graph.steps, 1)
+    return scaled(graph, nodes, FETCH_NS / total) if total > FETCH_NS else graph
+
+
+def slowed_by_sharing(loader: Loader, workers: int, cpu_ns: float, cpus: float | None) -> Loader:
+    """The same loader with another number of workers: on few processors each takes longer for its processor time.
+
+    `cpu_ns`: processor time of a batch; `cpus`: processors that the training and its workers may use.
+    """
+    busy = min(cpu_ns / loader.batch_ns, 1.0) if loader.batch_ns > 0 else 1.0
+
+    def crowd(count: int) -> float:
+        return max((count * busy + 1) / cpus, 1.0) if cpus else 1.0
+
+    now, then = crowd(max(loader.workers, 0)), crowd(workers)
+    waiting = max(loader.batch_ns - cpu_ns * now, 0.0)
+    return replace(loader, workers=workers, batch_ns=waiting + (loader.batch_ns - waiting) * then / now)
+
+
+def useful_workers(loader: Loader, step_ns: float, batches: float, cpu_ns: float, cpus: float | None) -> int:
+    """The fewest workers, a power of two and more than there are, that come within 3 % of what any number reaches."""
+    counts = [n for n in (1, 2, 4, 8, 16, 32, 64) if n > loader.workers and (cpus is None or n <= max(cpus, 1))]
+    if not counts:
+        return loader.workers
+    found = [fed_step_ns(slowed_by_sharing(loader, n, cpu_ns, cpus), step_ns, batches) for n in counts]
+    return next(n for n, ns in zip(counts, found, strict=True) if ns <= 1.03 * float(np.min(found)))

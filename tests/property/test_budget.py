@@ -1,0 +1,126 @@
+"""The budget of the mean step: exact to the nanosecond, and right about lumps that are put in on purpose."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprof.diagnosis.budget import Stretch, attributed, budget
+from gpuprof.record.stretch import MOST_STEPS, PRECISE, block_of, half_width, more_steps
+
+MS = 1_000_000
+CAUSES = ("input", "save", "evaluation", "logging", "garbage_collection", "allocator", "new_shapes")
+ns = st.integers(0, 10**10)
+
+
+@st.composite
+def stretches(draw) -> Stretch:
+    n = draw(st.integers(4, 40))
+    column = st.lists(ns, min_size=n, max_size=n).map(lambda values: np.array(values, np.float64))
+    step = draw(column)
+    chosen = draw(st.lists(st.sampled_from(CAUSES), unique=True))
+    return Stretch(
+        wall_ns=draw(st.integers(1, 10**12)),
+        step_ns=step,
+        expected_ns=draw(column),
+        usual_ns=draw(ns),
+        measured_ns={cause: draw(column) for cause in chosen},
+        every={cause: draw(st.integers(1, 1000)) for cause in draw(st.sets(st.sampled_from(("save", "evaluation"))))},
+        workers=draw(st.integers(0, 8)),
+        total_steps=draw(st.none() | st.integers(1, 10**6)),
+    )
+
+
+@given(stretches())
+def test_the_parts_sum_to_the_mean_exactly(stretch: Stretch):
+    found = budget(stretch)
+    assert found is not None
+    assert found.mean_ns == found.usual_ns + sum(one.mean_ns or 0 for one in found.excess) + found.residual_ns
+    assert found.low <= found.mean_ns <= found.high
+
+
+@given(stretches())
+def test_causes_never_exceed_the_excess(stretch: Stretch):
+    share = attributed(stretch)
+    excess = (stretch.step_ns - stretch.expected_ns).clip(0)
+    if share:
+        total = np.sum(list(share.values()), axis=0)
+        assert (total <= excess * (1 + 1e-9) + 1).all()
+        for cause, part in share.items():
+            assert (part >= 0).all()
+            assert cause == "warm_up" or (part <= stretch.measured_ns[cause] + 1).all()
+
+
+def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> Stretch:
+    """A run of equal steps; cause → (every so many steps, ns that one takes)."""
+    step = np.full(steps, float(usual))
+    measured = {}
+    for cause, (distance, cost) in lumps.items():
+        column = np.zeros(steps)
+        column[distance - 1 :: distance] = cost
+        measured[cause] = column
+        step += column
+    return Stretch(int(step.sum()), step, np.full(steps, float(usual)), usual, measured, **more)
+
+
+@given(st.dictionaries(
+    st.sampled_from(("input", "save", "evaluation", "logging", "garbage_collection")),
+    st.tuples(st.sampled_from((2, 4, 8, 10, 20)), st.integers(1 * MS, 500 * MS)), max_size=5,
+))  # fmt: skip
+def test_known_lumps_are_found_with_their_cost(lumps: dict[str, tuple[int, int]]):
+    lumps = {cause: one for cause, one in lumps.items() if (cause, one[0]) != ("input", 2)}  # half of all is usual
+    found = budget(with_lumps(lumps))
+    assert found is not None
+    means = {one.cause: one.mean_ns for one in found.excess}
+    for cause, (distance, cost) in lumps.items():
+        assert means[cause] == pytest.approx(cost / distance, rel=1e-6, abs=2)
+    assert abs(found.residual_ns) <= 8
+
+
+def test_what_comes_once_leaves_the_mean():
+    found = budget(with_lumps({"new_shapes": (40, 300 * MS)}, total_steps=1000))
+    assert found is not None
+    assert found.mean_ns == 20 * MS and not found.excess
+    (once,) = found.once
+    assert (once.cause, once.ns, once.steps, once.per_step_ns) == ("new_shapes", 900 * MS, 3, 900_000)
+
+
+def test_a_scheduled_event_enters_by_its_schedule():
+    seen = with_lumps({"evaluation": (100, 2_000 * MS)}, every={"evaluation": 500, "save": 1000})
+    found = budget(seen)
+    assert found is not None
+    by_cause = {one.cause: one for one in found.excess}
+    assert by_cause["evaluation"].mean_ns == 4 * MS and by_cause["evaluation"].every == 500
+    assert by_cause["save"].mean_ns is None, "not measured, and not 0"
+    assert found.mean_ns == 24 * MS
+
+
+def test_time_hidden_behind_the_gpu_is_nobodys_delay():
+    waits = np.where(np.arange(40) % 4 == 3, 15.0 * MS, 0.0)
+    step = np.full(40, 20.0 * MS)
+    found = budget(Stretch(800 * MS, step, step, 20 * MS, {"input": waits}, workers=4))
+    assert found is not None and found.mean_ns == 20 * MS and not found.excess
+
+
+def test_the_interval_meets_the_true_mean_in_about_eight_of_ten():
+    """Every fourth step waits, as with four workers, by a random amount; the truth is the process's own mean."""
+    draw = random.Random(3)
+    met = 0
+    for _ in range(300):
+        steps = [20.0 + (draw.expovariate(1 / 60) if k % 4 == 3 else 0.0) + draw.gauss(0, 0.5) for k in range(80)]
+        mean = sum(steps) / len(steps)
+        met += abs(mean - 35.0) <= half_width(steps, block_of(4))
+    assert 0.72 <= met / 300 <= 0.90
+
+
+def test_the_stretch_ends_when_it_is_precise_or_long_enough():
+    assert more_steps([20.0 * MS] * 10, None) == 0
+    lumpy = [20.0 * MS if k % 4 else 200.0 * MS * (1 + k % 3) for k in range(12)]
+    assert more_steps(lumpy, 4) > 0
+    assert more_steps(lumpy * 20, 4) == 0, "200 steps are enough"
+    assert more_steps([15_000.0 * MS, 6_000.0 * MS], None) == 0, "20 s are enough"
+    assert MOST_STEPS == 200 and PRECISE == 0.05
