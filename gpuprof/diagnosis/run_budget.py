@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -126,7 +127,8 @@ def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed
     if workers < 1:
         return None
     batches = max(micro_steps or 1.0, 1.0)
-    made = facts.get("made") if isinstance(facts.get("made"), dict) else {}
+    said = facts.get("made")
+    made: dict[str, Any] = said if isinstance(said, dict) else {}
     number = made.get("batches") or 0
     waited = sum(one.mean_ns or 0 for one in found.excess if one.cause == "input")
     starved = waited > STARVED * found.mean_ns

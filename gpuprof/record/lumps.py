@@ -33,7 +33,7 @@ class Lumps:
     """Adds up the host time that the step at hand spends on each kind."""
 
     def __init__(self) -> None:
-        self._ns = dict.fromkeys(KINDS, 0)
+        self._ns: dict[str, int] = dict.fromkeys(KINDS, 0)
         self._depth = 0
         self._patches: list[Patch] = []
         self._undo: list[Callable[[], None]] = []

@@ -48,8 +48,14 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
     parts: dict[str, float | None] = {}
     for name, ns in (parts_ns or {}).items():
         parts[name] = gain(graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns))
-    resources = ("host", "input", "transfer", "communication", "device")
-    return Sensitivities(**{name: gain(scale(graph, **{name: 0.5}), name) for name in resources}, **parts)
+    return Sensitivities(
+        host=gain(scale(graph, host=0.5), "host"),
+        input=gain(scale(graph, input=0.5), "input"),
+        transfer=gain(scale(graph, transfer=0.5), "transfer"),
+        communication=gain(scale(graph, communication=0.5), "communication"),
+        device=gain(scale(graph, device=0.5)),
+        **parts,
+    )
 
 
 def _share(graph: Graph, part_ns: F64) -> F64:

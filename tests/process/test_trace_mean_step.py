@@ -43,6 +43,7 @@ SLOW = """
 """60 ms for a batch, 20 ms and a little for a step."""
 
 
+@pytest.mark.slow
 def test_the_pace_of_workers_predicts_other_numbers_of_workers(tmp_path: Path):
     measured, feeds = {}, {}
     for workers in (1, 2, 8):
