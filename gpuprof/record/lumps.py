@@ -14,7 +14,7 @@ from typing import Any
 
 from .hooks import Patch
 
-KINDS = ("save", "evaluation", "logging", "garbage_collection", "compile")
+KINDS: tuple[str, ...] = ("save", "evaluation", "logging", "garbage_collection", "compile")
 
 _CALLS = (
     ("save", "torch.serialization", None, "save"),
