@@ -30,6 +30,7 @@ def test_a_real_bomb_is_refused_in_little_memory(tmp_path):
     assert int(done.stdout) < 1_500_000  # KiB
 
 
+@pytest.mark.slow
 def test_it_compiles_where_nothing_can_be_kept(tmp_path):
     """No cache folder can be made: neither beside the package nor in the user's home."""
     shutil.copytree(ROOT / "gpuprof", tmp_path / "gpuprof", ignore=shutil.ignore_patterns("__pycache__"))

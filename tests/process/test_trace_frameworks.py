@@ -26,6 +26,7 @@ def traced_example(
     return trace(tmp_path, code, *options, command=command, arguments=arguments)
 
 
+@pytest.mark.slow
 def test_the_example_under_transformers_trainer(tmp_path: Path):
     run = traced_example(tmp_path, "--steps", "14", "--accumulate", "2", options=("--baseline", "2", "--steps", "2"))
     assert run.code == 0, run.stderr
