@@ -150,11 +150,6 @@ class RareStep:
     count: int
     """How many were seen."""
 
-    @property
-    def mean_ns(self) -> float:
-        """Of all steps, the rare ones and those between."""
-        return self.usual_ns + (self.ns - self.usual_ns) / self.every
-
 
 def rare_step(number: I64, ns: F64, waited_ns: F64) -> RareStep | None:
     """What comes back at a fixed distance in steps that are timed one after another; None if nothing does.

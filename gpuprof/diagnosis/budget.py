@@ -24,8 +24,8 @@ from gpuprof.tracefile.model import F64
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
 WARM_UP_STEPS, WARM_UP = 3, 4.0
-"""One of the first steps of a stretch that takes so many usual steps more than its work and all measured causes explain
-is still warming up."""
+"""A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
+are explained neither by its work nor by a measured cause."""
 SEEN = 0.01
 """A step had a cause if it took this share of the usual step at least."""
 FEWEST = 4
@@ -121,7 +121,7 @@ def _plain(cause: str, ns: F64, usual_ns: int) -> Excess:
 
 
 def _scheduled(cause: str, events: F64, every: int) -> Excess:
-    """An event that comes every so many steps; its mean is not known if none was seen."""
+    """An event that comes every `every` steps; its mean is unknown if none was seen."""
     mean = round(float(events.mean()) / every) if len(events) else None
     return Excess(cause, mean, len(events), every)
 

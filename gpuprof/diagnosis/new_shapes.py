@@ -1,6 +1,6 @@
 """Whether steps that meet shapes for the first time take longer: libraries plan or compile for each new shape.
 
-Told apart from all steps that were timed without a profiler: a length seen before against a new one.
+Estimated from all steps that were timed without a profiler: those with new lengths against those with known ones.
 """
 
 from __future__ import annotations

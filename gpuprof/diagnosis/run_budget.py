@@ -12,12 +12,11 @@ from gpuprof.diagnosis.budget import Stretch, budget
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.replay.loader_queue import Loader
+from gpuprof.replay.mean_step import NEAR
 from gpuprof.tracefile.model import F64, I64
 from gpuprof.tracefile.run import RunFolder
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
-STARVED = 0.03
-"""Share of the mean step in which it waits for batches beyond the usual, from which on the workers set the pace."""
 FEWEST_MADE = 4
 """Batches whose making was measured, at least, for a mean of them."""
 
@@ -131,7 +130,7 @@ def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed
     made: dict[str, Any] = said if isinstance(said, dict) else {}
     number = made.get("batches") or 0
     waited = sum(one.mean_ns or 0 for one in found.excess if one.cause == "input")
-    starved = waited > STARVED * found.mean_ns
+    starved = waited > NEAR * found.mean_ns
     lumps = sum(one.mean_ns or 0 for one in found.excess if one.cause != "input")
     paced = workers * max(found.mean_ns - lumps, 1) / batches
     if number >= FEWEST_MADE and made.get("batch_ns"):

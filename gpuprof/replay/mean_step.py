@@ -21,6 +21,8 @@ from gpuprof.replay.transform import scaled
 FETCH_NS = 600_000.0
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
 hand it to the pinning thread), usually."""
+NEAR = 0.03
+"""Paces that differ by less are the same: workers this close to the training's pace keep up with it."""
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator")
 """Lumps that a faster host shortens."""
 
@@ -149,4 +151,4 @@ def useful_workers(loader: Loader, step_ns: float, batches: float, cpu_ns: float
     if not counts:
         return loader.workers
     found = [fed_step_ns(slowed_by_sharing(loader, n, cpu_ns, cpus), step_ns, batches) for n in counts]
-    return next(n for n, ns in zip(counts, found, strict=True) if ns <= 1.03 * float(np.min(found)))
+    return next(n for n, ns in zip(counts, found, strict=True) if ns <= (1 + NEAR) * float(np.min(found)))

@@ -16,21 +16,20 @@ from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import slowed_by_sharing, useful_workers
+from gpuprof.replay.mean_step import FETCH_NS as USUAL_FETCH_NS
+from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
 
-FETCH_NS = (200_000.0, 600_000.0, 2_000_000.0)
+FETCH_NS = (200_000.0, USUAL_FETCH_NS, 2_000_000.0)
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its
 memory, hand it to the pinning thread): at best, usually, at worst."""
 COUNTS = (2, 4, 8, 16)
 SLOWER_BESIDE_OTHERS = 1.3
 """A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and
 cores."""
-STARVED = 1.03
-"""Workers that are slower than the training by less than this keep it fed."""
 CROWDED = 1.2
-"""Assumed: more workers take memory bandwidth and cores from the training's own process, at worst so many times the
-host time."""
+"""Assumed: more workers take memory bandwidth and cores from the training's own process: its host time
+grows by this factor at worst."""
 SPREAD, SPREAD_INFERRED = 1.05, 1.15
 """Assumed: how far the pace of more workers is known where it was measured in them, and where it follows from what the
 training waited for: they share the machine's memory and disks."""
@@ -125,7 +124,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
     """Where workers feed the training and their pace is known: as many as keep up with it."""
     loader, consumer_ns = feed.loader, case.mean.consumer_ns()
-    if case.mean.fed_ns() < STARVED * consumer_ns:
+    if case.mean.fed_ns() < (1 + NEAR) * consumer_ns:
         return
     wanted = useful_workers(loader, consumer_ns, feed.batches, feed.cpu_ns, feed.cpus)
     if wanted <= loader.workers:
