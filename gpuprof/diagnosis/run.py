@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.budget import mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Issue
 from gpuprof.diagnosis.new_shapes import FEWEST, first_seen, new_shapes
@@ -25,6 +26,7 @@ from gpuprof.diagnosis.run_model import (
     Work,
 )
 from gpuprof.diagnosis.sentences import capital, ms_or_us
+from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
@@ -37,12 +39,9 @@ SPREAD = 0.30
 """Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
 of many."""
 SKEWED = 0.10
-"""The mean of the steps exceeds their median by more than this only if some steps did something else as well."""
+"""The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
 STILL_SLOW = 0.05
 """A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
-AFTERMATH_NS = 5_000_000_000
-"""The first steps after a recording pay for its end: memory is given back, and beside them the trace is read; that took
-3 s for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
 FEWEST_AFTER = 5
 """Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10
@@ -77,8 +76,6 @@ class _Timed:
     ns: F64
     profiled: int
     """Steps left out because a profiler was active."""
-    stage_ns: int | None
-    """The mean step of the whole stage, where it was timed and nothing was left out."""
 
 
 def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
@@ -118,9 +115,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         steps_seen=seen,
         steps_total=folder.own.steps_total,
         remaining_ns=(
-            _remaining(folder, seen, after, None)
-            if len(after.rows) >= FEWEST_AFTER
-            else _remaining(folder, seen, base, mean_ns)
+            _remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base, found_budget)
         ),
         baseline=_baseline(found["free"], found["sync"], rare),
         after_ns=found["after"].ns if found["after"] else None,
@@ -135,7 +130,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
     )  # fmt: skip
     issues = (
         *_waiting_issue(folder, unprofiled),
-        *_baseline_issues(run, free, sync, unprofiled),
+        *_baseline_issues(run, free, sync, unprofiled, found_budget),
         *_after_issues(found["free"], found["after"]),
         *_throttling(run.telemetry),
         *_run_issues(folder, run),
@@ -253,9 +248,7 @@ def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
         late = begin - begin.min() >= skip_ns
         rows, ns = rows[late], ns[late]
     clean = ~steps.profiled[rows]
-    complete = stage_ns is not None and stage_steps == len(rows) and len(rows) > 0 and bool(clean.all())
-    mean = round(stage_ns / len(rows)) if complete and stage_ns else None
-    return _Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)), mean)
+    return _Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)))
 
 
 def _traced(folder: RunFolder) -> I64:
@@ -316,17 +309,19 @@ def _usual(timed: _Timed) -> np.ndarray:
     return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
 
 
-def _remaining(folder: RunFolder, seen: int, timed: _Timed, mean_ns: int | None) -> int | None:
-    """The time for the steps left: at the mean step where it is known, else at the mean of those timed last."""
+def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None) -> int | None:
+    """The time for the steps left: at the mean step; where those timed last stay slower, or nothing else is known, at
+    theirs."""
     total = folder.own.steps_total
     if total is None:
         return None
     if seen >= total or (folder.status == "finished" and not folder.exit_code):
         return 0
     usual = _usual(timed)
-    if mean_ns is None and not usual.any():
-        return None
-    return round((mean_ns or float(timed.ns[usual].mean())) * (total - seen))
+    last = float(timed.ns[usual].mean()) if usual.any() else None
+    if found is not None and (last is None or last <= (1 + STILL_SLOW) * found.mean_ns):
+        return mean_ahead(found, total - seen) * (total - seen)
+    return None if last is None else round(last * (total - seen))
 
 
 def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColumns:
@@ -436,7 +431,9 @@ def _most(values: F64) -> float | None:
 # -- what is odd
 
 
-def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime | None) -> Iterator[Issue]:
+def _baseline_issues(
+    run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime | None, found: Budget | None
+) -> Iterator[Issue]:
     profiled, steps = free.profiled + sync.profiled, len(free.rows) + len(sync.rows)
     if profiled:
         yield Issue(
@@ -479,14 +476,12 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
             " input).",
         )
         return
-    mean = free.stage_ns
-    told = run.baseline
-    if mean and told.free_ns and told.equal_work is not False and mean > (1 + SKEWED) * told.free_ns:
+    if found is not None and found.residual_ns > SKEWED * found.usual_ns:
         yield Issue(
             "baseline_skewed",
             "info",
-            f"An unprofiled step takes {ms_or_us(told.free_ns)} in the middle but {ms_or_us(mean)} on average: some"
-            " steps hold an evaluation, a checkpoint, or a wait for input.",
+            f"An unprofiled step usually takes {ms_or_us(found.usual_ns)} but {ms_or_us(found.mean_ns)} on average, and"
+            f" nothing that was measured explains {ms_or_us(found.residual_ns)} of the difference.",
         )
 
 

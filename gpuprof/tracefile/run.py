@@ -69,6 +69,8 @@ class StepColumns(Columns):
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
+    device_allocations: I64
+    """Calls of cudaMalloc and cudaFree by torch's allocator since the program started."""
     new_shapes: I64
     """Calls of the model with shapes that no call before had."""
     save_ns: I64
@@ -143,6 +145,8 @@ class Rank:
     step_source: str | None = None
     steps_total: int | None = None
     steps_seen: int | None = None
+    intervals: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
     model: dict[str, Any] | None = None
     optimizer: dict[str, Any] | None = None
     loader: dict[str, Any] | None = None
@@ -405,6 +409,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         step_source=_text(document.get("step_source")),
         steps_total=_whole(document.get("steps_total")),
         steps_seen=_whole(document.get("steps_seen")),
+        intervals=_intervals(document.get("intervals")),
         model=_object(document.get("model")),
         optimizer=_object(document.get("optimizer")),
         loader=_object(document.get("loader")),
@@ -424,6 +429,12 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         ),
         notes=tuple(text for note in _list(document.get("notes")) if (text := _text(note))),
     )
+
+
+def _intervals(value: Any) -> dict[str, int]:
+    found = value if isinstance(value, dict) else {}
+    each = {name: _whole(found.get(name), least=1) for name in ("save", "evaluation", "logging")}
+    return {name: every for name, every in each.items() if every is not None}
 
 
 def _gpu(gpu: dict[str, Any]) -> RunGpu:
@@ -466,6 +477,7 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         allocated_bytes=_column(rows, "allocated_bytes"),
         reserved_bytes=_column(rows, "reserved_bytes"),
         peak_bytes=_column(rows, "peak_bytes"),
+        device_allocations=_column(rows, "device_allocations"),
         new_shapes=_column(rows, "new_shapes"),
         save_ns=_column(rows, "save_ns"),
         evaluation_ns=_column(rows, "evaluation_ns"),
