@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
-from gpuprof.diagnosis.budget import Stretch, budget
+from gpuprof.diagnosis.budget import Stretch
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.replay.loader_queue import Loader
@@ -36,17 +36,11 @@ class Feed:
     """Whether the time for a batch was measured in the workers; else it follows from how often the training waited."""
 
 
-def run_budget(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Budget | None:
-    """The budget of the free-running steps; None where the run has timed too few.
+def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
+    """The run's free-running stretch, steps in their order; None where it was not timed as a whole.
 
     `work`: of every step of the run, as far as it is known; `rare`: what comes back at a fixed distance among them.
     """
-    stretch = stretch_of(folder, work, rare)
-    return None if stretch is None else budget(stretch)
-
-
-def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
-    """The run's free-running stretch, steps in their order; None where it was not timed as a whole."""
     steps, own = folder.steps, folder.own
     rows = steps.rows("baseline_free", folder.rank)
     stage = own.stage("baseline_free")
@@ -77,6 +71,7 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),
         workers=workers_of(folder),
         total_steps=own.steps_total,
+        number=steps.step[rows],
     )
 
 

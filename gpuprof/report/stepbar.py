@@ -57,11 +57,13 @@ PAINTS = {
     "profiler": Paint("bright_black", "#999999", "─"),
     "device": Paint("green", "#88c9b0", "┄"),
     "unknown": Paint("bright_black", "#5b6168", "?"),
-    "save": Paint("bright_red", "#8c2d04", "▤"),
-    "evaluation": Paint("bright_green", "#41754f", "▥"),
-    "logging": Paint("bright_yellow", "#b8860b", "▧"),
-    "garbage_collection": Paint("white", "#7a6f6f", "▨"),
-    "periodic": Paint("bright_red", "#a04000", "▩"),
+    "save": Paint("bright_red", "#b8502a", "▤"),
+    "evaluation": Paint("bright_green", "#2f9e68", "▥"),
+    "logging": Paint("bright_yellow", "#b8a13e", "▧"),
+    "garbage_collection": Paint("white", "#6e2f10", "▨"),
+    "periodic": Paint("bright_red", "#8f2d46", "▩"),
+    "new_shapes": Paint("magenta", "#c9417d", "▣"),
+    "compile": Paint("bright_blue", "#4338ca", "▦"),
     "idle": Paint("bright_black", "#b8b8b8", "░"),
 }
 _WAITING_FOR_A_PEER = Paint("bright_magenta", "#d9a2c1", "∿")
