@@ -81,11 +81,13 @@ def figure(
     note: str = "",
     legend: Literal["none", "above", "right"] = "none",
     height: int = 360,
+    parts: list[dict[str, str]] | None = None,
 ) -> Figure:
     """A figure in the house's style.
 
     layout: its axes, and what else is particular to it; a margin only where it differs. title: what it shows; note:
-    what one must know to read it. Both are our own words. height: pixels without the title.
+    what one must know to read it. Both are our own words. height: pixels without the title. parts: the legend's entries for a page
+    that writes them itself, kept as `layout.meta.legend`.
     """
     import plotly.graph_objects as go
 
@@ -114,7 +116,7 @@ def figure(
         "showlegend": legend != "none",
         "hovermode": "closest",
         "hoverlabel": {"font": {"family": FONT, "size": _SMALL_PX}, "align": "left", "namelength": -1},
-        "meta": {"title": title, "note": note, **themes},
+        "meta": {"title": title, "note": note, **({"legend": parts} if parts else {}), **themes},
     }
     if legend != "none":
         whole["legend"] = _legend(legend)

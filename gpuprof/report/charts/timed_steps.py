@@ -54,7 +54,7 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
     if far.any():
         traces.append(_cut(timed, far, top, scale))
     traces.append(_hover(timed, top, scale))
-    found = figure(
+    return figure(
         traces,
         {
             "barmode": "stack",
@@ -69,9 +69,8 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
         note=_note(timed, once, far),
         legend="above",
         height=_HEIGHT,
+        parts=legend,
     )
-    found.layout.meta["legend"] = legend
-    return found
 
 
 def _whole_ticks(timed: TimedSteps) -> dict[str, Any]:
