@@ -86,8 +86,8 @@ def figure(
     """A figure in the house's style.
 
     layout: its axes, and what else is particular to it; a margin only where it differs. title: what it shows; note:
-    what one must know to read it. Both are our own words. height: pixels without the title. parts: the legend's entries for a page
-    that writes them itself, kept as `layout.meta.legend`.
+    what one must know to read it. Both are our own words. height: pixels without the title. parts: the legend's
+    entries for a page that writes them itself, kept as `layout.meta.legend`.
     """
     import plotly.graph_objects as go
 
