@@ -19,14 +19,14 @@ import numpy as np
 from gpuprof.diagnosis.budget_model import Budget, Excess, Once
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.record.stretch import block_of, half_width
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.model import F64, I64
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
 WARM_UP_STEPS, WARM_UP = 3, 4.0
 """A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
 are explained neither by its work nor by a measured cause."""
-SEEN = 0.01
+SEEN = 0.02
 """A step had a cause if it took this share of the usual step at least."""
 FEWEST = 4
 """Steps of a stretch that has a mean worth speaking of."""
@@ -62,6 +62,8 @@ class Stretch:
     """Steps that the training will take, for one-off costs."""
     source: str = "free"
     """Where the steps are from: `free` (timed without a profiler) or `recorded`."""
+    number: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of each step, as the run counts them; empty where that is not known."""
 
 
 def budget(stretch: Stretch) -> Budget | None:

@@ -35,6 +35,7 @@ from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
+from gpuprof.diagnosis.timed_steps import TimedSteps
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
@@ -59,6 +60,8 @@ class Recorded:
     """Without an estimate."""
     budget: Budget | None
     """Of the mean step, where a run timed enough steps."""
+    timed: TimedSteps | None
+    """The steps that it is of."""
     feed: Feed | None
     """The workers that prepare batches, where their pace is known."""
     devices: tuple[Device, ...]

@@ -98,6 +98,7 @@ def diagnose(
         return _nothing_recorded(source, environment, quality, facts and facts.run, run)
     gaps = find_gaps(timeline)
     found = devices(timeline, gaps)
+    has_mean = facts is not None and step_ms is None and timeline.steps.source != "none"
     recorded = Recorded(
         source=source,
         environment=environment,
@@ -107,7 +108,8 @@ def diagnose(
         timeline=timeline,
         gaps=gaps,
         steps=_steps(timeline, _unprofiled(timeline, facts, step_ms)),
-        budget=facts.budget if facts and step_ms is None and timeline.steps.source != "none" else None,
+        budget=facts.budget if facts and has_mean else None,
+        timed=facts.timed if facts and has_mean else None,
         feed=facts.feed if facts else None,
         devices=found,
         profiler=profiler_cost(timeline, found),
@@ -190,6 +192,7 @@ def _diagnosis(
         activity=phase_activity(timeline),
         _tables=Tables(timeline, recorded.gaps, roof),
         _folder=recorded.folder,
+        _timed=recorded.timed,
         _case=conclusion.case,
     )
 

@@ -16,6 +16,7 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
     from gpuprof.diagnosis.tables import Tables
+    from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
 
@@ -400,6 +401,8 @@ class Diagnosis:
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
     _folder: RunFolder | None = field(default=None, repr=False, compare=False)
     """Of a run: its steps and samples over time; not part of the JSON."""
+    _timed: TimedSteps | None = field(default=None, repr=False, compare=False)
+    """The steps that the mean step is of, one by one; not part of the JSON."""
     _case: Case | None = field(default=None, repr=False, compare=False)
     """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
 
@@ -428,3 +431,8 @@ class Diagnosis:
     def folder(self) -> RunFolder | None:
         """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
         return self._folder
+
+    @property
+    def timed(self) -> TimedSteps | None:
+        """The free-running steps that the budget is of, split by what each waited for. None where none were timed."""
+        return self._timed

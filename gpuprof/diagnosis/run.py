@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
-from gpuprof.diagnosis.budget import mean_ahead
+from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Issue
 from gpuprof.diagnosis.new_shapes import FEWEST, first_seen, new_shapes
-from gpuprof.diagnosis.run_budget import Feed, feed_of, run_budget
+from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
@@ -26,6 +26,7 @@ from gpuprof.diagnosis.run_model import (
     Work,
 )
 from gpuprof.diagnosis.sentences import capital, ms_or_us
+from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
 from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.tracefile.model import ABSENT, F64, I64
@@ -63,6 +64,8 @@ class RunFacts:
     issues: tuple[Issue, ...]
     budget: Budget | None
     """Of the mean step of the free-running stretch."""
+    timed: TimedSteps | None
+    """The steps that it is of."""
     feed: Feed | None
     under_nsys: bool
     """Whether it was timed while Nsight Systems waited in the process."""
@@ -101,7 +104,9 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         unprofiled = found["sync"]
     base = free if len(free.rows) else sync
     rare = _rare(folder, free, sync, work, target)
-    found_budget = run_budget(replace(folder, steps=steps), work, rare)
+    stretch = stretch_of(replace(folder, steps=steps), work, rare)
+    found_budget = None if stretch is None else budget(stretch)
+    timed = None if stretch is None or found_budget is None else timed_steps(stretch)
     mean_ns = None if found_budget is None else found_budget.mean_ns
     # Lines of steps are thinned out, so the last one may be behind.
     seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), folder.own.steps_seen or 0)
@@ -136,7 +141,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         *_run_issues(folder, run),
     )
     feed = None if found_budget is None else feed_of(folder, found_budget, run.work.micro_steps)
-    return RunFacts(run, unprofiled, issues, found_budget, feed, under_nsys=folder.window == NSYS)
+    return RunFacts(run, unprofiled, issues, found_budget, timed, feed, under_nsys=folder.window == NSYS)
 
 
 def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
@@ -466,7 +471,7 @@ def _baseline_issues(
             f" work through {unprofiled.steps:,} steps.",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
-    if spread > SPREAD * unprofiled.ns:
+    if spread > SPREAD * unprofiled.ns and not _explained(found):
         yield Issue(
             "baseline_varies",
             "warning",
@@ -483,6 +488,14 @@ def _baseline_issues(
             f"An unprofiled step usually takes {ms_or_us(found.usual_ns)} but {ms_or_us(found.mean_ns)} on average, and"
             f" nothing that was measured explains {ms_or_us(found.residual_ns)} of the difference.",
         )
+
+
+def _explained(found: Budget | None) -> bool:
+    """Whether steps differ for causes that were measured."""
+    if found is None:
+        return False
+    excess = sum(one.mean_ns or 0 for one in found.excess)
+    return excess > SKEWED * found.usual_ns and excess > abs(found.residual_ns)
 
 
 def _waiting_issue(folder: RunFolder, unprofiled: StepTime | None) -> Iterator[Issue]:

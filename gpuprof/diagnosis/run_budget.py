@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
-from gpuprof.diagnosis.budget import SEEN, Stretch, budget
+from gpuprof.diagnosis.budget import SEEN, Stretch
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.lengths_ahead import new_lengths_ahead
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
@@ -24,8 +24,9 @@ ALLOCATION_NS = 1_000_000.0
 """Of a step's excess that no other cause explains, at most this much is due to each cudaMalloc or cudaFree in it.
 Assumed: both take 0.05 to 0.2 ms in a recording of an H200's host, and several ms where they wait for the GPU."""
 SAME = 0.05
-"""Steps after the windows continue the free stretch if their median differs by less than this from its own: a profiler
-that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
+"""Steps after the windows continue the free stretch if their median differs by less than this from its own, or by less
+than its scatter: a profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to
+35 %."""
 FEWEST_MADE = 4
 """Batches whose making was measured, at least, for a mean of them."""
 
@@ -45,24 +46,17 @@ class Feed:
     """Whether the time for a batch was measured in the workers; else it follows from how often the training waited."""
 
 
-def run_budget(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Budget | None:
-    """The budget of the free-running steps; None where the run has timed too few.
+def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
+    """The run's free-running stretch, steps in their order; None where it was not timed as a whole.
 
     `work`: of every step of the run, as far as it is known; `rare`: what comes back at a fixed distance among them.
     """
-    stretch = stretch_of(folder, work, rare)
-    return None if stretch is None else budget(stretch)
-
-
-def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
-    """The run's free-running stretch, steps in their order, with what continues it after the windows; None where it
-    was not timed as a whole."""
     steps, own = folder.steps, folder.own
     found = _whole_stage(folder, "baseline_free")
     if found is None:
         return None
     rows, ns, wall_ns = found
-    more_rows, more_ns = _continued(folder, float(np.nanmedian(ns)))
+    more_rows, more_ns = _continued(folder, ns)
     rows, ns, wall_ns = np.concatenate([rows, more_rows]), np.concatenate([ns, more_ns]), wall_ns + more_ns.sum()
     usual, expected = _expected(ns, None if work is None else work[rows])
     if usual is None:
@@ -92,6 +86,7 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),
         workers=workers_of(folder),
         total_steps=own.steps_total,
+        number=steps.step[rows],
     )
 
 
@@ -111,7 +106,7 @@ def _whole_stage(folder: RunFolder, name: str) -> tuple[I64, F64, float] | None:
     return (rows, ns, float(stage.ns)) if np.isfinite(ns).any() else None
 
 
-def _continued(folder: RunFolder, usual_ns: float) -> tuple[I64, F64]:
+def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
     """The steps after the windows that continue the free stretch: the recording's own costs are over, the batches that
     workers made ahead in the pause are used up, and the recorder still measured what delays a step."""
     none = np.empty(0, np.int64), np.empty(0, np.float64)
@@ -126,7 +121,12 @@ def _continued(folder: RunFolder, usual_ns: float) -> tuple[I64, F64]:
     # Without its hooks the recorder does not see calls of the model, and not what a step waited for either.
     counted &= np.isfinite(ns) & (steps.new_shapes[rows] != ABSENT)
     rows, ns = rows[counted], ns[counted]
-    if not len(rows) or abs(float(np.median(ns)) - usual_ns) > SAME * usual_ns:
+    if not len(rows):
+        return none
+    usual = float(np.nanmedian(before_ns))
+    # Three standard errors of a median, from the median absolute deviation.
+    scatter = 3 * 1.4826 * float(np.nanmedian(np.abs(before_ns - usual))) / np.sqrt(len(before_ns))
+    if abs(float(np.median(ns)) - usual) > max(SAME * usual, scatter):
         return none
     return rows, ns
 

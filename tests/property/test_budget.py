@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from gpuprof.diagnosis.budget import Stretch, attributed, budget, in_words, mean_ahead
 from gpuprof.diagnosis.lengths_ahead import new_lengths_ahead
+from gpuprof.diagnosis.timed_steps import timed_steps
 from gpuprof.record.stretch import AFTERMATH_NS, MOST_STEPS, PRECISE, AfterWindows, block_of, half_width, more_steps
 
 MS = 1_000_000
@@ -54,6 +55,22 @@ def test_causes_never_exceed_the_excess(stretch: Stretch):
         for cause, part in share.items():
             assert (part >= 0).all()
             assert cause == "warm_up" or (part <= stretch.measured_ns[cause] + 1).all()
+
+
+@given(stretches(), st.data())
+def test_the_parts_of_each_step_sum_to_it_exactly(stretch: Stretch, data):
+    unknown = data.draw(st.sets(st.integers(0, len(stretch.step_ns) - 1), max_size=3))
+    stretch.step_ns[list(unknown)] = np.nan
+    found = timed_steps(stretch)
+    assert found.number.tolist() == [k + 1 for k in range(len(stretch.step_ns)) if k not in unknown]
+    assert found.ns.tolist() == [round(ns) for ns in stretch.step_ns.tolist() if not np.isnan(ns)]
+    assert np.sum(list(found.parts.values()), axis=0).tolist() == found.ns.tolist()
+    share = attributed(stretch)
+    for part, ns in found.parts.items():
+        assert (ns >= 0).all()
+        if part in share:
+            assert np.abs(ns - share[part][np.isfinite(stretch.step_ns)]).max(initial=0) <= 1 + 1e-9 * 10**10
+    assert (found.parts["usual"] <= stretch.expected_ns[np.isfinite(stretch.step_ns)]).all()
 
 
 def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> Stretch:
