@@ -26,7 +26,7 @@ ONCE = ("new_shapes", "compile", "warm_up")
 WARM_UP_STEPS, WARM_UP = 3, 4.0
 """A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
 are explained neither by its work nor by a measured cause."""
-SEEN = 0.02
+SEEN = 0.05
 """A step had a cause if it took this share of the usual step at least."""
 FEWEST = 4
 """Steps of a stretch that has a mean worth speaking of."""
