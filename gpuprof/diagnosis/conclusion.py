@@ -15,6 +15,7 @@ from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.model import (
     Combined,
+    Considered,
     Device,
     DeviceEstimate,
     Environment,
@@ -116,6 +117,7 @@ class Conclusion:
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    considered: tuple[Considered, ...] = ()
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
 
@@ -158,6 +160,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         sensitivities=analysis.sensitivities,
         findings=advice.findings,
         combined=advice.combined,
+        considered=advice.considered,
         case=case,
     )
 

@@ -188,6 +188,7 @@ def _diagnosis(
         sensitivities=conclusion.sensitivities,
         findings=conclusion.findings,
         combined=conclusion.combined,
+        considered=conclusion.considered,
         ranges=range_times(timeline),
         activity=phase_activity(timeline),
         _tables=Tables(timeline, recorded.gaps, roof),
