@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.analyse import Analysis, bound_parts
+from gpuprof.diagnosis.analyse import Analysis, bound_parts, part_shares
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.budget_model import Budget
@@ -33,8 +33,9 @@ from gpuprof.diagnosis.quality import judged, no_verdict
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
-from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
+from gpuprof.diagnosis.share_verdict import holds_with_missing_events, judge_shares, undecided
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
+from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
@@ -136,7 +137,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         said = f"{in_words(recorded.budget)}{said}"
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     advice = fixes(case) if advise else Fixes((), None, ())
-    if not recorded.whole and waits(busiest):
+    if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
     comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step
     steps = replace(
@@ -167,7 +168,9 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         verdict = no_verdict(quality)
     else:
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
-        verdict = judge_shares(busiest, kernels, None if measured else profiler, whole=recorded.whole)
+        parts = part_shares(recorded.timeline, roof, busiest.device)
+        cost = None if measured else profiler
+        verdict = judge_shares(busiest, parts, cost, recorded.whole, summary(busiest, kernels))
     return Conclusion(
         verdict=verdict,
         quality=quality,
