@@ -13,6 +13,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
+from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.model import (
     Combined,
     Device,
@@ -163,6 +164,9 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
 def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof: Roofline | None) -> Conclusion:
     """Of a recording that cannot be replayed: what its time was spent on; `averages`: each device's mean step."""
     steps, quality, profiler = recorded.steps, recorded.quality, recorded.profiler
+    averages = [
+        replace(s, hidden_ns=hidden_ns(recorded.timeline, recorded.gaps, s.device) / steps.count) for s in averages
+    ]
     measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in averages]
     if quality.status == "unusable":
         verdict = no_verdict(quality)
@@ -170,7 +174,8 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
         parts = part_shares(recorded.timeline, roof, busiest.device)
         cost = None if measured else profiler
-        verdict = judge_shares(busiest, parts, cost, recorded.whole, summary(busiest, kernels))
+        said = summary(busiest, kernels, parts, take_turns(recorded.timeline))
+        verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
     return Conclusion(
         verdict=verdict,
         quality=quality,

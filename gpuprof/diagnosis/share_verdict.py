@@ -2,7 +2,8 @@
 
 Halving the time of something that takes the share s of the step and that nothing overlaps shortens the step by s / 2:
 its sensitivity, by definition, is s. So shares of the step stand for sensitivities here, and the same rule judges them.
-That is exact where nothing overlaps, and rough elsewhere; the profiler's cost is known only roughly, too.
+Of work that overlaps only the host's way to a launch that the device waits for is known (`hidden_work`): the host is
+given what that way hides, and the device is not. The rest is taken as if nothing overlapped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from gpuprof.diagnosis.model import Profiler, Verdict
 from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of
-from gpuprof.replay.bound import PARTS, Bound, bound_of
+from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 
 PAUSE_NS = 50_000
@@ -55,20 +56,31 @@ def bound_of_shares(shares: Shares, parts: Parts) -> Bound | None:
 
 
 def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]:
-    """The sensitivities of a step in which nothing overlaps, and the share of it that may be due to any resource.
+    """The sensitivities of a step that is spent like this, and the share of it that may be due to any resource.
 
     Pauses between work that is already launched are the device's latency if they are short, else nobody knows.
     """
     step, idle = shares.step_ns, shares.idle_ns
-    compute, pauses = shares.compute_ns / step, idle.get("device", 0) / step
+    waits = {
+        "host": shares.host_ns / step,
+        "input": idle.get("input", 0) / step,
+        "transfer": idle.get("transfer", 0) / step,
+    }
+    waiting = sum(waits.values())
+    hidden = shares.hidden_ns / step if waiting >= CLOSE else 0.0
+    # A host twice as fast halves its way, the waits and what they hide, but not the device's work next to it.
+    way = {name: min(share * (1 + hidden / waiting), 2 * waiting) if share else 0.0 for name, share in waits.items()}
+    seen = 1 - hidden * step / shares.busy_ns if hidden else 1.0
+    compute = shares.compute_ns / step * seen
+    pauses = idle.get("device", 0) / step
     latency, unknown = (pauses, 0.0) if shares.pause_ns < PAUSE_NS else (0.0, pauses)
     limited = {name: parts.get(name, 0.0) * compute for name in PARTS}
     limited["latency"] += latency
     found = Sensitivities(
-        host=shares.host_ns / step,
-        input=idle.get("input", 0) / step,
-        transfer=(idle.get("transfer", 0) + shares.copy_ns) / step,
-        communication=(idle.get("communication", 0) + shares.communication_ns) / step,
+        host=way["host"],
+        input=way["input"],
+        transfer=way["transfer"] + shares.copy_ns / step * seen,
+        communication=(idle.get("communication", 0) + shares.communication_ns * seen) / step,
         device=compute + latency,
         **limited,
     )

@@ -37,6 +37,8 @@ class Shares:
     idle_ns: dict[str, float]
     pause_ns: float = 0
     """Mean length of the pauses in which launched work waited."""
+    hidden_ns: float = 0
+    """The part of `busy_ns` that ran while the host was on its way to work that the device then waited for."""
 
     @property
     def busy_ns(self) -> float:
@@ -105,6 +107,7 @@ def with_step(shares: Shares, step_ns: int) -> Shares:
         compute_ns=shorter.compute_ns * fit,
         communication_ns=shorter.communication_ns * fit,
         copy_ns=shorter.copy_ns * fit,
+        hidden_ns=shorter.hidden_ns * fit,
         idle_ns=idle,
     )
 
