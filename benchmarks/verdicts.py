@@ -43,7 +43,8 @@ def changes(before: Path, after: Path, truths: dict[str, Case]) -> Iterator[Chan
             old, new = (_read(version / folder / file) for version in (before, after))
             if old is None or new is None:
                 if (old is None) != (new is None):
-                    yield Change(_name(folder), file, *("error" if one is None else "ok" for one in (old, new)), "–")
+                    was, is_now = ("error" if one is None else "ok" for one in (old, new))
+                    yield Change(_name(folder), file, was, is_now, "–")
                 continue
             one, other = said(old), said(new)
             for what in dict.fromkeys([*one, *other]):
@@ -104,7 +105,9 @@ def _differ(one: str | float | None, other: str | float | None) -> bool:
 
 
 def _text(value: str | float | None) -> str:
-    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _ms(ns: float | None) -> float | None:

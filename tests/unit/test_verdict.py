@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from helpers.case import case_of
 from helpers.paths import ROOT
 from helpers.program import PLAIN, US, Program
 
+from benchmarks.accuracy import Case
+from benchmarks.verdicts import Change, changes
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.model import Profiler
@@ -173,3 +176,26 @@ def test_no_second_copy_of_the_thresholds():
                         homes.setdefault(name.id, []).append(f"{room}/{path.name}")
     rule = ["replay/bound.py"]
     assert homes == {"SMALL": rule, "CLOSE": rule, "RECORDED_EVENT_NS": ["replay/profiler_cost.py"]}
+
+
+def test_the_table_of_changes_holds_what_changed_and_nothing_else(tmp_path: Path):
+    def write(version: str, bound: str, step_ns: int, there: str) -> None:
+        folder = tmp_path / version / "tests~one"
+        folder.mkdir(parents=True)
+        diagnosis = {
+            "verdict": {"bound": bound, "cause": "launch" if bound == "host" else None},
+            "steps": {"estimated_ns": step_ns}, "budget": None, "profiler": None,
+            "ranks": [{"rank": 0, "bound": "memory", "cause": None, "pace_ns": 5_000_000}],
+        }  # fmt: skip
+        gpu = {"gpu": "B200", "bound": there, "step_ns": {"expected": 4_000_000}}
+        (folder / "diagnosis.json").write_text(json.dumps(diagnosis))
+        (folder / "projection.json").write_text(json.dumps({"gpus": [gpu]}))
+
+    write("before", "host", 80_000_000, "host")
+    write("after", "memory", 80_000_001, "balanced")
+    known = {"tests~one": Case("one", tmp_path, (70.0, 90.0), ("host",), "launch")}
+    assert list(changes(tmp_path / "before", tmp_path / "after", known)) == [
+        Change("tests/one", "verdict", "host (launch)", "memory", "host (launch)"),
+        Change("tests/one", "B200: verdict", "host", "balanced", "–"),
+    ]
+    assert not list(changes(tmp_path / "before", tmp_path / "before", known))
