@@ -1,8 +1,8 @@
 """Device work that is hidden behind the host: a faster device would not end the step sooner by it.
 
-A host launches work and goes on. Where the device later runs out of work and waits for the next launch, what decides is
-the host's way to that launch, back to where it last waited for the device itself. All that the device did meanwhile
-ran next to that way. A host that waits for every kernel hides nothing.
+A host launches work and goes on. Where the device later runs out of work and waits for the next launch, the critical
+path is the host's: from where it last waited for the device to that launch. The work that the device did meanwhile is
+not on it. A host that waits for every kernel hides nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _NOT_THE_HOST = [CAUSES.index(name) for name in ("device", "communication", "unk
 
 
 def hidden_ns(timeline: Timeline, gaps: GapColumns, device: int) -> int:
-    """How long a device worked in the window while the host was on its way to work that the device then waited for."""
+    """How long a device worked in the window while the critical path was the host's."""
     (one,) = (d for d in timeline.devices if d.device == device)
     busy = Cover(one.busy)
     by_host = gaps.ns - gaps.by_cause[:, _NOT_THE_HOST].sum(axis=1)
@@ -30,5 +30,5 @@ def hidden_ns(timeline: Timeline, gaps: GapColumns, device: int) -> int:
     rows = rows[np.argsort(calls.start_ns[rows], kind="stable")]
     ended = np.concatenate([[one.low], np.maximum.accumulate(calls.end_ns[rows].clip(one.low))]).astype(np.int64)
     since = ended[np.searchsorted(calls.start_ns[rows], waited_at, side="right")]
-    ways = union(since, waited_at)
-    return int(busy.between(ways.start, ways.end).sum()) if len(ways) else 0
+    paths = union(since, waited_at)
+    return int(busy.between(paths.start, paths.end).sum()) if len(paths) else 0

@@ -2,8 +2,8 @@
 
 Halving the time of something that takes the share s of the step and that nothing overlaps shortens the step by s / 2:
 its sensitivity, by definition, is s. So shares of the step stand for sensitivities here, and the same rule judges them.
-Of work that overlaps only the host's way to a launch that the device waits for is known (`hidden_work`): the host is
-given what that way hides, and the device is not. The rest is taken as if nothing overlapped.
+Of what overlaps, only the device's work behind a critical path of the host is known (`hidden_work`): it counts for the
+host and not for the device. The rest is taken as if nothing overlapped.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]
     }
     waiting = sum(waits.values())
     hidden = shares.hidden_ns / step if waiting >= CLOSE else 0.0
-    # A host twice as fast halves its way, the waits and what they hide, but not the device's work next to it.
-    way = {name: min(share * (1 + hidden / waiting), 2 * waiting) if share else 0.0 for name, share in waits.items()}
+    # A host twice as fast halves its path, the waits and what they hide, but not the device's work next to it.
+    path = {name: min(share * (1 + hidden / waiting), 2 * waiting) if share else 0.0 for name, share in waits.items()}
     seen = 1 - hidden * step / shares.busy_ns if hidden else 1.0
     compute = shares.compute_ns / step * seen
     pauses = idle.get("device", 0) / step
@@ -77,9 +77,9 @@ def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]
     limited = {name: parts.get(name, 0.0) * compute for name in PARTS}
     limited["latency"] += latency
     found = Sensitivities(
-        host=way["host"],
-        input=way["input"],
-        transfer=way["transfer"] + shares.copy_ns / step * seen,
+        host=path["host"],
+        input=path["input"],
+        transfer=path["transfer"] + shares.copy_ns / step * seen,
         communication=(idle.get("communication", 0) + shares.communication_ns * seen) / step,
         device=compute + latency,
         **limited,

@@ -38,7 +38,7 @@ class Shares:
     pause_ns: float = 0
     """Mean length of the pauses in which launched work waited."""
     hidden_ns: float = 0
-    """The part of `busy_ns` that ran while the host was on its way to work that the device then waited for."""
+    """The part of `busy_ns` in which the critical path was the host's (`hidden_work`)."""
 
     @property
     def busy_ns(self) -> float:

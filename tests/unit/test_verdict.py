@@ -80,7 +80,7 @@ def test_what_binds(gains, absent, bound):
         (step(compute=0.5, launch=0.3, unknown=0.2), None),
         (step(compute=0.1, launch=0.6, unknown=0.3), "host"),
         (step(compute=0.2, communication=0.25, unknown=0.55), None),
-        # The host's way to the launches that the device waits for takes the whole step.
+        # The critical path is the host's throughout.
         (step(compute=0.75, launch=0.25, hidden=0.75), "host"),
         (step(compute=0.97, launch=0.03, hidden=0.97), "memory"),
     ],
