@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops
+from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import Calls, Ops
 
 PROBES = (("aten::as_strided", 420.0, 0.05), ("aten::empty_strided", 2_950.0, 0.0))
@@ -34,20 +34,20 @@ SPREAD = 1.2
 ten of those recordings."""
 
 
-def host_pace(graph: Graph) -> float:
+def host_pace(timeline: Timeline) -> float:
     """How slowly the host records, 1 for the median host that RECORDED_EVENT_NS is from: the time of its shortest op
     over the usual, or of a launch where such ops were not recorded."""
-    return pace_and_spread(graph)[0]
+    return pace_and_spread(timeline)[0]
 
 
-def pace_and_spread(graph: Graph) -> tuple[float, float]:
+def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
     """The host's pace, and how many times less or more than it says the cost of an event may be."""
-    trace = graph.timeline.trace
+    trace = timeline.trace
     if trace.reading.kind == "nsys":
         probes: tuple[tuple[Ops | Calls, str, float, float, float], ...] = (
             (trace.calls, *NSYS_PROBE, 0.0, NSYS_SPREAD),
         )
-    elif lacks_inner_ops(trace, graph.timeline.nesting):
+    elif lacks_inner_ops(trace, timeline.nesting):
         # The ops that do next to nothing are gone but for those that are called by themselves, or had to wait.
         probes = ((trace.calls, *LAUNCH_PROBE, 0.0, _both(LAUNCH_SPREAD, LEFT_OUT_SPREAD)),)
     else:
