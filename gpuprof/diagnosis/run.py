@@ -351,8 +351,9 @@ def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColu
     usual = float(np.median(rows))
     if usual != 1 and (usual <= size or usual % size):
         return steps
-    samples = np.rint(steps.samples * (size / usual)).astype(np.int64)
-    return replace(steps, samples=np.where(known, samples, steps.samples))
+    samples = steps.samples.copy()
+    samples[known] = np.rint(samples[known] * (size / usual)).astype(np.int64)
+    return replace(steps, samples=samples)
 
 
 def _throughput(steps: StepColumns, timed: _Timed, ranks: int, mean_ns: int | None) -> Throughput:

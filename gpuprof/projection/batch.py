@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
-from gpuprof.costs.work import UNKNOWN_MULTIPROCESSORS
+from gpuprof.costs.work import recorded_sms
 from gpuprof.projection.apart import ROUND, more_calls, rounds_of
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
@@ -131,14 +131,12 @@ def grown(
 
 def _filled(timeline: Timeline, factor: F64) -> F64:
     """Growth of kernels whose blocks are what takes time: none until the chip is full."""
-    trace, gpu = timeline.trace, timeline.trace.gpu
-    infos = trace.meta.gpus
-    count = next((n for n in (info.properties.get("numSms") for info in infos) if isinstance(n, int) and n > 0), None)
+    gpu = timeline.trace.gpu
     named = [
         np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
         for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
     ]
-    waves = named[0] * named[1] * named[2] / (count or UNKNOWN_MULTIPROCESSORS)
+    waves = named[0] * named[1] * named[2] / recorded_sms(timeline)
     ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
     persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
     return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)

@@ -156,8 +156,8 @@ def embedding(tmp_path, indices: list[int]) -> Case:
 
 def test_the_batch_is_told_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
-    assert found.title == "batch 4 → 32"
-    assert "batch_size=32" in found.fix
+    assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
+    assert "batch_size=8 * batch_size" in found.fix
     assert found.evidence[0].text.startswith("512 tokens a batch")
     assert all(place.start_ns is not None and place.where for place in found.evidence[1:])
     packed = only(larger_batch, embedding(tmp_path, [1, 512]))

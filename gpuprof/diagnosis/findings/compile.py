@@ -12,8 +12,10 @@ from gpuprof.diagnosis.comparison.candidates import MODEL, Candidate, claim_mode
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, other_graphs
+from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import COMPILED
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
@@ -76,8 +78,8 @@ done.
 """,
     wrong="""
 Batches of changing shapes compile again, up to eight times, before shapes become dynamic: pad to a multiple, or pass
-`dynamic=True`. Compiling takes one to several minutes, which a short run does not earn back. Code that Dynamo cannot
-trace stays eager.
+`dynamic=True`. Compiling takes half a minute to several minutes (estimated from the kernels that a pass launches, and
+subtracted from what the rest of the run gains). Code that Dynamo cannot trace stays eager.
 """,
 )
 
@@ -119,6 +121,7 @@ def find(case: Case) -> Iterator[Proposal]:
     after = before - (launches - LEFT * len(found.speaker)) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
     arguments = case.stack.arguments
+    varies = shapes_vary(case)
     yield Proposal(
         title="torch.compile",
         evidence=spans(
@@ -130,7 +133,7 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         fix=case.stack.fix(
             "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
-            if shapes_vary(case)
+            if varies
             else "model.compile()  # before the first step",
             transformers=f"{arguments}(torch_compile=True)",
             lightning="model = torch.compile(model)  # before Trainer.fit",
@@ -138,6 +141,7 @@ def find(case: Case) -> Iterator[Proposal]:
         change=compiled(found, 1),
         best=compiled(found, 0),
         worst=compiled(found, 2),
+        once_ns=compile_ns(before / max(micro_batches(case) or 1, 1), varies),
         excludes=("cuda_graphs", "fused_elementwise"),
         last=True,
     )

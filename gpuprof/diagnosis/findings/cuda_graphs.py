@@ -13,9 +13,11 @@ from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import number, quantity
 from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
+from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
+from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
@@ -95,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
             change=_graphed(found, 1),
             best=_graphed(found, 0),
             worst=_graphed(found, 2),
+            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), False),
             excludes=("compile", "fused_elementwise"),
             last=True,
         )
