@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Issue
@@ -38,11 +39,10 @@ SPREAD = 0.30
 of many."""
 SKEWED = 0.10
 """The mean of the steps exceeds their median by more than this only if some steps did something else as well."""
-STILL_SLOW = 0.05
-"""A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
-AFTERMATH_NS = 5_000_000_000
-"""The first steps after a recording pay for its end: memory is given back, and beside them the trace is read; that took
-3 s for 130 MB, and made launch-bound steps up to 30 % longer (H200 host, 16 cores)."""
+STILL_SLOW = calibrated.STILL_SLOW.value
+"""A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
+AFTERMATH_NS = int(calibrated.AFTERMATH_NS.value)
+"""The first steps after a recording pay for its end: memory is given back, and the trace is read at the same time."""
 FEWEST_AFTER = 5
 """Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10
