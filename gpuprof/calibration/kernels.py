@@ -89,7 +89,7 @@ OPTIMIZER_LOOP_PYTHON = Number(
     _OPTIMIZER,
 )  # fmt: skip
 TF32_TENSOR = Number(
-    0.65, 0.45, 0.85, "", "fitted",
+    0.65, 0.45, 0.85, "", "measured",
     "Share of the TF32 tensor ceiling that matrix products reach: 0.41 to 0.94 on an H200 with cuBLAS 13, 0.65 over "
     "all of a step.",
     ("scenarios/tf32_off/recording", "tests/data/pairs/tf32.json.gz"), _REFIT,

@@ -16,7 +16,7 @@ RUN = Number(
     "steps (0.8 to 1.6 % less in five GPU-bound runs).",
 )  # fmt: skip
 GPU_PROCESS = Number(
-    0.04, 0.005, 0.04, "", "fitted",
+    0.04, 0.002, 0.04, "", "fitted",
     "From one process to the next, of a GPU-bound step (clocks, memory placement): chosen above nearly all programs, "
     "as no interval of a step is narrower.",
     ("scenarios",), _REFIT,
@@ -26,7 +26,7 @@ HOST_PROCESS = Number(
     "From one process to the next, of the host's time, where a measured step shows it.",
 )  # fmt: skip
 PROCESS = Number(
-    0.06, 0.01, 0.12, "", "fitted",
+    0.06, 0.002, 0.12, "", "fitted",
     "From one process to the next on the same machine, of any step (3 to 10 % on H200 hosts).",
     ("scenarios",), _REFIT,
 )  # fmt: skip
