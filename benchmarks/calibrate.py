@@ -292,7 +292,7 @@ def page() -> str:
     """docs/calibration.md."""
     found = numbers()
     sources = [sum(one.source == source for one in found.values()) for source in SOURCES]
-    parts = [HEAD, "", ", ".join(f"{count} {name}" for name, count in zip(SOURCES, sources, strict=True)) + ".", ""]
+    parts = [HEAD, ", ".join(f"{count} {name}" for name, count in zip(SOURCES, sources, strict=True)) + ".", ""]
     for subject in dict.fromkeys(name.partition(".")[0] for name in found):
         parts += [f"## {subject}", ""]
         for name, one in found.items():
@@ -311,7 +311,7 @@ def entry(name: str, one: Number) -> str:
     if one.recordings:
         text += f" From {', '.join(f'`{place}`' for place in one.recordings)}."
     if one.command:
-        text += f" Again: `{one.command}`."
+        text += f" Recompute with `{one.command}`."
     return textwrap.fill(text, 120, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
