@@ -324,6 +324,7 @@ IN_DOCUMENTS = {
         f"layers that were not recorded ({percent(projection.REPEATS.value - 1)} %), noise between processes "
         f"({percent(noise.GPU_PROCESS.value)} %)",
     ),
+    "elsewhere.md": (f"they are taken to reach {projection.USUAL_REACH.value:g}",),
     "comparison.md": (
         f"differ by less than {percent(noise.PROCESS.value)} % are called",
         f"differ by some {percent(noise.PROCESS.value)} % even on one machine",
