@@ -31,14 +31,15 @@ begin), ns|null}] (ns: the whole stage between two device synchronisations, wher
 trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns}], notes[str]
 (what the user should know: a profiler of their own was active, shapes left out ...). Once the run has settled also:
 gpu{index, uuid, name, memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch tells it,
-without the prefix GPU-), steps_total (what the training said it would take)|null, and what could be found of model{},
-optimizer{}, loader{}.
+without the prefix GPU-), steps_total (what the training said it would take)|null, intervals{save, evaluation, logging
+(steps from one to the next)}|null, and what could be found of model{}, optimizer{}, loader{}.
 
 A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
 device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,
 samples|null, tokens|null (padded), real_tokens|null, new_shapes|null (calls of the model with shapes that it had not
-seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, profiled (a profiler was active); where they are not
-0 also the host time that the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.
+seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
+cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
+the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and

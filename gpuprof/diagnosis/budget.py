@@ -12,7 +12,7 @@ enter by schedule and measured cost, however often the stretch happened to hold 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,14 +20,14 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import Budget, Excess, Once
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.record.stretch import block_of, half_width
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.model import F64, I64
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
 WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 """A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
 are explained neither by its work nor by a measured cause."""
-SEEN = 0.01
+SEEN = 0.05
 """A step had a cause if it took this share of the usual step at least."""
 FEWEST = 4
 """Steps of a stretch that has a mean worth speaking of."""
@@ -49,6 +49,12 @@ class Stretch:
     """Cause → host time that each step spent on it."""
     every: Mapping[str, int] = field(default_factory=dict)
     """Cause → steps from one such event to the next, as the program's settings say."""
+    events_ns: Mapping[str, F64] = field(default_factory=dict)
+    """Cause → host time of each such event outside the stretch, for those that the stretch did not hold."""
+    recorded: Mapping[str, int] = field(default_factory=dict)
+    """Cause → steps of the recording that had it, too."""
+    ahead_ns: Mapping[str, int] = field(default_factory=dict)
+    """Cause → what the steps still to come are expected to spend on it, where that is not what the stretch shows."""
     recurring: frozenset[str] = frozenset()
     """Causes of ONCE that still come in the later steps, and so are part of every mean step."""
     workers: int = 0
@@ -57,6 +63,8 @@ class Stretch:
     """Steps that the training will take, for one-off costs."""
     source: str = "free"
     """Where the steps are from: `free` (timed without a profiler) or `recorded`."""
+    number: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Of each step, as the run counts them; empty where that is not known."""
 
 
 def budget(stretch: Stretch) -> Budget | None:
@@ -66,24 +74,30 @@ def budget(stretch: Stretch) -> Budget | None:
         return None
     share = attributed(stretch)
     once_ns = {cause: float(share[cause].sum()) for cause in ONCE if cause in share and cause not in stretch.recurring}
-    scheduled = {cause: _events(share.get(cause, np.zeros(n)), stretch.usual_ns) for cause in stretch.every}
+    scheduled = {cause: _events(share, stretch.measured_ns, cause) for cause in stretch.every}
     plain = [cause for cause in share if cause not in once_ns and cause not in scheduled]
     # What is left of the wall time once all that does not come with every stretch is taken out.
     apart = sum(once_ns.values()) + sum(float(events.sum()) for events in scheduled.values())
     regular = max(stretch.wall_ns - apart, 0.0)
     excess = [_plain(cause, share[cause], stretch.usual_ns) for cause in plain]
-    excess += [_scheduled(cause, events, stretch.every[cause]) for cause, events in scheduled.items()]
+    excess += [
+        _scheduled(cause, events, stretch.events_ns.get(cause), stretch.every[cause])
+        for cause, events in scheduled.items()
+    ]
     planned = sum(one.mean_ns or 0 for one in excess if one.every is not None)
     mean = round(regular / n) + planned
     half = _half_width(stretch, share, scheduled, once_ns)
-    excess = sorted((one for one in excess if one.mean_ns != 0), key=lambda one: -(one.mean_ns or 0))
+    excess = [replace(one, recorded=stretch.recorded.get(one.cause)) for one in excess if one.mean_ns != 0]
+    excess.sort(key=lambda one: -(one.mean_ns or 0))
     return Budget(
         mean_ns=mean,
         low=max(round(mean - half), 0),
         high=round(mean + half),
         usual_ns=stretch.usual_ns,
         excess=tuple(excess),
-        once=tuple(_once(cause, share[cause], stretch) for cause in once_ns if once_ns[cause] > 0),
+        once=tuple(
+            _once(cause, share[cause], stretch) for cause in (*once_ns, *_healing(stretch)) if share[cause].any()
+        ),
         residual_ns=mean - stretch.usual_ns - sum(one.mean_ns or 0 for one in excess),
         steps=n,
         source=stretch.source,
@@ -112,25 +126,37 @@ def _beyond_usual(ns: F64) -> F64:
     return (ns - np.median(ns)).clip(0) if len(ns) else ns
 
 
-def _events(ns: F64, usual_ns: int) -> F64:
-    """The time of each event among the steps of a cause."""
-    return ns[ns >= SEEN * usual_ns]
+def _events(share: Mapping[str, F64], measured: Mapping[str, F64], cause: str) -> F64:
+    """What each step that had an event of a cause is longer for it."""
+    if cause not in share:
+        return np.empty(0, np.float64)
+    return share[cause][np.nan_to_num(measured[cause]) > 0]
+
+
+def _healing(stretch: Stretch) -> list[str]:
+    """One-off causes that still recur in the stretch and become rarer later, as far as that is known."""
+    return [cause for cause in ONCE if cause in stretch.recurring and cause in stretch.ahead_ns]
 
 
 def _plain(cause: str, ns: F64, usual_ns: int) -> Excess:
     return Excess(cause, round(float(ns.sum()) / len(ns)), int(np.count_nonzero(ns >= SEEN * usual_ns)))
 
 
-def _scheduled(cause: str, events: F64, every: int) -> Excess:
-    """An event that comes every `every` steps; its mean is unknown if none was seen."""
-    mean = round(float(events.mean()) / every) if len(events) else None
+def _scheduled(cause: str, events: F64, others: F64 | None, every: int) -> Excess:
+    """An event that comes every `every` steps; its mean is unknown if none was seen.
+
+    others: host time of such events outside the stretch, for want of any in it.
+    """
+    known = events if len(events) or others is None else others
+    mean = round(float(known.mean()) / every) if len(known) else None
     return Excess(cause, mean, len(events), every)
 
 
 def _once(cause: str, ns: F64, stretch: Stretch) -> Once:
     total = round(float(ns.sum()))
-    per_step = None if not stretch.total_steps else round(total / stretch.total_steps)
-    return Once(cause, total, int(np.count_nonzero(ns >= SEEN * stretch.usual_ns)), per_step)
+    ahead = stretch.ahead_ns.get(cause)
+    per_step = None if not stretch.total_steps else round((total + (ahead or 0)) / stretch.total_steps)
+    return Once(cause, total, int(np.count_nonzero(ns >= SEEN * stretch.usual_ns)), per_step, ahead)
 
 
 def _half_width(
@@ -142,6 +168,13 @@ def _half_width(
         steps = steps - share.get(cause, np.zeros(len(steps)))
     width = half_width(steps.tolist(), block_of(stretch.workers))
     return width if np.isfinite(width) else float(np.ptp(steps)) or 0.1 * stretch.usual_ns
+
+
+def mean_ahead(found: Budget, left: int) -> int:
+    """The mean of the `left` steps still to come, ns: what becomes rarer enters with what is expected of it."""
+    rarer = {one.cause: one.ahead_ns for one in found.once if one.ahead_ns is not None}
+    now = sum(one.mean_ns or 0 for one in found.excess if one.cause in rarer)
+    return found.mean_ns - now + round(sum(rarer.values()) / max(left, 1))
 
 
 def budget_of_recorded(step_ns: list[float]) -> Budget | None:
@@ -180,13 +213,24 @@ def in_words(found: Budget) -> str:
     the mean step is the usual one."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
     if not large:
-        return ""
+        return _not_measured(found)
     added = ", ".join(
         f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)} ({_how_often(one, found.steps)})"
         for one in large
     )
-    return f"The mean step takes {in_ms(found.mean_ns)}: usually {in_ms(found.usual_ns)}, and {added}. "
+    mean, usual = in_ms(found.mean_ns), in_ms(found.usual_ns)
+    return f"The mean step takes {mean}: usually {usual}, and {added}. {_not_measured(found)}"
+
+
+def _not_measured(found: Budget) -> str:
+    """`Not measured, and not included: saving (every 500 steps). `; empty where all that is scheduled was seen."""
+    unseen = [one for one in found.excess if one.mean_ns is None]
+    if not unseen:
+        return ""
+    each = ", ".join(f"{NAMES.get(one.cause, one.cause)} (every {one.every} steps)" for one in unseen)
+    return f"Not measured, and not included: {each}. "
 
 
 def _how_often(one: Excess, steps: int) -> str:
-    return f"every {one.every} steps" if one.every is not None else f"{one.steps} of {steps} timed steps"
+    often = f"every {one.every} steps" if one.every is not None else f"{one.steps} of {steps} timed steps"
+    return f"{often}, none of those recorded" if one.recorded == 0 else often

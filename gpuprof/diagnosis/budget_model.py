@@ -17,6 +17,8 @@ class Excess:
     """Timed steps that had it."""
     every: int | None = None
     """Steps from one such event to the next, where the program's settings say it."""
+    recorded: int | None = None
+    """Steps of the recording that had it, too; None where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Once:
     """Timed steps that had it."""
     per_step_ns: int | None
     """Spread over all steps of the training; None where it does not say how many these are."""
+    ahead_ns: int | None = None
+    """What the steps still to come are expected to spend on it: new lengths, by the distribution of those seen."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.model import (
     Combined,
+    Considered,
     Device,
     DeviceEstimate,
     Environment,
@@ -35,6 +36,7 @@ from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
+from gpuprof.diagnosis.timed_steps import TimedSteps
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
@@ -59,6 +61,8 @@ class Recorded:
     """Without an estimate."""
     budget: Budget | None
     """Of the mean step, where a run timed enough steps."""
+    timed: TimedSteps | None
+    """The steps that it is of."""
     feed: Feed | None
     """The workers that prepare batches, where their pace is known."""
     devices: tuple[Device, ...]
@@ -113,6 +117,7 @@ class Conclusion:
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    considered: tuple[Considered, ...] = ()
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
 
@@ -155,6 +160,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         sensitivities=analysis.sensitivities,
         findings=advice.findings,
         combined=advice.combined,
+        considered=advice.considered,
         case=case,
     )
 

@@ -98,6 +98,7 @@ def diagnose(
         return _nothing_recorded(source, environment, quality, facts and facts.run, run)
     gaps = find_gaps(timeline)
     found = devices(timeline, gaps)
+    has_mean = facts is not None and step_ms is None and timeline.steps.source != "none"
     recorded = Recorded(
         source=source,
         environment=environment,
@@ -107,7 +108,8 @@ def diagnose(
         timeline=timeline,
         gaps=gaps,
         steps=_steps(timeline, _unprofiled(timeline, facts, step_ms)),
-        budget=facts.budget if facts and step_ms is None and timeline.steps.source != "none" else None,
+        budget=facts.budget if facts and has_mean else None,
+        timed=facts.timed if facts and has_mean else None,
         feed=facts.feed if facts else None,
         devices=found,
         profiler=profiler_cost(timeline, found),
@@ -186,10 +188,12 @@ def _diagnosis(
         sensitivities=conclusion.sensitivities,
         findings=conclusion.findings,
         combined=conclusion.combined,
+        considered=conclusion.considered,
         ranges=range_times(timeline),
         activity=phase_activity(timeline),
         _tables=Tables(timeline, recorded.gaps, roof),
         _folder=recorded.folder,
+        _timed=recorded.timed,
         _case=conclusion.case,
     )
 

@@ -16,6 +16,7 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
     from gpuprof.diagnosis.tables import Tables
+    from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
 
@@ -342,6 +343,23 @@ class Finding:
     work: float = 1.0
     """How many times the work of a step is done in it."""
     remaining_ns: Remaining | None = None
+    """What it costs once is in it."""
+    changes: str | None = None
+    """What it changes about the training itself; None: the same samples per optimizer step, the same arithmetic."""
+    once_ns: Range | None = None
+    """What it costs once before it gains: compiling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A usual remedy that is not advised, and why."""
+
+    id: str
+    """Of the finding that would advise it."""
+    title: str
+    reason: str
+    step_ns: Range | None = None
+    """The step with it, where that was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +408,8 @@ class Diagnosis:
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    considered: tuple[Considered, ...] = ()
+    """Usual remedies that are not advised, in the order of the findings."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
@@ -400,6 +420,8 @@ class Diagnosis:
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
     _folder: RunFolder | None = field(default=None, repr=False, compare=False)
     """Of a run: its steps and samples over time; not part of the JSON."""
+    _timed: TimedSteps | None = field(default=None, repr=False, compare=False)
+    """The steps that the mean step is of, one by one; not part of the JSON."""
     _case: Case | None = field(default=None, repr=False, compare=False)
     """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
 
@@ -428,3 +450,8 @@ class Diagnosis:
     def folder(self) -> RunFolder | None:
         """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
         return self._folder
+
+    @property
+    def timed(self) -> TimedSteps | None:
+        """The free-running steps that the budget is of, split by what each waited for. None where none were timed."""
+        return self._timed

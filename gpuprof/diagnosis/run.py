@@ -11,10 +11,11 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
+from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Issue
 from gpuprof.diagnosis.new_shapes import FEWEST, first_seen, new_shapes
-from gpuprof.diagnosis.run_budget import Feed, feed_of, run_budget
+from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
@@ -26,6 +27,8 @@ from gpuprof.diagnosis.run_model import (
     Work,
 )
 from gpuprof.diagnosis.sentences import capital, ms_or_us
+from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
+from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
@@ -38,11 +41,9 @@ SPREAD = 0.30
 """Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
 of many."""
 SKEWED = 0.10
-"""The mean of the steps exceeds their median by more than this only if some steps did something else as well."""
+"""The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
 STILL_SLOW = calibrated.STILL_SLOW.value
 """A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
-AFTERMATH_NS = int(calibrated.AFTERMATH_NS.value)
-"""The first steps after a recording pay for its end: memory is given back, and the trace is read at the same time."""
 FEWEST_AFTER = 5
 """Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10
@@ -64,6 +65,8 @@ class RunFacts:
     issues: tuple[Issue, ...]
     budget: Budget | None
     """Of the mean step of the free-running stretch."""
+    timed: TimedSteps | None
+    """The steps that it is of."""
     feed: Feed | None
     under_nsys: bool
     """Whether it was timed while Nsight Systems waited in the process."""
@@ -77,8 +80,6 @@ class _Timed:
     ns: F64
     profiled: int
     """Steps left out because a profiler was active."""
-    stage_ns: int | None
-    """The mean step of the whole stage, where it was timed and nothing was left out."""
 
 
 def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
@@ -104,7 +105,9 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         unprofiled = found["sync"]
     base = free if len(free.rows) else sync
     rare = _rare(folder, free, sync, work, target)
-    found_budget = run_budget(replace(folder, steps=steps), work, rare)
+    stretch = stretch_of(replace(folder, steps=steps), work, rare)
+    found_budget = None if stretch is None else budget(stretch)
+    timed = None if stretch is None or found_budget is None else timed_steps(stretch)
     mean_ns = None if found_budget is None else found_budget.mean_ns
     # Lines of steps are thinned out, so the last one may be behind.
     seen = max(int(steps.step[steps.rank == folder.rank].max(initial=0)), folder.own.steps_seen or 0)
@@ -118,9 +121,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         steps_seen=seen,
         steps_total=folder.own.steps_total,
         remaining_ns=(
-            _remaining(folder, seen, after, None)
-            if len(after.rows) >= FEWEST_AFTER
-            else _remaining(folder, seen, base, mean_ns)
+            _remaining(folder, seen, after if len(after.rows) >= FEWEST_AFTER else base, found_budget)
         ),
         baseline=_baseline(found["free"], found["sync"], rare),
         after_ns=found["after"].ns if found["after"] else None,
@@ -132,16 +133,17 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         memory=_memory(steps, folder.rank),
         telemetry=_telemetry(folder.telemetry, folder.throttle_reasons, _span(steps, free.rows, sync.rows)),
         notes=folder.own.notes,
+        startup_ns=_startup(folder),
     )  # fmt: skip
     issues = (
         *_waiting_issue(folder, unprofiled),
-        *_baseline_issues(run, free, sync, unprofiled),
+        *_baseline_issues(run, free, sync, unprofiled, found_budget),
         *_after_issues(found["free"], found["after"]),
         *_throttling(run.telemetry),
         *_run_issues(folder, run),
     )
     feed = None if found_budget is None else feed_of(folder, found_budget, run.work.micro_steps)
-    return RunFacts(run, unprofiled, issues, found_budget, feed, under_nsys=folder.window == NSYS)
+    return RunFacts(run, unprofiled, issues, found_budget, timed, feed, under_nsys=folder.window == NSYS)
 
 
 def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
@@ -253,9 +255,7 @@ def _timed(folder: RunFolder, stage: str, skip_ns: int = 0) -> _Timed:
         late = begin - begin.min() >= skip_ns
         rows, ns = rows[late], ns[late]
     clean = ~steps.profiled[rows]
-    complete = stage_ns is not None and stage_steps == len(rows) and len(rows) > 0 and bool(clean.all())
-    mean = round(stage_ns / len(rows)) if complete and stage_ns else None
-    return _Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)), mean)
+    return _Timed(rows[clean], ns[clean], int(np.count_nonzero(~clean)))
 
 
 def _traced(folder: RunFolder) -> I64:
@@ -316,27 +316,44 @@ def _usual(timed: _Timed) -> np.ndarray:
     return np.isfinite(timed.ns) & (np.nan_to_num(timed.ns, nan=np.inf) <= OUTLIER * np.nanmedian(timed.ns))
 
 
-def _remaining(folder: RunFolder, seen: int, timed: _Timed, mean_ns: int | None) -> int | None:
-    """The time for the steps left: at the mean step where it is known, else at the mean of those timed last."""
+def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None) -> int | None:
+    """The time for the steps left: at the mean step; where those timed last stay slower, or nothing else is known, at
+    theirs."""
     total = folder.own.steps_total
     if total is None:
         return None
     if seen >= total or (folder.status == "finished" and not folder.exit_code):
         return 0
     usual = _usual(timed)
-    if mean_ns is None and not usual.any():
+    last = float(timed.ns[usual].mean()) if usual.any() else None
+    if found is not None and (last is None or last <= (1 + STILL_SLOW) * found.mean_ns):
+        return mean_ahead(found, total - seen) * (total - seen)
+    return None if last is None else round(last * (total - seen))
+
+
+def _startup(folder: RunFolder) -> int | None:
+    """From the start of the program to its first step."""
+    steps = folder.steps
+    first = np.flatnonzero((steps.rank == folder.rank) & (steps.step == 1) & (steps.unix_ns > 0))
+    if folder.started_ns is None or not len(first):
         return None
-    return round((mean_ns or float(timed.ns[usual].mean())) * (total - seen))
+    begun = int((steps.unix_ns - steps.ns)[first[0]])
+    return begun - folder.started_ns if begun >= folder.started_ns else None
 
 
 def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColumns:
-    """The steps with the samples that a loader put into one row each, as it does where it pads nothing."""
+    """The steps with the samples that their loader handed out, where the model was called with another number of rows:
+    one for a batch that is packed, several for each sample (a preference pair, the columns of a contrastive loss)."""
     size = (loader or {}).get("batch_size")
     known = steps.samples > 0
     rows = steps.samples[known] / np.maximum(steps.micro_steps[known], 1)
-    if not isinstance(size, int) or not len(rows) or np.median(rows) != 1:
+    if not isinstance(size, int) or size < 1 or not len(rows):
         return steps
-    return replace(steps, samples=np.where(known, steps.samples * size, steps.samples))
+    usual = float(np.median(rows))
+    if usual != 1 and (usual <= size or usual % size):
+        return steps
+    samples = np.rint(steps.samples * (size / usual)).astype(np.int64)
+    return replace(steps, samples=np.where(known, samples, steps.samples))
 
 
 def _throughput(steps: StepColumns, timed: _Timed, ranks: int, mean_ns: int | None) -> Throughput:
@@ -436,7 +453,9 @@ def _most(values: F64) -> float | None:
 # -- what is odd
 
 
-def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime | None) -> Iterator[Issue]:
+def _baseline_issues(
+    run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime | None, found: Budget | None
+) -> Iterator[Issue]:
     profiled, steps = free.profiled + sync.profiled, len(free.rows) + len(sync.rows)
     if profiled:
         yield Issue(
@@ -469,7 +488,7 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
             f" work through {unprofiled.steps:,} steps.",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
-    if spread > SPREAD * unprofiled.ns:
+    if spread > SPREAD * unprofiled.ns and not _explained(found):
         yield Issue(
             "baseline_varies",
             "warning",
@@ -479,15 +498,21 @@ def _baseline_issues(run: Run, free: _Timed, sync: _Timed, unprofiled: StepTime 
             " input).",
         )
         return
-    mean = free.stage_ns
-    told = run.baseline
-    if mean and told.free_ns and told.equal_work is not False and mean > (1 + SKEWED) * told.free_ns:
+    if found is not None and found.residual_ns > SKEWED * found.usual_ns:
         yield Issue(
             "baseline_skewed",
             "info",
-            f"An unprofiled step takes {ms_or_us(told.free_ns)} in the middle but {ms_or_us(mean)} on average: some"
-            " steps hold an evaluation, a checkpoint, or a wait for input.",
+            f"An unprofiled step usually takes {ms_or_us(found.usual_ns)} but {ms_or_us(found.mean_ns)} on average, and"
+            f" nothing that was measured explains {ms_or_us(found.residual_ns)} of the difference.",
         )
+
+
+def _explained(found: Budget | None) -> bool:
+    """Whether steps differ for causes that were measured."""
+    if found is None:
+        return False
+    excess = sum(one.mean_ns or 0 for one in found.excess)
+    return excess > SKEWED * found.usual_ns and excess > abs(found.residual_ns)
 
 
 def _waiting_issue(folder: RunFolder, unprofiled: StepTime | None) -> Iterator[Issue]:

@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
-from gpuprof.diagnosis.budget import Stretch, budget
+from gpuprof.diagnosis.budget import SEEN, Stretch
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
+from gpuprof.diagnosis.lengths_ahead import new_lengths_ahead
+from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
+from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import NEAR
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import RunFolder
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
+ALLOCATION_NS = calibrated.ALLOCATION_NS.value
+"""Of a step's excess that no other cause explains, at most this much is due to each cudaMalloc or cudaFree in it: more
+where they wait for the GPU."""
+SAME = calibrated.STILL_SLOW.value
+"""Steps after the windows continue the free stretch if their median differs by less than this from its own, or by less
+than its scatter: a profiler that was taken down leaves the step as it was; one that was not costs more."""
 FEWEST_MADE = 4
 """Batches whose making was measured, at least, for a mean of them."""
 
@@ -36,25 +46,18 @@ class Feed:
     """Whether the time for a batch was measured in the workers; else it follows from how often the training waited."""
 
 
-def run_budget(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Budget | None:
-    """The budget of the free-running steps; None where the run has timed too few.
+def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
+    """The run's free-running stretch, steps in their order; None where it was not timed as a whole.
 
     `work`: of every step of the run, as far as it is known; `rare`: what comes back at a fixed distance among them.
     """
-    stretch = stretch_of(folder, work, rare)
-    return None if stretch is None else budget(stretch)
-
-
-def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None) -> Stretch | None:
-    """The run's free-running stretch, steps in their order; None where it was not timed as a whole."""
     steps, own = folder.steps, folder.own
-    rows = steps.rows("baseline_free", folder.rank)
-    stage = own.stage("baseline_free")
-    if stage is None or not stage.ns or stage.steps != len(rows) or not len(rows) or steps.profiled[rows].any():
+    found = _whole_stage(folder, "baseline_free")
+    if found is None:
         return None
-    rows = rows[np.argsort(steps.step[rows], kind="stable")]
-    on_gpu = own.gpu is not None
-    ns = durations(steps.ns[rows], steps.device_ns[rows], stage.ns, stage.steps, on_gpu=on_gpu)
+    rows, ns, wall_ns = found
+    more_rows, more_ns = _continued(folder, ns)
+    rows, ns, wall_ns = np.concatenate([rows, more_rows]), np.concatenate([ns, more_ns]), wall_ns + more_ns.sum()
     usual, expected = _expected(ns, None if work is None else work[rows])
     if usual is None:
         return None
@@ -68,16 +71,110 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
         first = first_seen(folder)
         room = (ns - expected - others).clip(0, shapes.extra_ns)
         measured["new_shapes"] = np.where(first[rows] if first is not None else False, room, 0.0)
+    left_over = ns - expected - np.sum(list(measured.values()), axis=0)
+    measured["allocator"] = _allocating(steps.device_allocations[rows], left_over)
     return Stretch(
-        wall_ns=stage.ns,
+        wall_ns=round(wall_ns),
         step_ns=ns,
         expected_ns=expected,
         usual_ns=usual,
         measured_ns={cause: column for cause, column in measured.items() if column.any()},
+        every=own.intervals,
+        events_ns={kind: _elsewhere(folder, kind, rows) for kind in own.intervals},
+        recorded=_recorded(folder, measured, usual),
+        ahead_ns=_ahead(folder, shapes),
         recurring=frozenset({"new_shapes"} if shapes is not None and shapes.recurs else ()),
         workers=workers_of(folder),
         total_steps=own.steps_total,
+        number=steps.step[rows],
     )
+
+
+def _whole_stage(folder: RunFolder, name: str) -> tuple[I64, F64, float] | None:
+    """Rows of a stage's steps in their order, how long each took and the whole stage, ns; None where the stage was not
+    timed as a whole, or a profiler was active in it."""
+    steps, stage = folder.steps, folder.own.stage(name)
+    if stage is None or not stage.ns or not stage.steps or stage.first_step is None:
+        return None
+    rows = steps.rows(name, folder.rank)
+    # Of the steps that follow the last stage some have lines, too.
+    rows = rows[steps.step[rows] < stage.first_step + stage.steps]
+    if stage.steps != len(rows) or steps.profiled[rows].any():
+        return None
+    rows = rows[np.argsort(steps.step[rows], kind="stable")]
+    ns = durations(steps.ns[rows], steps.device_ns[rows], stage.ns, stage.steps, on_gpu=folder.own.gpu is not None)
+    return (rows, ns, float(stage.ns)) if np.isfinite(ns).any() else None
+
+
+def _continued(folder: RunFolder, before_ns: F64) -> tuple[I64, F64]:
+    """The steps after the windows that continue the free stretch: the recording's own costs are over, the batches that
+    workers made ahead in the pause are used up, and the recorder still measured what delays a step."""
+    none = np.empty(0, np.int64), np.empty(0, np.float64)
+    found = _whole_stage(folder, "after")
+    if found is None:
+        return none
+    rows, ns, _ = found
+    steps = folder.steps
+    begun = steps.unix_ns[rows] - steps.ns[rows]
+    ahead = workers_of(folder) * max(_whole((folder.own.loader or {}).get("prefetch_factor")), 1)
+    counted = (begun - begun.min() >= AFTERMATH_NS) & (np.arange(len(rows)) >= ahead)
+    # Without its hooks the recorder does not see calls of the model, and not what a step waited for either.
+    counted &= np.isfinite(ns) & (steps.new_shapes[rows] != ABSENT)
+    rows, ns = rows[counted], ns[counted]
+    if not len(rows):
+        return none
+    usual = float(np.nanmedian(before_ns))
+    # Three standard errors of a median, from the median absolute deviation.
+    scatter = 3 * 1.4826 * float(np.nanmedian(np.abs(before_ns - usual))) / np.sqrt(len(before_ns))
+    if abs(float(np.median(ns)) - usual) > max(SAME * usual, scatter):
+        return none
+    return rows, ns
+
+
+def _allocating(calls: I64, left_over: F64) -> F64:
+    """Host time of each step that calls of cudaMalloc and cudaFree explain, ns. calls: counted since the program
+    started, ABSENT where not asked; what came between two readings belongs to the longest step among those."""
+    found = np.zeros(len(calls))
+    asked = np.flatnonzero(calls != ABSENT)
+    for before, at in pairwise(asked.tolist()):
+        number = int(calls[at] - calls[before])
+        if number > 0:
+            longest = before + 1 + int(np.argmax(left_over[before + 1 : at + 1]))
+            found[longest] = min(max(left_over[longest], 0.0), number * ALLOCATION_NS)
+    return found
+
+
+def _elsewhere(folder: RunFolder, kind: str, rows: I64) -> F64:
+    """Host time of each event of a kind in unprofiled steps outside the stretch."""
+    steps = folder.steps
+    others = (steps.rank == folder.rank) & ~steps.profiled
+    others[rows] = False
+    values = getattr(steps, f"{kind}_ns")[others]
+    return values[values > 0].astype(np.float64)
+
+
+def _recorded(folder: RunFolder, measured: dict[str, F64], usual_ns: int) -> dict[str, int]:
+    """Cause → recorded steps that had it, for causes that the recorder measures in recorded steps, too."""
+    steps = folder.steps
+    rows = steps.rows(folder.window, folder.rank)
+    if not len(rows):
+        return {}
+    columns = {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS if kind in measured}
+    usually_waits = float(np.median(measured["input"])) if "input" in measured else 0.0
+    columns["input"] = _known(steps.data_ns[rows]) - usually_waits
+    return {cause: int(np.count_nonzero(ns >= SEEN * usual_ns)) for cause, ns in columns.items()}
+
+
+def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:
+    """What new lengths will still cost, where each step is one call of the model and the training's end is known."""
+    steps, own = folder.steps, folder.own
+    if shapes is None or own.steps_total is None or (steps.micro_steps > 1).any():
+        return {}
+    known = (steps.rank == folder.rank) & (steps.tokens > 0) & (steps.samples > 0)
+    seen = int(steps.step[known].max(initial=0))
+    lengths = steps.tokens[known] // steps.samples[known]
+    expected = new_lengths_ahead(lengths, max(own.steps_total - seen, 0))
+    return {} if expected is None else {"new_shapes": round(expected * shapes.extra_ns)}
 
 
 def _expected(ns: F64, work: F64 | None) -> tuple[int | None, F64]:
@@ -109,6 +206,10 @@ def _timed(folder: RunFolder, rows: I64, ns: F64) -> tuple[I64, F64]:
     more = folder.steps.rows("baseline_sync", folder.rank)
     more = more[~folder.steps.profiled[more]]
     return np.concatenate([rows, more]), np.concatenate([ns, folder.steps.ns[more].astype(np.float64)])
+
+
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
 
 
 def workers_of(folder: RunFolder) -> int:

@@ -33,7 +33,7 @@ from .options import options_of, planned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .stepmeter import StepMeter
-from .stretch import more_steps
+from .stretch import AfterWindows, more_steps
 from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
@@ -81,6 +81,9 @@ class Session:
         self._free: FreeRunning | None = None
         self._free_ns: list[int] = []
         """Host time of the steps of the free stretch at hand."""
+        self._free_is_short = False
+        """Whether that had to end before its mean was known well enough."""
+        self._after: AfterWindows | None = None
         self._made = Made()
         """What the loader had made when that began."""
         self._window: Window | Capture | None = None
@@ -170,6 +173,12 @@ class Session:
         if not self._step:
             self._left = plan(**planned(self.options), total=left).settle
         self._meter.begin(time.perf_counter_ns())
+
+    @guarded
+    def on_intervals(self, read: Callable[[], dict[str, int]]) -> None:
+        """Who counts the steps knows how often it saves, evaluates and logs."""
+        if self._is_here():
+            self._training.intervals = read()
 
     @guarded
     def on_training_end(self) -> None:
@@ -294,6 +303,11 @@ class Session:
             self._free_ns.append(now - self._meter.begun_ns)
             if self._left <= 0:
                 self._left = self._further_steps()
+                self._free_is_short = not self._left and self._is_imprecise()
+        elif self._after is not None:
+            self._after.add(now, now - self._meter.begun_ns)
+            if self._left <= 0 and self._after.wants_more():
+                self._left = 1
         self._close_if_asked()
         if self._window is not None:
             self._step_window()
@@ -343,9 +357,13 @@ class Session:
         Several ranks have to choose alike, each from its own clock, and keep to the plan; so does who asked for a
         number of steps.
         """
-        if self.world_size > 1 or self.options["baseline"] is not None:
+        if self.world_size > 1 or not self._is_imprecise():
             return 0
         return max(min(more_steps(self._free_ns, self._training.workers), self._room()), 0)
+
+    def _is_imprecise(self) -> bool:
+        """Whether more steps are wanted for the mean; not by somebody who asked for a number of them."""
+        return self.options["baseline"] is None and more_steps(self._free_ns, self._training.workers) > 0
 
     def _step_window(self) -> None:
         assert self._window is not None
@@ -404,7 +422,11 @@ class Session:
             self._stage, self._left = self._open_window(self._left)
         if self._stage in ("baseline_free", "after"):
             self._free = FreeRunning(self._devices)
+        if self._stage == "baseline_free":
             self._free_ns, self._made = [], loader_meter.read(self._training.workers > 0)
+        elif self._stage == "after" and self._free_is_short:
+            ahead = self._training.batches_ahead
+            self._after = AfterWindows(self._free_ns, self._training.workers, ahead, time.perf_counter_ns())
         elif self._stage == "baseline_sync":
             synchronise(self._devices)
         self._journal.begin_stage(self._stage, self._step + 1)
@@ -425,6 +447,7 @@ class Session:
             if self._stage == "baseline_free":
                 made = loader_meter.read(self._training.workers > 0).since(self._made)
                 self._journal.describe_batches(made.facts())
+        self._after = None
         self._journal.flush()
         self._write()
 
@@ -530,6 +553,10 @@ class Session:
         self._queue.clear()
         return "after", AFTER
 
+    def _continues_free(self) -> bool:
+        """Whether the free stretch was too short and continues after the windows, measured as before."""
+        return self._free_is_short and any(stage == "after" for stage, _ in self._queue)
+
     def _more_windows(self) -> bool:
         return any(stage == "warmup" for stage, _ in self._queue)
 
@@ -551,7 +578,7 @@ class Session:
             size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
             self._journal.tell(f"step {self._step}: {result['steps']} steps recorded{size}{after}")
         gc.collect()
-        if self._more_windows():
+        if self._more_windows() or self._continues_free():
             self._hook_model(ranges=self._ranges.listening)
         else:
             self._let_go()

@@ -73,18 +73,28 @@ class MemoryMeter:
         self._next_ns = 0
 
     def read(self, now_ns: int) -> dict[str, int | None]:
-        """allocated, reserved and peak bytes of the current GPU; None without one or if asked again too soon."""
+        """allocated, reserved and peak bytes of the current GPU, and the calls of cudaMalloc and cudaFree that its
+        allocator has made since the program started; None without a GPU or if asked again too soon."""
         import torch
 
-        nothing: dict[str, int | None] = {"allocated_bytes": None, "reserved_bytes": None, "peak_bytes": None}
+        nothing: dict[str, int | None] = dict.fromkeys(
+            ("allocated_bytes", "reserved_bytes", "peak_bytes", "device_allocations")
+        )
         if now_ns < self._next_ns or not torch.cuda.is_initialized():
             return nothing
         begun = time.perf_counter_ns()
-        stats = torch.cuda.memory_stats()
+        stats = torch.cuda.memory_stats_as_nested_dict()
         cost = time.perf_counter_ns() - begun
         self._next_ns = now_ns + round(cost / self.SHARE)
+        calls = [stats[name] for name in ("num_device_alloc", "num_device_free") if isinstance(stats.get(name), int)]
         return {
-            "allocated_bytes": stats.get("allocated_bytes.all.current", 0),
-            "reserved_bytes": stats.get("reserved_bytes.all.current", 0),
-            "peak_bytes": stats.get("allocated_bytes.all.peak", 0),
+            "allocated_bytes": _of_all(stats, "allocated_bytes", "current"),
+            "reserved_bytes": _of_all(stats, "reserved_bytes", "current"),
+            "peak_bytes": _of_all(stats, "allocated_bytes", "peak"),
+            "device_allocations": sum(calls) if calls else None,
         }
+
+
+def _of_all(stats: dict[str, Any], name: str, key: str) -> int:
+    """A figure of all memory pools together; 0 where the allocator does not keep it."""
+    return stats.get(name, {}).get("all", {}).get(key, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .intervals import trainer_intervals
 from .session import Session
 
 
@@ -24,6 +25,7 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
                 done = state.global_step if isinstance(state.global_step, int) else 0
                 left = None if total is None else max(0, total - done)
                 session.on_training("trainer", left, kwargs.get("model"), kwargs.get("optimizer"))
+                session.on_intervals(lambda: trainer_intervals(args, state))
 
         def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")

@@ -18,6 +18,8 @@ class Training:
     def __init__(self) -> None:
         self.total: int | None = None
         """Steps that it will take, if somebody said so."""
+        self.intervals: dict[str, int] = {}
+        """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
         self.known = False
         """Whether it has been described; what comes later is another training."""
         self._model: Any = _nothing
@@ -65,7 +67,7 @@ class Training:
             journal.log(f"the training is not described: {error!r}")
 
     def _describe(self, facts: dict[str, Any]) -> None:
-        facts |= {"steps_total": self.total, "gpu": describe_gpu()}
+        facts |= {"steps_total": self.total, "intervals": self.intervals or None, "gpu": describe_gpu()}
         batches, optimizer, model = self._batches(), self._optimizer(), self._model()
         if batches is not None:
             facts["loader"] = describe_loader(batches)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from gpuprof.diagnosis.budget import NAMES
 from gpuprof.report.stepbar import PAINTS
 
 _YELLOW, _GREY = PAINTS["python"].page, "#c3c8ce"
@@ -63,6 +64,29 @@ CAUSE_PAINTS = _keyed(
     )
 )
 """Why a GPU waits, in the order in which charts stack it."""
+
+BUDGET_PAINTS = _keyed(
+    (
+        Paint("usual", "usual step", "#94a3b8", "#7f8ea3"),
+        *(
+            _of_bar(key, NAMES[key], dark)
+            for key, dark in (
+                ("input", CAUSE_PAINTS["input"].dark),
+                ("save", "#c7603a"),
+                ("evaluation", "#35a356"),
+                ("logging", "#cfae45"),
+                ("garbage_collection", "#86501a"),
+                ("allocator", CAUSE_PAINTS["allocator"].dark),
+                ("periodic", "#c8385a"),
+                ("new_shapes", "#ec4a94"),
+                ("compile", "#6a4be0"),
+            )
+        ),
+        Paint("warm_up", NAMES["warm_up"], "#bcd36c", "#b9e07c"),
+        Paint("variation", "variation", "#c6ccd3", "#454d58"),
+    )
+)
+"""Parts of the mean step; a cause that a GPU waits for within a step has the colour that it has there."""
 
 PHASE_PAINTS = _keyed(
     (

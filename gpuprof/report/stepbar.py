@@ -8,6 +8,8 @@ from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Device, DeviceEstimate, Diagnosis
 
 IDLE = "idle"
+LEAST_EXCESS = 0.005
+"""Share of the mean step from which on a cause of excess is drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +59,13 @@ PAINTS = {
     "profiler": Paint("bright_black", "#999999", "─"),
     "device": Paint("green", "#88c9b0", "┄"),
     "unknown": Paint("bright_black", "#5b6168", "?"),
-    "save": Paint("bright_red", "#8c2d04", "▤"),
-    "evaluation": Paint("bright_green", "#41754f", "▥"),
-    "logging": Paint("bright_yellow", "#b8860b", "▧"),
-    "garbage_collection": Paint("white", "#7a6f6f", "▨"),
-    "periodic": Paint("bright_red", "#a04000", "▩"),
+    "save": Paint("bright_red", "#b8502a", "▤"),
+    "evaluation": Paint("bright_green", "#2f9e68", "▥"),
+    "logging": Paint("bright_yellow", "#b8a13e", "▧"),
+    "garbage_collection": Paint("white", "#6e2f10", "▨"),
+    "periodic": Paint("bright_red", "#8f2d46", "▩"),
+    "new_shapes": Paint("magenta", "#c9417d", "▣"),
+    "compile": Paint("bright_blue", "#4338ca", "▦"),
     "idle": Paint("bright_black", "#b8b8b8", "░"),
 }
 _WAITING_FOR_A_PEER = Paint("bright_magenta", "#d9a2c1", "∿")
@@ -102,7 +106,8 @@ def _with_excess(bar: Bar, budget: Budget | None) -> Bar:
     """The mean step: the usual one, and what the causes add to it."""
     if budget is None or budget.source != "free":
         return bar
-    added = [Part(one.cause, one.mean_ns, True) for one in budget.excess if one.mean_ns]
+    least = LEAST_EXCESS * budget.mean_ns
+    added = [Part(one.cause, one.mean_ns, True) for one in budget.excess if (one.mean_ns or 0) >= least]
     if not added:
         return bar
     same = {part.key for part in added if part.key == "input"}

@@ -69,6 +69,8 @@ class StepColumns(Columns):
     allocated_bytes: I64
     reserved_bytes: I64
     peak_bytes: I64
+    device_allocations: I64
+    """Calls of cudaMalloc and cudaFree by torch's allocator since the program started."""
     new_shapes: I64
     """Calls of the model with shapes that no call before had."""
     save_ns: I64
@@ -143,6 +145,8 @@ class Rank:
     step_source: str | None = None
     steps_total: int | None = None
     steps_seen: int | None = None
+    intervals: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
     model: dict[str, Any] | None = None
     optimizer: dict[str, Any] | None = None
     loader: dict[str, Any] | None = None
@@ -176,6 +180,8 @@ class RunFolder:
     """Its recording by Nsight Systems, as `read_trace` takes it."""
     damaged: tuple[str, ...]
     """Files that are there and say nothing."""
+    started_ns: int | None = None
+    """Moment at which the program was started, unix ns."""
     cpus: float | None = None
     """Processors that the run may use: those of its affinity, or its control group's share of them."""
 
@@ -306,6 +312,7 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         trace=traces.get(rank),
         nsys=_export(folder, names, next((one.pid for one in ranks if one.rank == rank), None)),
         damaged=tuple(damaged),
+        started_ns=_whole(manifest.get("started"), least=1, most=LATEST_NS),
         cpus=_cpus(manifest.get("host")),
     )
 
@@ -405,6 +412,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         step_source=_text(document.get("step_source")),
         steps_total=_whole(document.get("steps_total")),
         steps_seen=_whole(document.get("steps_seen")),
+        intervals=_intervals(document.get("intervals")),
         model=_object(document.get("model")),
         optimizer=_object(document.get("optimizer")),
         loader=_object(document.get("loader")),
@@ -424,6 +432,12 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         ),
         notes=tuple(text for note in _list(document.get("notes")) if (text := _text(note))),
     )
+
+
+def _intervals(value: Any) -> dict[str, int]:
+    found = value if isinstance(value, dict) else {}
+    each = {name: _whole(found.get(name), least=1) for name in ("save", "evaluation", "logging")}
+    return {name: every for name, every in each.items() if every is not None}
 
 
 def _gpu(gpu: dict[str, Any]) -> RunGpu:
@@ -466,6 +480,7 @@ def _steps(lines: list[dict[str, Any]]) -> StepColumns:
         allocated_bytes=_column(rows, "allocated_bytes"),
         reserved_bytes=_column(rows, "reserved_bytes"),
         peak_bytes=_column(rows, "peak_bytes"),
+        device_allocations=_column(rows, "device_allocations"),
         new_shapes=_column(rows, "new_shapes"),
         save_ns=_column(rows, "save_ns"),
         evaluation_ns=_column(rows, "evaluation_ns"),

@@ -109,13 +109,16 @@ def test_trl_sft(tmp_path: Path):
         train_dataset=Dataset.from_dict({"text": ["a b c d e", "f g h", "i j a b c d e f"] * 40}),
         processing_class=tokenizer,
         args=SFTConfig(output_dir="out", max_steps=22, per_device_train_batch_size=2, report_to="none", use_cpu=True,
-                       save_strategy="no", bf16=False),
+                       save_strategy="no", logging_steps=3, eval_strategy="epoch", bf16=False),
+        eval_dataset=Dataset.from_dict({"text": ["a b c"] * 2}),
     )
     trainer.train()
     """
     run = trace(tmp_path, code, "--baseline", "4", command=())
     assert run.code == 0, run.stderr
     assert run.rank()["step_source"] == "trainer"
+    assert run.rank()["intervals"] == {"logging": 3, "evaluation": 22}, "the only epoch ends with the training"
+    assert [s["step"] % 3 for s in run.steps() if "logging_ns" in s and s["stage"].startswith("baseline")] == [1] * 3
     assert run.stages()["trace"] == 3
     assert run.steps()[15]["tokens"]
 

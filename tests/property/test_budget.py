@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.diagnosis.budget import Stretch, attributed, budget
-from gpuprof.record.stretch import MOST_STEPS, PRECISE, block_of, half_width, more_steps
+from gpuprof.diagnosis.budget import Stretch, attributed, budget, in_words, mean_ahead
+from gpuprof.diagnosis.lengths_ahead import new_lengths_ahead
+from gpuprof.diagnosis.timed_steps import timed_steps
+from gpuprof.record.stretch import AFTERMATH_NS, MOST_STEPS, PRECISE, AfterWindows, block_of, half_width, more_steps
 
 MS = 1_000_000
 CAUSES = ("input", "save", "evaluation", "logging", "garbage_collection", "allocator", "new_shapes")
@@ -55,6 +57,22 @@ def test_causes_never_exceed_the_excess(stretch: Stretch):
             assert cause == "warm_up" or (part <= stretch.measured_ns[cause] + 1).all()
 
 
+@given(stretches(), st.data())
+def test_the_parts_of_each_step_sum_to_it_exactly(stretch: Stretch, data):
+    unknown = data.draw(st.sets(st.integers(0, len(stretch.step_ns) - 1), max_size=3))
+    stretch.step_ns[list(unknown)] = np.nan
+    found = timed_steps(stretch)
+    assert found.number.tolist() == [k + 1 for k in range(len(stretch.step_ns)) if k not in unknown]
+    assert found.ns.tolist() == [round(ns) for ns in stretch.step_ns.tolist() if not np.isnan(ns)]
+    assert np.sum(list(found.parts.values()), axis=0).tolist() == found.ns.tolist()
+    share = attributed(stretch)
+    for part, ns in found.parts.items():
+        assert (ns >= 0).all()
+        if part in share:
+            assert np.abs(ns - share[part][np.isfinite(stretch.step_ns)]).max(initial=0) <= 1 + 1e-9 * 10**10
+    assert (found.parts["usual"] <= stretch.expected_ns[np.isfinite(stretch.step_ns)]).all()
+
+
 def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> Stretch:
     """A run of equal steps; cause → (every so many steps, ns that one takes)."""
     step = np.full(steps, float(usual))
@@ -97,6 +115,46 @@ def test_a_scheduled_event_enters_by_its_schedule():
     assert by_cause["evaluation"].mean_ns == 4 * MS and by_cause["evaluation"].every == 500
     assert by_cause["save"].mean_ns is None, "not measured, and not 0"
     assert found.mean_ns == 24 * MS
+    assert "Not measured, and not included: saving (every 1000 steps)" in in_words(found)
+
+
+def test_an_event_seen_outside_the_stretch_has_its_cost_from_there():
+    stretch = with_lumps({}, every={"save": 500}, events_ns={"save": np.array([900.0 * MS, 1100.0 * MS])})
+    (save,) = budget(stretch).excess
+    assert (save.cause, save.mean_ns, save.steps) == ("save", 2 * MS, 0)
+
+
+def test_an_event_that_costs_next_to_nothing_was_seen_all_the_same():
+    (logging,) = budget(with_lumps({"logging": (10, 50_000)}, every={"logging": 10})).excess
+    assert logging.mean_ns == 5_000 and logging.steps == 12
+
+
+def test_what_becomes_rarer_enters_the_remaining_time_as_expected():
+    """New lengths in a third of the steps so far, and 60 more in the 1000 to come."""
+    stretch = with_lumps(
+        {"new_shapes": (3, 90 * MS)}, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 60 * 90 * MS},
+        total_steps=1120,
+    )  # fmt: skip
+    found = budget(stretch)
+    assert found.mean_ns == 50 * MS, "what the steps so far cost"
+    assert mean_ahead(found, 1000) == pytest.approx(20 * MS + 5.4 * MS)
+    (once,) = found.once
+    assert once.ahead_ns == 5400 * MS and once.per_step_ns == round((40 * 90 + 5400) * MS / 1120)
+
+
+@given(st.integers(0, 10**6), st.integers(20, 120), st.sampled_from((1, 8, 64)), st.integers(50, 2000))
+def test_lengths_yet_to_be_seen(seed: int, known: int, grid: int, steps: int):
+    """The oracle draws the further steps from the same distribution and counts; means over many futures."""
+    draw = np.random.default_rng(seed)
+
+    def lengths(n: int) -> np.ndarray:
+        return np.ceil(draw.lognormal(5.5, 0.4, n) / grid).astype(np.int64) * grid
+
+    seen = lengths(known)
+    expected = new_lengths_ahead(seen, steps)
+    futures = [len(np.setdiff1d(lengths(steps), seen)) for _ in range(20)]
+    assert expected is not None
+    assert 0.5 * np.mean(futures) - 8 <= expected <= 1.6 * np.mean(futures) + 8
 
 
 def test_time_hidden_behind_the_gpu_is_nobodys_delay():
@@ -115,6 +173,21 @@ def test_the_interval_meets_the_true_mean_in_about_eight_of_ten():
         mean = sum(steps) / len(steps)
         met += abs(mean - 35.0) <= half_width(steps, block_of(4))
     assert 0.72 <= met / 300 <= 0.90
+
+
+def test_a_short_stretch_continues_after_the_windows():
+    """Until it is precise: without the steps that pay for the recording, and those with batches made ahead."""
+    lumpy = [20.0 * MS if k % 4 else 200.0 * MS * (1 + k % 3) for k in range(12)]
+    after = AfterWindows(lumpy, workers=4, ahead=8, begun_ns=0)
+    now, counted, steps = 0, 0, 0
+    while after.wants_more():
+        ns = int(lumpy[steps % 12])
+        begun, now, steps = now, now + ns, steps + 1
+        after.add(now, ns)
+        counted += steps > 8 and begun >= AFTERMATH_NS
+        assert steps < 1000
+    assert 12 + counted >= MOST_STEPS or half_width(lumpy + lumpy * (counted // 12), 8) < 0.07 * 100 * MS
+    assert not AfterWindows([20.0 * MS] * 10, 0, 0, 0).wants_more()
 
 
 def test_the_stretch_ends_when_it_is_precise_or_long_enough():

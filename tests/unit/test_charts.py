@@ -17,6 +17,7 @@ from helpers.make_diagnosis import HOSTILE, MS, STEPS, host_bound, two_devices, 
 from helpers.paths import ROOT
 from helpers.traces import shared_trace
 
+from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.ranks import RankSummary
@@ -38,6 +39,7 @@ FIGURES = (
     "sensitivities",
     "steps",
     "telemetry",
+    "timed_steps",
     "what_if",
 )
 PALETTES = {
@@ -426,6 +428,12 @@ def test_colours_are_those_of_the_step_bar():
         assert palette.WORK_PAINTS[key].light == PAINTS[key].page
     for key in ("launch", "sync", "input", "allocator", "device", "profiler"):
         assert palette.CAUSE_PAINTS[key].light == PAINTS[key].page
+    for key in palette.BUDGET_PAINTS.keys() & PAINTS.keys():
+        assert palette.BUDGET_PAINTS[key].light == PAINTS[key].page
+    assert set(palette.BUDGET_PAINTS) == {"usual", *NAMES, "variation"}, "each cause of the budget"
+    for key in palette.BUDGET_PAINTS.keys() & palette.CAUSE_PAINTS.keys():
+        one, other = palette.BUDGET_PAINTS[key], palette.CAUSE_PAINTS[key]
+        assert (one.light, one.dark) == (other.light, other.dark), "one colour everywhere"
 
 
 @pytest.mark.parametrize("name", PALETTES)

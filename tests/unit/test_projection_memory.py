@@ -124,9 +124,9 @@ def steps(rows: list[tuple[str, int, int]], allocated: int = 1_000) -> StepColum
         device_ns=absent, data_ns=absent, micro_steps=np.ones(count, np.int64), samples=absent,
         tokens=np.array([tokens for _, tokens, _ in rows], np.int64), real_tokens=absent,
         allocated_bytes=np.full(count, allocated), reserved_bytes=absent,
-        peak_bytes=np.array([peak for _, _, peak in rows], np.int64), new_shapes=absent, save_ns=absent,
-        evaluation_ns=absent, logging_ns=absent, garbage_collection_ns=absent, compile_ns=absent,
-        profiled=np.zeros(count, bool),
+        peak_bytes=np.array([peak for _, _, peak in rows], np.int64), device_allocations=absent,
+        new_shapes=absent, save_ns=absent, evaluation_ns=absent, logging_ns=absent, garbage_collection_ns=absent,
+        compile_ns=absent, profiled=np.zeros(count, bool),
     )  # fmt: skip
 
 

@@ -485,3 +485,56 @@ def test_the_run_is_in_the_json(usual, capsys):
     assert found == to_json(gpuprof.diagnose(usual))
     longer = {**found, "run": {**found["run"], "more": 1}}
     assert list(VALIDATOR.iter_errors(longer))
+
+
+# -- the mean step
+
+
+def test_a_trainers_schedule(tmp_path):
+    """Saves that the timed steps did not hold are not measured, and never 0."""
+    run = RunBuilder().stage("baseline_free", [80.0] * 12).stage("trace", [160.0] * 3)
+    run.rank["intervals"] = {"save": 500, "logging": 10, "nonsense": 1, "evaluation": -3}
+    run.steps[3]["logging_ns"] = 2 * MS
+    run.steps[3]["device_ns"] += 2 * MS
+    found = facts(run, tmp_path).budget
+    assert found is not None
+    excess = {one.cause: one for one in found.excess}
+    assert set(excess) == {"save", "logging"}
+    assert (excess["save"].mean_ns, excess["save"].every) == (None, 500)
+    assert excess["logging"].mean_ns == round(2 * MS / 10)
+
+
+def test_a_save_seen_in_other_steps(tmp_path):
+    run = RunBuilder().stage("baseline_free", [80.0] * 12).stage("baseline_sync", [82.0] * 5)
+    run.stage("trace", [160.0] * 3).rank["intervals"] = {"save": 500}
+    run.steps[14]["save_ns"] = 1000 * MS
+    found = facts(run, tmp_path).budget
+    assert found is not None
+    assert [(one.cause, one.mean_ns) for one in found.excess] == [("save", 2 * MS)]
+
+
+def test_a_stretch_that_continues_after_the_windows(tmp_path):
+    """Later steps count from 5 s after the recording's end on, if the recorder's hooks are still there."""
+
+    def run(after_ms: float, **fields) -> RunBuilder:
+        made = RunBuilder().stage("baseline_free", [80.0] * 10).stage("trace", [160.0] * 3)
+        return made.stage("after", [after_ms] * 100, **fields)
+
+    seen = facts(run(81.0, new_shapes=0), tmp_path / "1").budget
+    assert seen is not None and seen.steps == 10 + 100 - 62
+    assert 80 * MS < seen.mean_ns < 81 * MS
+    for number, other in enumerate((run(81.0), run(99.0, new_shapes=0)), 2):
+        found = facts(other, tmp_path / str(number)).budget
+        assert found is not None and found.steps == 10, "without hooks, or slower than before"
+
+
+def test_memory_that_is_allocated_in_a_step(tmp_path):
+    """Six calls of cudaMalloc: 1 ms each of its 12 ms excess; what nothing explains stays variation."""
+    run = RunBuilder().stage("baseline_free", [80.0] * 6 + [92.0] + [80.0] * 5).stage("trace", [160.0] * 3)
+    for number, step in enumerate(run.steps):
+        step["device_allocations"] = 40 if number < 6 else None if number == 6 else 46
+    found = facts(run, tmp_path).budget
+    assert found is not None
+    assert [(one.cause, one.steps) for one in found.excess] == [("allocator", 1)]
+    assert found.excess[0].mean_ns == round(6 * MS / 12)
+    assert found.residual_ns == 1 * MS - round(6 * MS / 12)

@@ -97,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
         change=change(1),
         best=change(0),
         worst=change(2),
+        changes="adapters are trained in bf16",
     )
 
 

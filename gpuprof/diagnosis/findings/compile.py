@@ -16,7 +16,7 @@ from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, o
 from gpuprof.diagnosis.compiler_names import COMPILED
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed
@@ -137,6 +137,20 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def _absent(case: Case) -> str | None:
+    if case.stack.kind == "unsloth":
+        return "unsloth compiles what it can by itself"
+    if case.ops_named(COMPILED.search).any():
+        return "the recorded code is compiled already"
+    waits = _waits(case)
+    if waits > MOST_BREAKS * max(len(case.timeline.host.backward), 1):
+        return f"forward and backward wait for the GPU {case.per_step(waits):,.0f} times a step, which splits the graph"
+    return None
+
+
+ABSENT = Absent("torch.compile", _absent)
+
+
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Compiled code that only one side runs, launched kernel by kernel (in CUDA graphs it is a change to those)."""
     if alike_compiled(a, b) or other_graphs(a, b):
@@ -178,9 +192,7 @@ def passes(case: Case) -> Passes | None:
     within, starts = _within(case)
     if not len(starts):
         return None
-    waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    if (waiting & within).sum() > MOST_BREAKS * len(case.timeline.host.backward):
+    if _waits(case) > MOST_BREAKS * len(case.timeline.host.backward):
         return None
     accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
     fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
@@ -214,6 +226,14 @@ def passes(case: Case) -> Passes | None:
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
     )
+
+
+def _waits(case: Case) -> int:
+    """Waits for the GPU inside forward and backward passes."""
+    graph = case.graph
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return int((waiting & _within(case)[0]).sum())
 
 
 def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:

@@ -17,9 +17,10 @@ from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, g
 from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import STREAM, Graph
+from gpuprof.replay.sensitivity import SMALL
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.model import Mask
@@ -129,6 +130,20 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=partly,
         last=True,
     )
+
+
+def _absent(case: Case) -> str | None:
+    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any():
+        return "the step communicates with other ranks"
+    if shapes_vary(case):
+        return "the shapes of batches vary, and a graph is captured for each shape"
+    host = case.sensitivities.host
+    if host is not None and host < SMALL:
+        return "the GPU sets the pace: launching faster gains nothing"
+    return None
+
+
+ABSENT = Absent("CUDA graphs", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

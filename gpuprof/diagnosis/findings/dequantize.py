@@ -89,6 +89,7 @@ def find(case: Case) -> Iterator[Proposal]:
         + needs,
         change=partial(removed, nodes=gone),
         worst=partial(_mostly, nodes=gone),
+        changes="weights are bf16 instead of quantised",
     )
 
 

@@ -18,8 +18,9 @@ from gpuprof.diagnosis.comparison.quantities import kernel_counts
 from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -121,6 +122,14 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
+
+
+def _absent(case: Case) -> str | None:
+    fused = case.per_step(case.gpu_ns(case.category("attention")))
+    return f"attention runs in fused kernels already ({in_ms(fused)} a step)" if fused else None
+
+
+ABSENT = Absent("FlashAttention or another fused attention", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel
 from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -131,6 +131,17 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=change(2),
         excludes=("compile", "cuda_graphs"),
     )
+
+
+def _absent(case: Case) -> str | None:
+    if find_sequences(case) is None:
+        return "none of the sequences that Liger fuses was recorded"
+    if case.sensitivities.host > case.sensitivities.device:
+        return "the CPU (host) sets the pace: less memory traffic gains nothing"
+    return None
+
+
+ABSENT = Absent("Liger kernels", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

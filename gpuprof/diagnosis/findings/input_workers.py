@@ -14,8 +14,9 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.comparison.signs import long_wait_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.model import Evidence
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_budget import Feed
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
@@ -106,6 +107,16 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=to(FETCH_NS[2]),
         least_ns=batch_ns / wanted,
     )
+
+
+def _absent(case: Case) -> str | None:
+    waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
+    graph = case.graph
+    waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
+    return f"a step waits {in_ms(waited)} for its batches"
+
+
+ABSENT = Absent("more DataLoader workers", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

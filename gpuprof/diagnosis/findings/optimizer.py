@@ -13,7 +13,7 @@ from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -117,6 +117,15 @@ def find(case: Case) -> Iterator[Proposal]:
         best=fused(0),
         worst=fused(2),
     )
+
+
+def _absent(case: Case) -> str | None:
+    if case.ops_named(FUSED.match).any():
+        return "the optimizer's step is fused already"
+    return None
+
+
+ABSENT = Absent("fused optimizer", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

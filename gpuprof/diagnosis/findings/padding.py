@@ -14,7 +14,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
 from gpuprof.diagnosis.findings.recompiles import MULTIPLE
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import Graph
@@ -97,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
         work=FILLED[1] / real,
         spread=(FILLED[0] / FILLED[2]) ** 0.5,
         excludes=("larger_batch",),
+        changes="more samples in an optimizer step",
         key="packing",
     )
     yield Proposal(
@@ -129,8 +130,17 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=fewer_tokens(case, left[2]),
         spread=HOST_SPREAD,
         excludes=("larger_batch",),
+        changes="samples of like length share a batch",
         key="grouped",
     )
+
+
+def _absent(case: Case) -> str | None:
+    real = _real_share(case.run.work if case.run else None)
+    return None if real is None else f"{100 * (1 - real):,.0f} % of the tokens are padding"
+
+
+ABSENT = Absent("packing", _absent)
 
 
 def _needs_flash(case: Case) -> str:

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.comparison.signs import advised, long_wait_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.syncs import copies_to_device
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
 
@@ -114,6 +114,17 @@ def find(case: Case) -> Iterator[Proposal]:
         best=pinned(0),
         worst=pinned(2),
     )
+
+
+def _absent(case: Case) -> str | None:
+    gpu = case.trace.gpu
+    pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
+    copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
+    moved = float(np.append(gpu.bytes, 0)[case.graph.gpu_row][copies].clip(0).sum()) / case.graph.steps
+    return f"{moved / 1e6:,.2f} MB a step are copied to the GPU from pageable memory"
+
+
+ABSENT = Absent("pinned memory", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -143,6 +143,13 @@ def _per_length(case: Case) -> Iterator[Proposal]:
         f"{found.steps} of {budget.steps} timed steps meet new shapes and take "
         f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than steps with known ones"
     )
+    ahead = next((one.ahead_ns for one in budget.once if one.cause == "new_shapes"), None)
+    run = case.run
+    if ahead is not None and run is not None and run.steps_total:
+        text += (
+            f"; lengths repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
+            "steps"
+        )
     yield Proposal(
         title=f"lengths padded to a multiple of {MULTIPLE}",
         evidence=(Evidence(text),),

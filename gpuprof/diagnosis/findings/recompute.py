@@ -16,7 +16,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import FACTORS
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
@@ -100,6 +100,19 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=change(2),
         excludes=("larger_batch",) if _fills(extra, free, size) else (),
     )
+
+
+def _absent(case: Case) -> str | None:
+    if not recomputed(case).any():
+        return "no forward work is repeated in the backward pass"
+    extra, (free, size) = extra_bytes(case), free_bytes(case)
+    room = free if free is not None else USABLE_SHARE * size if size is not None else None
+    if extra is None or room is None:
+        return None
+    return f"it needs about {extra[0] / 2**30:,.0f} GiB more at the peak, and {room / 2**30:,.0f} GiB are free"
+
+
+ABSENT = Absent("no gradient checkpointing", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

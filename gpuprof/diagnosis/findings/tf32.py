@@ -17,7 +17,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.model import F64, Mask
@@ -75,8 +75,16 @@ def find(case: Case) -> Iterator[Proposal]:
         change=partial(scaled, nodes=nodes, factor=left[1]),
         best=partial(scaled, nodes=nodes, factor=left[0]),
         worst=partial(scaled, nodes=nodes, factor=left[2]),
-        excludes=("adapter_casts",),
+        changes="matrix multiplications round to TF32 (10 bits of mantissa)",
+        excludes=("adapter_casts", "autocast"),
     )
+
+
+def _absent(case: Case) -> str | None:
+    return "no matrix multiplication runs in fp32 without tensor cores" if case.roofline is not None else None
+
+
+ABSENT = Absent("TF32 matrix multiplications", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

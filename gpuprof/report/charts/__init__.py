@@ -14,12 +14,14 @@ from gpuprof.report.charts.ranks import ranks
 from gpuprof.report.charts.roofline import roofline
 from gpuprof.report.charts.sensitivities import sensitivities
 from gpuprof.report.charts.steps import steps
-from gpuprof.report.charts.style import CONFIG, for_theme, to_json
+from gpuprof.report.charts.style import CONFIG, LEGEND_PX, for_theme, to_json
 from gpuprof.report.charts.telemetry import telemetry
+from gpuprof.report.charts.timed_steps import timed_steps
 from gpuprof.report.charts.what_if import what_if
 
 __all__ = [
     "CONFIG",
+    "LEGEND_PX",
     "bandwidth",
     "for_theme",
     "gap_histogram",
@@ -30,6 +32,7 @@ __all__ = [
     "sensitivities",
     "steps",
     "telemetry",
+    "timed_steps",
     "to_json",
     "what_if",
 ]

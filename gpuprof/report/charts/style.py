@@ -37,8 +37,10 @@ _COLOURS = {"light": _LIGHT, "dark": _DARK}
 
 QUIET = Paint("quiet", "", _LIGHT["quiet"], _DARK["quiet"])
 """Lines that are no data: ceilings, limits, what was before."""
+INK = Paint("ink", "", _LIGHT["text"], _DARK["text"])
+"""Lines and marks that are read together with words."""
 
-_TITLE_PX, _LEGEND_PX = 58, 30
+_TITLE_PX, LEGEND_PX = 58, 30
 """Room above a chart for its title with the note, and for a legend in one row."""
 _SIGNIFICANT = 6
 
@@ -79,11 +81,13 @@ def figure(
     note: str = "",
     legend: Literal["none", "above", "right"] = "none",
     height: int = 360,
+    parts: list[dict[str, str]] | None = None,
 ) -> Figure:
     """A figure in the house's style.
 
-    layout: its axes, and what else is particular to it. title: what it shows; note: what one must know to read it.
-    Both are our own words. height: pixels without the title.
+    layout: its axes, and what else is particular to it; a margin only where it differs. title: what it shows; note:
+    what one must know to read it. Both are our own words. height: pixels without the title. parts: the legend's
+    entries for a page that writes them itself, kept as `layout.meta.legend`.
     """
     import plotly.graph_objects as go
 
@@ -96,7 +100,7 @@ def figure(
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": _FONT_PX},
-        "margin": {"l": 64, "r": 16, "t": _TITLE_PX + (_LEGEND_PX if legend == "above" else 8), "b": 48},
+        "margin": {"l": 64, "r": 16, "t": _TITLE_PX + (LEGEND_PX if legend == "above" else 8), "b": 48},
         "title": {
             "text": title,
             "font": {"size": 15, "weight": 600},
@@ -112,12 +116,13 @@ def figure(
         "showlegend": legend != "none",
         "hovermode": "closest",
         "hoverlabel": {"font": {"family": FONT, "size": _SMALL_PX}, "align": "left", "namelength": -1},
-        "meta": {"title": title, "note": note, **themes},
+        "meta": {"title": title, "note": note, **({"legend": parts} if parts else {}), **themes},
     }
     if legend != "none":
         whole["legend"] = _legend(legend)
     for name, value in layout.items():
-        whole[name] = _merged(_axis(), value) if name in axes else value
+        base = _axis() if name in axes else whole["margin"] if name == "margin" else {}
+        whole[name] = _merged(base, value) if base else value
     _apply(whole, themes["light"])
     return go.Figure({"data": traces, "layout": whole})
 

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 
 from markdown_it import MarkdownIt
 
+from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.names import escape, shown, shown_kernel
-from gpuprof.report.numbers import count, duration, gib, rate, share
-from gpuprof.report.palette import BOUND_PAINTS, CAUSE_PAINTS
+from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
+from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
 from gpuprof.tracefile.model import AUTOGRAD_ENGINE
 
@@ -56,6 +58,18 @@ class StepBar:
 
 
 @dataclass(frozen=True, slots=True)
+class BudgetRow:
+    """A part of the mean step."""
+
+    key: str
+    """Of its colour; empty for the sum."""
+    label: str
+    time: str
+    share: str
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Place:
     """Evidence: a statement, or a place in the timeline where `start_ns` is not None."""
 
@@ -85,6 +99,7 @@ class Card:
     present: float
     fix: str
     facts: tuple[str, ...]
+    """What it rests on, changes about the training and costs."""
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
@@ -166,6 +181,13 @@ def _busy_note(diagnosis: Diagnosis) -> str:
     return "without the profiler" if stepbar.estimated(diagnosis) else "as recorded"
 
 
+def of_mean_step(diagnosis: Diagnosis) -> bool:
+    """Whether the bars hold what some steps wait for beyond the usual."""
+    found = diagnosis.budget
+    measured = found is not None and found.source == "free" and any(one.mean_ns for one in found.excess)
+    return measured and stepbar.estimated(diagnosis)
+
+
 def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
     """One per device; its compute is split by what limits the kernels, where that is known."""
     bars = stepbar.bars(diagnosis)
@@ -182,7 +204,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
     parts: list[BarPart] = []
     for one in bar.parts:
         if one.idle:
-            paint = CAUSE_PAINTS.get(one.key)
+            paint = CAUSE_PAINTS.get(one.key) or BUDGET_PAINTS.get(one.key)
             parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, True))
             continue
         rest = float(one.ns)
@@ -194,6 +216,56 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
             parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
     said = ", ".join(f"{'waiting: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
+
+
+# -- the mean step
+
+
+def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
+    """The parts of the mean step, which sum to it; none where no steps were timed. Causes too small to be seen are
+    counted as variation."""
+    found = diagnosis.budget
+    if found is None or found.source != "free":
+        return []
+    mean = found.mean_ns
+    rows = [BudgetRow("usual", BUDGET_PAINTS["usual"].label, duration(found.usual_ns), share(found.usual_ns, mean))]
+    small = [one for one in found.excess if one.mean_ns is not None and abs(one.mean_ns) < SEEN * mean]
+    rows += [_excess_row(one, found) for one in found.excess if one not in small]
+    rest = found.residual_ns + sum(one.mean_ns or 0 for one in small)
+    more = f"{'+' if rest > 0 else ''}{duration(rest)}"
+    rows.append(BudgetRow("variation", BUDGET_PAINTS["variation"].label, more, _signed(rest, mean)))
+    rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 %: {duration_range(found.low, found.high)}"))
+    return rows
+
+
+def _signed(part: int, total: int) -> str:
+    return share(abs(part), total) if part > -SEEN * total else f"−{share(-part, total)}"
+
+
+def _excess_row(one: Excess, found: Budget) -> BudgetRow:
+    often = f"every {count(one.every)} steps" if one.every else f"in {one.steps} of {amount(found.steps, 'step')}"
+    name, mean = _cause(one.cause), one.mean_ns
+    if mean is None:
+        return BudgetRow(one.cause, name, "not measured", "", often)
+    return BudgetRow(one.cause, name, f"+{duration(mean)}", share(mean, found.mean_ns), often)
+
+
+def once(diagnosis: Diagnosis) -> list[str]:
+    """What came once and is not in the mean: `compilation 2.1 s in 1 step`, and what it is spread over all steps."""
+    found, run = diagnosis.budget, diagnosis.run
+    if found is None or found.source != "free":
+        return []
+    lines = []
+    for one in found.once:
+        line = f"{_cause(one.cause)}: {duration(one.ns)} in {amount(one.steps, 'step')}"
+        if one.per_step_ns is not None and run is not None and run.steps_total:
+            line += f", {duration(one.per_step_ns)} a step over the {amount(run.steps_total, 'step')} of this training"
+        lines.append(line)
+    return lines
+
+
+def _cause(key: str) -> str:
+    return NAMES.get(key, key.replace("_", " "))
 
 
 # -- findings
@@ -223,7 +295,7 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         high=high,
         present=100 * now / longest,
         fix="\n".join(map(escape, finding.fix.splitlines())),
-        facts=statements,
+        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding))),
         places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
@@ -263,6 +335,11 @@ def combined(diagnosis: Diagnosis) -> str:
     if not both or not now:
         return ""
     return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"
+
+
+def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Usual remedies that are not advised, and why."""
+    return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]
 
 
 # -- tables

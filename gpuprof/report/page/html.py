@@ -28,6 +28,7 @@ from gpuprof.report.page.views import packed_views
 _HERE = files("gpuprof.report.page")
 
 CHARTS = (
+    ("steps", ("timed_steps",)),
     ("plan", ("ranks", "what_if", "sensitivities")),
     ("gpu", ("roofline", "bandwidth")),
     ("waiting", ("gap_histogram", "phases")),
@@ -52,11 +53,15 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         summary=escape(content.summary(diagnosis)),
         tiles=content.tiles(diagnosis),
         bars=content.step_bars(diagnosis),
+        budget=content.budget_rows(diagnosis),
+        once=content.once(diagnosis),
+        mean=content.of_mean_step(diagnosis),
         estimated=bool(diagnosis.devices_estimated),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
         cards=content.cards(diagnosis),
         combined=content.combined(diagnosis),
+        considered=content.considered(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
         lacks=content.lacks(diagnosis),
@@ -81,10 +86,15 @@ def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
     if figure is None:
         return None
     meta = figure.layout.meta
+    legend = meta.get("legend", ())
+    if legend:  # HTML wraps at any width, where plotly's legend would take the plot's room
+        margin = figure.layout.margin.t - charts.LEGEND_PX
+        figure.update_layout(showlegend=False, height=figure.layout.height - charts.LEGEND_PX, margin={"t": margin})
     text = charts.to_json(figure)
     # Its height must be known before it is drawn, or the page jumps.
     height = json.loads(text)["layout"]["height"]
-    return {"name": name, "title": meta["title"], "note": meta["note"], "json": text, "height": height}
+    said = {"title": meta["title"], "note": meta["note"], "legend": legend}
+    return {"name": name, **said, "json": text, "height": height}
 
 
 def _views(diagnosis: Diagnosis, most_events: int) -> tuple[str, str]:
@@ -129,7 +139,8 @@ def _plotly() -> str:
 
 def palette_css() -> str:
     """Custom properties such as `--cause-launch`, for both themes."""
-    sets = {"work": palette.WORK_PAINTS, "cause": palette.CAUSE_PAINTS, "bound": palette.BOUND_PAINTS}
+    causes = {**palette.CAUSE_PAINTS, **palette.BUDGET_PAINTS}
+    sets = {"work": palette.WORK_PAINTS, "cause": causes, "bound": palette.BOUND_PAINTS}
     light = "".join(f"--{kind}-{p.key}:{p.light};" for kind, paints in sets.items() for p in paints.values())
     dark = "".join(f"--{kind}-{p.key}:{p.dark};" for kind, paints in sets.items() for p in paints.values())
     return (

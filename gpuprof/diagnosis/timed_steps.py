@@ -1,0 +1,53 @@
+"""The steps that a run timed free-running, one by one: what each took, and what it waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.budget import Stretch, attributed
+from gpuprof.tracefile.model import I64
+
+USUAL, VARIATION = "usual", "variation"
+"""Parts of a step that are no cause: what its work explains, and what nothing explains."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimedSteps:
+    """Timed steps in their order, those of unknown duration left out; one row per step in every column."""
+
+    number: I64
+    """As the run counts its steps."""
+    ns: I64
+    parts: Mapping[str, I64]
+    """`usual`, then each cause that any step had, most time first, then `variation`: ns, ≥ 0, summing to `ns`."""
+
+
+def timed_steps(stretch: Stretch) -> TimedSteps:
+    """The steps of a stretch, each split into whole nanoseconds that sum to it.
+
+    A step that took less than is usual for its work is all `usual`.
+    """
+    known = np.isfinite(stretch.step_ns)
+    ns = _whole(stretch.step_ns[known])
+    usual = np.minimum(ns, _whole(stretch.expected_ns[known]))
+    causes = {cause: column[known] for cause, column in attributed(stretch).items()}
+    causes = dict(sorted(causes.items(), key=lambda item: -float(item[1].sum())))
+    # Rounding the running sums instead of the parts keeps the sum.
+    filled, parts = np.zeros(len(ns)), {USUAL: usual}
+    below = np.zeros(len(ns), np.int64)
+    for cause, column in causes.items():
+        filled = filled + column
+        above = np.minimum(_whole(filled), ns - usual)
+        if (above > below).any():
+            parts[cause] = above - below
+        below = above
+    parts[VARIATION] = ns - usual - below
+    number = stretch.number if len(stretch.number) == len(known) else np.arange(1, len(known) + 1)
+    return TimedSteps(number[known], ns, parts)
+
+
+def _whole(ns: np.ndarray) -> I64:
+    return np.rint(np.nan_to_num(ns)).clip(0).astype(np.int64)
