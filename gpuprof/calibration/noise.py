@@ -35,3 +35,14 @@ MACHINE = Number(
     "From one host to another of the same kind, and from one hour to another (runs on H200 hosts: 10 to 20 %).",
     ("tests/data/runs", "tests/data/hosts"),
 )  # fmt: skip
+SENSITIVITY = Number(
+    0.03, 0.015, 0.06, "", "assumed",
+    "Standard deviation of a sensitivity for what a replay does not know: gaps between kernels, clocks, other "
+    "processes.",
+)  # fmt: skip
+CEILING = Number(
+    0.10, 0.05, 0.15, "", "measured",
+    "Relative standard deviation of the split of kernels by their roofs: measured ceilings of one kind of GPU differ "
+    "by this much between sources. The interval is a guess.",
+    command="python -m benchmarks.gpus_page",
+)  # fmt: skip

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
+from gpuprof.replay.bound import Bound
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
@@ -24,7 +25,6 @@ SCHEMA = "gpuprof.diagnosis/1"
 
 Status = Literal["ok", "degraded", "unusable"]
 Severity = Literal["info", "warning", "error"]
-Bound = Literal["compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"]
 Family = Literal["compute", "memory", "host", "other"]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.calibration import profiler as calibrated
-from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops
+from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import Calls, Ops
 
 PROBES = (
@@ -17,9 +17,9 @@ PROBES = (
 of pace 1, and the share of all ops that makes them trusted (compiled code holds few, in places that are not
 typical)."""
 LAUNCH_PROBE = ("cudaLaunchKernel", calibrated.LAUNCH_NS.value)
-"""Where no such op tells it a launch does, less exactly:"""
+"""Where no such op was recorded, a launch shows the pace, less exactly."""
 LAUNCH_SPREAD = calibrated.LAUNCH_SPREAD.value
-"""the cost of an event may be so many times less or more."""
+"""Then the cost of an event may be this many times less or more."""
 NSYS_PROBE = ("cudaLaunchKernel", calibrated.NSYS_LAUNCH_NS.value)
 """The same for Nsight Systems, which records calls."""
 NSYS_SPREAD = calibrated.NSYS_SPREAD.value
@@ -34,20 +34,20 @@ SPREAD = calibrated.SPREAD.value
 """The cost of an event may be so many times less or more than the pace of its ops says."""
 
 
-def host_pace(graph: Graph) -> float:
+def host_pace(timeline: Timeline) -> float:
     """How slowly the host records, 1 for the median host that RECORDED_EVENT_NS is from: the time of its shortest op
     over the usual, or of a launch where such ops were not recorded."""
-    return pace_and_spread(graph)[0]
+    return pace_and_spread(timeline)[0]
 
 
-def pace_and_spread(graph: Graph) -> tuple[float, float]:
+def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
     """The host's pace, and how many times less or more than it says the cost of an event may be."""
-    trace = graph.timeline.trace
+    trace = timeline.trace
     if trace.reading.kind == "nsys":
         probes: tuple[tuple[Ops | Calls, str, float, float, float], ...] = (
             (trace.calls, *NSYS_PROBE, 0.0, NSYS_SPREAD),
         )
-    elif lacks_inner_ops(trace, graph.timeline.nesting):
+    elif lacks_inner_ops(trace, timeline.nesting):
         # The ops that do next to nothing are gone but for those that are called by themselves, or had to wait.
         probes = ((trace.calls, *LAUNCH_PROBE, 0.0, _both(LAUNCH_SPREAD, LEFT_OUT_SPREAD)),)
     else:

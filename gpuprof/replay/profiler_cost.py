@@ -9,7 +9,7 @@ GPU is at work is no loss. How fast a host records is in `host_pace`, what a mea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
@@ -17,7 +17,8 @@ import numpy as np
 from gpuprof.calibration import profiler as calibrated
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops, recorded_ops
-from gpuprof.tracefile.model import F64, I64, Mask
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import F64, I32, I64, Calls, Frames, Mask, Ops
 
 RECORDED_EVENT_NS = calibrated.EVENT_NS.value
 """What a recorded op or call costs, with shapes recorded, on a host of pace 1. A call or range recorded by Nsight
@@ -64,38 +65,81 @@ class Recorded:
 def recorded_events(graph: Graph) -> Recorded:
     """The recorded events around every host node; GPU nodes have none."""
     timeline = graph.timeline
-    trace, low = timeline.trace, timeline.window[0]
+    low = timeline.window[0]
     begin = np.round(graph.recorded_start_ns).astype(np.int64) + low
     end = np.round(graph.recorded_end_ns).astype(np.int64) + low
     host = (graph.lane >= 0) & ~graph.waits
-    own = np.zeros(len(trace.ops), bool)
-    launched = np.flatnonzero(timeline.links.op >= 0)
-    op = timeline.links.op[launched]
-    own[op[trace.ops.name[op] == trace.gpu.name[launched]]] = True
-    recorded = recorded_ops(trace)
-    own &= recorded
-    tables = (
-        (trace.ops.thread[recorded], trace.ops.start_ns[recorded], trace.ops.end_ns[recorded], False),
-        (trace.calls.thread, trace.calls.start_ns, trace.calls.end_ns, False),
-        (trace.frames.thread, trace.frames.start_ns, trace.frames.end_ns, True),
-        (trace.ops.thread[own], trace.ops.start_ns[own], trace.ops.end_ns[own], False),
-    )
+    tables = _recorded_tables(timeline)
     counts = []
-    for thread, starts, ends, inside in tables:
+    for table in tables:
         count = np.zeros(len(graph))
         for lane in np.unique(graph.lane[host]).tolist():
-            rows = thread == lane
-            times = np.sort(np.concatenate([starts[rows], ends[rows]]))
+            rows = table.thread == lane
+            times = np.sort(np.concatenate([table.start_ns[rows], table.end_ns[rows]]))
             mine = np.flatnonzero(host & (graph.lane == lane))
-            if inside:
+            if table is tables[_FRAMES]:
                 count[mine] = _between(times, begin[mine], end[mine]) / 2
             else:
                 count[mine] = (_at(times, begin[mine]) + _at(times, end[mine])) / 4
         counts.append(count)
     ops, calls, frames, kernel_ranges = counts
-    if lacks_inner_ops(trace, timeline.nesting):
-        ops = ops * (1 + LEFT_OUT)
-    return Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host))
+    return with_left_out(Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host)), timeline)
+
+
+def recorded_in_window(timeline: Timeline) -> Recorded:
+    """The recorded events of the whole window on the threads that launch work, as if of one node; what was left out of
+    the file is not counted. For recordings that cannot be replayed."""
+    calls, links = timeline.trace.calls, timeline.links
+    threads = np.unique(np.append(links.thread[links.thread >= 0], timeline.main_thread))
+    low, high = timeline.window
+
+    def inside(table: _Events | Calls) -> Mask:
+        return (table.start_ns >= low) & (table.start_ns < high) & np.isin(table.thread, threads)
+
+    ops, in_calls, frames, kernel_ranges = (
+        np.array([float(np.count_nonzero(inside(table)))]) for table in _recorded_tables(timeline)
+    )
+    launched = np.bincount(links.call[links.call >= 0], minlength=len(calls))
+    nodes = np.array([float((launched - 1).clip(0)[inside(calls)].sum())])
+    return Recorded(ops, in_calls, frames, kernel_ranges, nodes)
+
+
+def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
+    """The same with the ops that were left out of the file after the recording."""
+    if not lacks_inner_ops(timeline.trace, timeline.nesting):
+        return recorded
+    return replace(recorded, ops=recorded.ops * (1 + LEFT_OUT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """One kind of recorded events."""
+
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+
+
+_FRAMES = 2
+
+
+def _recorded_tables(timeline: Timeline) -> tuple[_Events, _Events, _Events, _Events]:
+    """Ops, calls, frames, and the ops that are named as their own kernel."""
+    trace = timeline.trace
+    own = np.zeros(len(trace.ops), bool)
+    launched = np.flatnonzero(timeline.links.op >= 0)
+    op = timeline.links.op[launched]
+    own[op[trace.ops.name[op] == trace.gpu.name[launched]]] = True
+    recorded = recorded_ops(trace)
+
+    def events(table: Ops | Calls | Frames, rows: Mask | slice) -> _Events:
+        return _Events(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
+
+    every = slice(None)
+    return (
+        events(trace.ops, recorded), events(trace.calls, every), events(trace.frames, every),
+        events(trace.ops, own & recorded),
+    )  # fmt: skip
 
 
 def _graph_nodes(graph: Graph, host: Mask) -> F64:

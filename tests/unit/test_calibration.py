@@ -46,12 +46,9 @@ DEFINITIONS = {
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",
     "gpuprof/diagnosis/run.py:SKEWED": "what is worth a note",
     "gpuprof/diagnosis/run_budget.py:FEWEST_MADE": "a sample's least size",
-    "gpuprof/diagnosis/shares.py:EVENT_COST_NS": "fitted, and to be replaced by the cost that the replay uses",
-    "gpuprof/diagnosis/verdict.py:CEILING_ERROR": "measured, next to a verdict that is being rewritten",
     "gpuprof/projection/host.py:RANGE": "the factors that are shown",
     "gpuprof/record/schedule.py:BASELINES": "how much is timed",
     "gpuprof/record/stretch.py:AFTERMATH_NS": "measured, but the recorder imports nothing of gpuprof but runfile",
-    "gpuprof/replay/profiler_fit.py:CLOSE": "when an iteration may end",
     "gpuprof/replay/profiler_fit.py:FITTED": "when an iteration may end",
     "gpuprof/report/projection.py:NAME_WIDTH": "a column's width",
     "gpuprof/timeline/nesting.py:ROUNDING_NS": "the resolution of a file format",
@@ -156,6 +153,7 @@ def test_fitting_is_guarded(monkeypatch, capsys):
 def test_measured_constants_are_in_the_table():
     outside = {one.key: one.text for one in constants() if one.says_measured and not one.in_table}
     assert set(outside) - set(DEFINITIONS) == set(), "move them to gpuprof/calibration, or say here what they are"
+    assert set(DEFINITIONS) - set(outside) == set(), "no longer there"
 
 
 def test_a_measured_constant_outside_of_the_table_is_found():

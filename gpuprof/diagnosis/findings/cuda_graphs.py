@@ -19,8 +19,8 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
+from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Graph
-from gpuprof.replay.sensitivity import SMALL
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.model import Mask
