@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.kernels import category_bound
@@ -34,9 +35,8 @@ UNLAUNCHED = 0.25
 """With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
 replayed."""
 
-UNEXPLAINED = 0.25
-"""The same for time that no work accounts for. Recordings of known programs have 0 to 0.03; above this lie only those
-that miss most of what their GPUs waited for (0.67 and 0.83)."""
+UNEXPLAINED = calibrated.UNEXPLAINED.value
+"""The same for time that no work accounts for."""
 
 USED = 20.0
 """Percent. Where tensor cores and memory are both used less than this, neither is what the kernel waits for: the least

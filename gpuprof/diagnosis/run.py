@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
@@ -41,8 +42,8 @@ SPREAD = 0.30
 of many."""
 SKEWED = 0.10
 """The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
-STILL_SLOW = 0.05
-"""A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
+STILL_SLOW = calibrated.STILL_SLOW.value
+"""A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
 FEWEST_AFTER = 5
 """Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10

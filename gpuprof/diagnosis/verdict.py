@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 
+from gpuprof.calibration import noise as calibrated
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Family, Verdict
@@ -20,12 +21,11 @@ from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.tracefile.model import F64
 
 DRAWS = 40
-ERROR = 0.03
+ERROR = calibrated.SENSITIVITY.value
 """Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
 processes."""
-CEILING_ERROR = 0.1
-"""The same of the kernels' split, relative: measured ceilings of one kind of GPU differ by this much between
-sources."""
+CEILING_ERROR = calibrated.CEILING.value
+"""The same of the kernels' split, relative: ceilings of one kind of GPU differ between sources."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",

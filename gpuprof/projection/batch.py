@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import batch as calibrated
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
@@ -24,9 +25,8 @@ from gpuprof.tracefile.model import AUTOGRAD_ENGINE, F64, I64, Mask
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
-GROWS = (0.93, 1.0, 1.03)
-"""Exponent of a kernel's growth with its work, at least, usually and at most: the kernels of five pairs of recordings
-on an H200 took 0.91 to 1.00 of what is computed here."""
+GROWS = calibrated.GROWS.rising
+"""Exponent of a kernel's growth with its work, at least, usually and at most."""
 ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
 """Bytes of a weight by the format of the product; half precision where that is not known."""

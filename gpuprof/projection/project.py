@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
@@ -40,11 +41,11 @@ from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
 
-KEPT, KEPT_NEAR = 1.15, 1.05
+KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
-HOSTS = 1.10
+HOSTS = calibrated.HOSTS.value
 """Another machine's host differs by this much from what its factor says."""
-REPEATS = 1.05
+REPEATS = calibrated.REPEATS.value
 """Layers that were not recorded take this much less or more than those that were."""
 
 

@@ -14,38 +14,29 @@ from dataclasses import dataclass, replace
 import numba
 import numpy as np
 
+from gpuprof.calibration import profiler as calibrated
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops, recorded_ops
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import F64, I32, I64, Calls, Frames, Mask, Ops
 
-RECORDED_EVENT_NS = 2_300.0
-"""What a recorded op or call costs, with shapes recorded, on a host of pace 1: of the values between 1.6 and 2.8 µs
-the one with the least error over 89 H200 recordings (28 of them in benchmarks/profiler_cost.py) whose step was also
-timed without a profiler, by replaying each without it. A cost that goes with the pace fits them better than a fixed one
-or one that goes with its root. A call or range recorded by Nsight Systems costs about as much: see
-`host_pace.NSYS_SPREAD`."""
-LEFT_OUT = 0.93
-"""Ops that were left out for each that is left, in a file without those that lie in others and make no call: the median
-of 28 whole recordings of trainings, in which it is 0.49 to 1.36. With it all events, calls included, are told to within
-0.85 to 1.19 times what they are."""
-FRAME_NS = 700.0
-"""A recorded Python frame: 18,700 frames a step make one program's recorded step 18 ms longer, 0.96 µs each, memory
-being recorded as well, which is taken for a quarter of it (not measured apart)."""
-KERNEL_RANGE_NS = 15_000.0
+RECORDED_EVENT_NS = calibrated.EVENT_NS.value
+"""What a recorded op or call costs, with shapes recorded, on a host of pace 1. A call or range recorded by Nsight
+Systems costs about as much: see `host_pace.NSYS_SPREAD`."""
+LEFT_OUT = calibrated.LEFT_OUT.value
+"""Ops that were left out for each that is left, in a file without those that lie in others and make no call."""
+FRAME_NS = calibrated.FRAME_NS.value
+"""A recorded Python frame."""
+KERNEL_RANGE_NS = calibrated.KERNEL_RANGE_NS.value
 """What an op takes more that is named as its own kernel: Inductor's launcher formats the kernel's arguments for the
-profiler. From one program with 1,650 such ops a step, whose unprofiled step is known; three others agree."""
-GRAPH_NODE_NS = 1_700.0
-"""What `cudaGraphLaunch` takes more for every node whose execution is recorded: its calls took 0.7 to 1.2 ms for graphs
-of 314 to 594 nodes on an H200, most of which is taken for the recording's (not measured apart)."""
-DIFFUSE = 0.3
+profiler."""
+GRAPH_NODE_NS = calibrated.GRAPH_NODE_NS.value
+"""What `cudaGraphLaunch` takes more for every node whose execution is recorded."""
+DIFFUSE = calibrated.DIFFUSE.value
 """The part of the cost that is not paid where events are recorded but by all of the host's work with torch: what the
-profiler writes takes the caches from it. Without it too much is taken from where events are densest, loops of short
-ops, and what is left without such a loop is 17 to 27 % too long in three programs of benchmarks/accuracy.py; from 0.5
-on other predictions suffer more than these gain."""
-REFILL_NS = 50_000.0
-"""After so long in one piece the host has its caches back: a batch fetched in plain Python took 70 ms unrecorded and
-63 ms in recorded steps, and a sleep is as long as ever. 50 µs are some 2 MB from memory, what a core's caches hold."""
+profiler writes takes the caches from it."""
+REFILL_NS = calibrated.REFILL_NS.value
+"""After so long in one piece the host has its caches back."""
 LEAST = 0.1
 """Share of a piece's recorded time that is left at least."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import MODEL, Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -31,29 +32,22 @@ REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "mem
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
-HOST = (0.7, 0.95, 1.35)
+HOST = calibrated.HOST.rising
 """What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
 worst. A generated wrapper calls the same entry of the library with memory already found, but not without torch's
-dispatcher. Not measured by itself: chosen so that the steps of three LoRA models on H200 hosts come out, with room for
-others."""
-PASS_NS = (100_000.0, 300_000.0, 1_500_000.0)
-"""Guards, flattening and saving of tensors, once for each forward and each backward pass: about what an 8-layer LoRA
-step of 5.7 to 6.1 ms with CUDA graphs leaves for them on an H200's host; the worst is a guess for models of many
-tensors."""
-FUSED = (0.4, 0.65, 1.2)
+dispatcher."""
+PASS_NS = calibrated.PASS_NS.rising
+"""Guards, flattening and saving of tensors, once for each forward and each backward pass."""
+FUSED = calibrated.FUSED.rising
 """What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
-reads from outside and leaves there. Three models on an H200: 0.4 to 0.7; less certain where norms run over long
-rows."""
-LEFT = 0.5
+reads from outside and leaves there."""
+LEFT = calibrated.LEFT.value
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
-place. 8 LoRA layers on an H200: 122 for 232 chains."""
-REST = (1.0, 1.05, 1.15)
-"""What products take after, of what they took: 0, 2 and 11 % longer in three models on an H200. Why is not known;
-higher power without pauses for memory, or another choice of kernel, would do it."""
-ATTENTION = (1.0, 1.8, 3.2)
-"""The same of attention: on an H200 the same cuDNN kernels took 1.0, 1.6 and 3.5 times as long once compiled, for
-sequences of 128, 512 and 2048. Probably since transformers leaves a causal mask out where it sees that nothing is
-padded, and cannot look while Dynamo traces; with a mask nothing is skipped."""
+place."""
+REST = calibrated.REST.rising
+"""What matrix products take after, of what they took."""
+ATTENTION = calibrated.ATTENTION.rising
+"""The same of attention that gets no mask."""
 
 PAGE = Page(
     id="compile",

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -26,19 +27,18 @@ from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.model import Mask
 
-LAUNCHED = (0.0, 0.0, 0.15)
-"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst (a
-guess: one of seven)."""
+LAUNCHED = calibrated.LAUNCHED.rising
+"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
 WORTH = 1.05
 """What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
 MOST_REGIONS = 10
 """Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few
 breaks."""
-NEXT_NS = 420.0
-"""From one kernel of a graph to the next: the median of two recordings of an H200 (middle half 0.4 to 0.6 µs)."""
-GRAPH_NS = (100_000.0, 150_000.0)
-"""What the launch of a graph takes, and checking its inputs, at best and usually: graphs of 314 to 594 nodes on an
-H200's host took 0.1 to 0.2 ms. Guards and the rest of a pass of compiled code are in its recording already."""
+NEXT_NS = calibrated.NEXT_NS.value
+"""From one kernel of a graph to the next."""
+GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
+"""What the launch of a graph takes, and checking its inputs, at best and usually. Guards and the rest of a
+pass of compiled code are in its recording already."""
 REGION = re.compile(r"CompiledFxGraph")
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import batch as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
@@ -22,9 +23,8 @@ DOUBLING = 1.2
 """What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
 MEMORY_SHARE = 0.9
 """Of a GPU's memory what an allocator can give out before it begins to search for room."""
-HOST_WORST = 1.12
-"""At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times
-the tokens, where the GPU's work alone explains 1.0."""
+HOST_WORST = calibrated.HOST_WORST.value
+"""At worst the host is slower as well."""
 
 PAGE = Page(
     id="larger_batch",

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import padding as calibrated
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.case import Case, Change
@@ -23,19 +24,17 @@ from gpuprof.tracefile.model import F64
 
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
-FILLED = (0.99, 0.97, 0.90)
-"""Part of packed rows that holds tokens: best-fit packing fills 95 to 99 % where samples are much shorter than the
-row."""
-GROUPED_LEFT = (0.05, 0.15, 0.35)
+FILLED = calibrated.FILLED.falling
+"""Part of packed rows that holds tokens."""
+GROUPED_LEFT = calibrated.GROUPED_LEFT.rising
 """Padding that is left, of what there was, where batches hold samples of nearly one length."""
-SPREAD_LENGTHS = 1.6
-"""Mean square of the samples' lengths over the square of their mean, for lengths that scatter by 0.8 of their mean,
-as those of instruction data sets do: attention's work goes with the square."""
-ATTENTION_LONGER = (0.6, 1.0, 1.6)
+SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
+"""Mean square of the samples' lengths over the square of their mean: attention's work goes with the square."""
+ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
 """Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
 where it takes the mask as a tensor."""
-HOST_SPREAD = 1.1
-"""With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording tells to 10 %."""
+HOST_SPREAD = calibrated.HOST_SPREAD.value
+"""With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording does not show exactly."""
 FLASH = 'attn_implementation="flash_attention_2"'
 FLASH_TRL = 'model_init_kwargs={"attn_implementation": "flash_attention_2"}'
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
@@ -21,9 +22,8 @@ from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.model import F64, I64, Mask
 
-TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
-"""What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS
-13, 0.65 over all of a step."""
+TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEMORY.falling
+"""What products reach in TF32 of the tensor and of the memory ceiling."""
 
 PAGE = Page(
     id="tf32",
