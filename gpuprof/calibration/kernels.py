@@ -99,3 +99,16 @@ TF32_MEMORY = Number(
     "Share of the memory ceiling that they reach.",
     ("scenarios/tf32_off/recording", "tests/data/pairs/tf32.json.gz"),
 )  # fmt: skip
+BF16_TENSOR = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Share of the bf16 tensor ceiling that matrix multiplications reach under autocast: taken from those in TF32.",
+)  # fmt: skip
+BF16_MEMORY = Number(
+    0.7, 0.5, 0.85, "", "assumed",
+    "Share of the memory ceiling that they reach, and their casts.",
+)  # fmt: skip
+AUTOCAST_CASTS = Number(
+    1.3, 0.7, 2.0, "", "assumed",
+    "Casts that autocast adds for each matrix multiplication: of its input and weights in the forward pass, of "
+    "gradients in the backward pass.",
+)  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
@@ -18,12 +19,6 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.tracefile.model import F64, Mask
 
-TENSOR_SHARE, MEMORY_SHARE = (0.8, 0.6, 0.4), (0.85, 0.70, 0.50)
-"""Of the bf16 and of the memory ceiling what matrix multiplications reach: at best, usually, at worst. Assumed from
-those in TF32."""
-CASTS = (0.7, 1.3, 2.0)
-"""Casts per matrix multiplication: of its input and weights in the forward pass (weights once), of gradients in the
-backward pass. Assumed."""
 CAST_BYTES = 6.0
 """Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""
 LEAST_SHARE = 0.05
@@ -109,19 +104,22 @@ def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, level: int)
     event = case.graph.gpu_row[rows]
     ceilings, work = roof.ceilings, roof.work
     moved = np.nan_to_num(work.bytes[event])
-    tensor = work.flops[event] / ceilings.flops["bf16"] / TENSOR_SHARE[level]
-    memory = moved / 2 / ceilings.memory_bytes_per_s / MEMORY_SHARE[level]
+    tensor = work.flops[event] / ceilings.flops["bf16"] / calibrated.BF16_TENSOR.falling[level]
+    memory = moved / 2 / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level]
     product_ns: F64 = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     # A third of what a matrix multiplication moves is one operand.
     elements = moved / 4 / 3
-    cast_ns = elements * CAST_BYTES / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + MATMUL_FLOOR_NS / 2
+    cast_ns = (
+        elements * CAST_BYTES / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level] * 1e9
+        + MATMUL_FLOOR_NS / 2
+    )
     launcher = launcher_of(case.graph)[rows]
     launcher = launcher[launcher >= 0]
 
     def change(graph: Graph) -> Graph:
         duration = graph.duration_ns.copy()
-        duration[rows] = np.minimum(duration[rows], product_ns) + CASTS[level] * cast_ns
-        np.add.at(duration, launcher, CASTS[level] * launch_ns)
+        duration[rows] = np.minimum(duration[rows], product_ns) + calibrated.AUTOCAST_CASTS.rising[level] * cast_ns
+        np.add.at(duration, launcher, calibrated.AUTOCAST_CASTS.rising[level] * launch_ns)
         return graph.with_durations(duration)
 
     return change
