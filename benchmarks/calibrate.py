@@ -57,8 +57,13 @@ PAGE = ROOT / "docs" / "calibration.md"
 EVENT_COSTS_NS = np.arange(1_000, 4_001, 100)
 
 
+KNOBS: list[Knob] = []
+"""Every knob of a subject."""
+
+
 def by_fix(*knobs: Knob) -> Subject:
     """Numbers that follow from what fixes were measured to leave of a step."""
+    KNOBS.extend(knobs)
 
     def refits() -> Iterator[Refit]:
         for knob in knobs:
@@ -67,9 +72,13 @@ def by_fix(*knobs: Knob) -> Subject:
     return refits
 
 
+COMPILED = Knob(("compile.HOST",), compile, ("HOST",))
+KNOBS.append(COMPILED)
+
+
 def compiled() -> Iterator[Refit]:
     """HOST from compiled steps; REST and ATTENTION from one program recorded both ways."""
-    yield from refit_by_fix(Knob(("compile.HOST",), compile, ("HOST",)))
+    yield from refit_by_fix(COMPILED)
     for name, categories in (("compile.REST", ("gemm",)), ("compile.ATTENTION", ("attention",))):
         eager, after = numbers()[name].recordings
         ns = [_category_ns(ROOT / place, categories) for place in (eager, after)]

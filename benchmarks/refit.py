@@ -74,16 +74,39 @@ class Knob:
     """Which of the timed fixes that the finding proposes, where there are several."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """What one recording tells of a knob."""
+
+    scale: float
+    """What the numbers must be multiplied by for the measured step."""
+    measured_ms: float
+    """The middle of what was measured."""
+    logs: np.ndarray
+    """Logarithms of the scales that were tried, ascending; likewise the steps."""
+    steps_ms: np.ndarray
+
+    def step_at(self, scale: float) -> float:
+        """The predicted step with the numbers so many times as large, ms."""
+        return float(np.interp(np.log(scale), self.logs, self.steps_ms))
+
+
+def fitted_steps(knob: Knob) -> dict[str, Told]:
+    """Of the recordings that the table names for a knob those that tell it, by their place."""
+    found = {place: told(knob, place) for place in numbers()[knob.names[0]].recordings}
+    return {place: one for place, one in found.items() if one is not None}
+
+
 def refit_by_fix(knob: Knob) -> Iterator[Refit]:
     """The numbers of a knob from the recordings that the table names for the first of them."""
-    told = {place: scale for place in numbers()[knob.names[0]].recordings if (scale := telling_scale(knob, place))}
+    found = fitted_steps(knob)
     for name in knob.names:
         old = 1.0 if knob.host else numbers()[name].value
-        yield Refit(name, {place: old * scale for place, scale in told.items()})
+        yield Refit(name, {place: old * one.scale for place, one in found.items()})
 
 
-def telling_scale(knob: Knob, place: str) -> float | None:
-    """What the numbers must be multiplied by for the measured step of one recording; None where it does not tell."""
+def told(knob: Knob, place: str) -> Told | None:
+    """What one recording tells of a knob; None where it tells nothing."""
     case, timed = timed_fix(place, knob)
     if case is None or timed is None:
         return None
@@ -104,7 +127,8 @@ def telling_scale(knob: Knob, place: str) -> float | None:
     sides = [float(np.interp(at + shift, np.sort(logs), found[np.argsort(logs)])) for shift in (-NEAR, NEAR)]
     if not found[0] < middle < found[-1] or abs(sides[1] / sides[0] - 1) < TELLING:
         return None
-    return float(np.exp(at))
+    order = np.argsort(logs)
+    return Told(float(np.exp(at)), middle, logs[order], found[order])
 
 
 def _direction(steps: Sequence[float]) -> int:

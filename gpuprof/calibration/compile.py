@@ -70,8 +70,8 @@ GRAPH_NS = Number(
 TIME_S = Number(
     20.0, 12.0, 30.0, "s", "measured",
     "Compiling a model with a cold cache, on top of what each kernel takes. Five models on an H200's host with 16 "
-    "cores (torch 2.11) took 21, 33 and 48 s (Llama with 4, 12 and 24 layers: 544, 1,520 and 2,984 kernels a pass), 40 s "
-    "(BERT, 704 kernels) and 40 s (ResNet-50, 721 kernels).",
+    "cores (torch 2.11) took 21, 33 and 48 s (Llama with 4, 12 and 24 layers: 544, 1,520 and 2,984 kernels a pass), "
+    "40 s (BERT, 704 kernels) and 40 s (ResNet-50, 721 kernels).",
     (), "python -m benchmarks.compile_time",
 )  # fmt: skip
 TIME_PER_KERNEL_S = Number(

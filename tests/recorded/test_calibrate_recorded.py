@@ -28,7 +28,7 @@ def test_a_known_number_is_found_again(truth, monkeypatch):
     made = refit._predicted(HOST, looked, timed, truth)
     assert made is not None
     monkeypatch.setattr(refit, "timed_fix", lambda *_: (case, replace(timed, step_ms=(made[0] / 1e6,) * 2)))
-    assert refit.telling_scale(HOST, PAIR) == pytest.approx(truth, rel=0.03)
+    assert refit.told(HOST, PAIR).scale == pytest.approx(truth, rel=0.03)
     assert numbers()["compile.HOST"].rising == compile.HOST, "left as it was"
 
 
@@ -37,12 +37,12 @@ def test_a_step_that_no_value_explains_says_nothing(monkeypatch):
     assert timed is not None
     for step in (0.001, 1e6):
         monkeypatch.setattr(refit, "timed_fix", lambda *_, step=step: (case, replace(timed, step_ms=(step, step))))
-        assert refit.telling_scale(HOST, PAIR) is None
+        assert refit.told(HOST, PAIR) is None
 
 
 def test_a_fix_that_does_not_depend_on_the_number_says_nothing():
     knob = Knob(("recompute.READ_BACK",), recompute, ("READ_BACK",))  # 0 times anything
-    assert refit.telling_scale(knob, "tests/data/pairs/checkpoint.json.gz") is None
+    assert refit.told(knob, "tests/data/pairs/checkpoint.json.gz") is None
 
 
 def test_what_was_fitted_lies_where_the_table_says():
