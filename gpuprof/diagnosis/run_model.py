@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpuprof.tracefile.program import Program
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.baseline import RareStep
 
@@ -122,3 +124,5 @@ class Run:
     memory: RunMemory
     telemetry: Telemetry | None
     notes: tuple[str, ...]
+    program: Program | None = None
+    """Trainer, arguments' fields, flags and warnings; None where the run does not tell."""

@@ -1,4 +1,4 @@
-"""With what a program trains: the trainer, its arguments' class and fields, autocast, flags, and warnings of slow paths."""
+"""With what a program trains: the trainer, its arguments' fields, autocast, flags, and warnings about slow paths."""
 
 from __future__ import annotations
 

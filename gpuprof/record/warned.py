@@ -26,9 +26,9 @@ _MOST_LOOKS = 20_000
 
 COSTS_TIME = re.compile(
     r"fall(s|ing)?[ -]?back|fallback|fast[ -]?path|\bslow(er|ly|s)?\b|reference (pytorch |torch )?implementation"
-    r"|(flash|kernel|triton|apex|xformers|causal.conv1d|mamba).{0,60}(not (installed|available|found|supported)|missing)"
+    r"|(flash|kernel|triton|apex|xformers|mamba).{0,60}(not (installed|available|found|supported)|missing)"
     r"|(not (installed|available|found|supported)|missing).{0,60}(flash|kernel|triton|apex|xformers)"
-    r"|\bsdpa\b|`?use_cache`? ?=|performance|TOKENIZERS_PARALLELISM|tensor ?float|\btf32\b|skipping cudagraphs",
+    r"|\bsdpa\b|`?use_cache`? ?=|performance|tensor ?float|\btf32\b|skipping cudagraphs",
     re.IGNORECASE | re.DOTALL,
 )
 """Of warnings about speed, as torch, transformers, peft, accelerate, bitsandbytes and tokenizers write them."""

@@ -118,7 +118,6 @@ def find(case: Case) -> Iterator[Proposal]:
     before = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
     after = before - (launches - LEFT * len(found.speaker)) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
-    arguments = case.stack.arguments
     yield Proposal(
         title="torch.compile",
         evidence=spans(
@@ -132,7 +131,7 @@ def find(case: Case) -> Iterator[Proposal]:
             "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
             if shapes_vary(case)
             else "model.compile()  # before the first step",
-            transformers=f"{arguments}(torch_compile=True)",
+            case.stack.setting({"torch_compile": True}),
             lightning="model = torch.compile(model)  # before Trainer.fit",
         ),
         change=compiled(found, 1),
