@@ -19,6 +19,7 @@ from gpuprof.diagnosis.findings import (
     fused_elementwise,
     input_workers,
     larger_batch,
+    missing_kernels,
     naive_pipeline,
     optimizer,
     padding,
@@ -60,7 +61,7 @@ _MODULES = (
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
 """What is looked for in a recording, in the order of the documentation."""
 
-PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE)
+PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE, missing_kernels.PAGE)
 """What `gpuprof explain` and docs/findings say."""
 
 CHANGES: tuple[Recogniser, ...] = tuple(module.change for module in _MODULES if hasattr(module, "change"))
