@@ -37,6 +37,7 @@ _LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
 _SAME = {
     "torch_compile": ("compile", "use_compile"),
     "gradient_checkpointing": ("use_gradient_checkpointing", "activation_checkpointing"),
+    "activation_checkpointing": ("gradient_checkpointing", "use_gradient_checkpointing"),
     "dataloader_num_workers": ("num_workers", "workers"),
     "dataloader_pin_memory": ("pin_memory", "pin_mem"),
     "tf32": ("allow_tf32",),
@@ -91,6 +92,11 @@ class Stack:
     def has(self, name: str) -> bool | None:
         """Whether the arguments have a field; None where they are not known."""
         return None if self.fields is None else name in self.fields
+
+    @property
+    def checkpointing(self) -> str:
+        """The field for gradient checkpointing, which transformers renamed."""
+        return "activation_checkpointing" if self.has("activation_checkpointing") else "gradient_checkpointing"
 
     def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: str = "") -> str:
         """How these fields are set: by the program's own flags if it declared one for each, else in the class of its

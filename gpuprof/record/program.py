@@ -18,6 +18,7 @@ _FRAMES = 24
 """Calls between a trainer and its callbacks, at most."""
 _SETTINGS = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "gradient_checkpointing",
+    "activation_checkpointing",
     "torch_compile", "torch_compile_mode", "optim", "use_liger_kernel", "packing", "padding_free", "max_length",
     "group_by_length", "train_sampling_strategy", "dataloader_num_workers", "dataloader_pin_memory",
     "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "logging_steps",

@@ -24,7 +24,8 @@ SAID = (
 SLOW = Known(warnings=(Warned("transformers", SAID, 3),), reference=(Reference("Net", "chunk_gated_delta_rule", 2),))
 DOCUMENT = {
     "trainer": {"class": "DPOTrainer", "module": "trl.trainer.dpo_trainer", "bases": ["transformers.trainer.Trainer"]},
-    "arguments": {"class": "DPOConfig", "module": "trl.trainer.dpo_config", "bases": [], "fields": ["tf32", "bf16", "torch_compile", "torch_compile_mode"],
+    "arguments": {"class": "DPOConfig", "module": "trl.trainer.dpo_config", "bases": [],
+                  "fields": ["tf32", "bf16", "torch_compile", "torch_compile_mode"],
                   "set": {"bf16": True, "optim": "adamw_torch", "max_length": 512}},
     "autocast": "bfloat16",
     "flags": [{"names": ["--lr", "-l"], "kind": "value"}, {"names": ["--compile"], "kind": "assigned"}],

@@ -46,6 +46,14 @@ def test_a_setting_names_the_programs_own_class():
     )
 
 
+def test_checkpointing_has_two_names():
+    assert known("DPOConfig", "gradient_checkpointing", "activation_checkpointing").checkpointing.startswith("act")
+    flags = (Flag(("--gradient_checkpointing",), "switch"),)
+    own = replace(Stack("torch", False), flags=flags)
+    assert own.setting({own.checkpointing: False}) == "without --gradient_checkpointing"
+    assert Stack("trl", False).checkpointing == "gradient_checkpointing"
+
+
 def test_without_knowledge_of_the_class_it_is_inferred():
     assert Stack("trl", False).setting({"tf32": True}) == "SFTConfig(tf32=True)"
     assert Stack("transformers", False).setting({"tf32": True}, note="  # x") == "TrainingArguments(tf32=True)  # x"
@@ -191,7 +199,7 @@ def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Case, Case], pa
             for proposal in find(replace(case, stack=stack, memo={})):
                 for called, fields in calls_in(proposal.fix):
                     assert called == name, f"{page.id}: {proposal.fix}"
-                    assert fields <= stack.fields, f"{page.id}: {proposal.fix}"
+                    assert fields <= (stack.fields or set()), f"{page.id}: {proposal.fix}"
                     named.add(page.id)
     assert named >= {"tf32", "recompute", "larger_batch", "compile", "cuda_graphs", "padding"}, named
 
@@ -204,7 +212,7 @@ def settings_in_code() -> Iterator[tuple[str, list[str]]]:
                 for given in (*node.args, *(word.value for word in node.keywords)):
                     for one in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
                         if isinstance(one, ast.Dict):
-                            yield path.name, [key.value for key in one.keys if isinstance(key, ast.Constant)]
+                            yield path.name, [str(key.value) for key in one.keys if isinstance(key, ast.Constant)]
 
 
 def test_every_field_that_findings_set_exists_somewhere():

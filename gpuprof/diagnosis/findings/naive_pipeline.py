@@ -69,7 +69,7 @@ def find(case: Case) -> Iterator[Proposal]:
     else:
         torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
         transformers = case.stack.setting(
-            {"fsdp": "full_shard auto_wrap"},
+            {"fsdp": True if case.stack.has("activation_checkpointing") else "full_shard auto_wrap"},
             note=f"  # without device_map, started by {start}\n# one GPU has no room for all of the model",
         )
     yield Proposal(
