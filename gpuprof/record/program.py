@@ -176,7 +176,10 @@ def watch_autocast(model: Any, on_seen: Callable[[str], None]) -> list[Any]:
             handles.pop().remove()
             on_seen(autocast_type(next((p for p in leaf.parameters()), None)))
 
-    handles.append(leaf.register_forward_pre_hook(Hook(look)))
+    try:
+        handles.append(leaf.register_forward_pre_hook(Hook(look)))
+    except Exception:  # a module that takes no hooks, such as a scripted one
+        pass
     return handles
 
 

@@ -263,7 +263,8 @@ TRAINERS = {
     "DPOTrainer": (
         "DPOConfig",
         """
-    trainer = DPOTrainer(AutoModelForCausalLM.from_config(config), AutoModelForCausalLM.from_config(config), args=DPOConfig(**common, bf16=False),
+    models = [AutoModelForCausalLM.from_config(config) for _ in range(2)]
+    trainer = DPOTrainer(*models, args=DPOConfig(**common, bf16=False),
                          train_dataset=pairs, processing_class=tokenizer)
     """,
     ),
