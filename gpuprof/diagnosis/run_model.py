@@ -124,5 +124,7 @@ class Run:
     memory: RunMemory
     telemetry: Telemetry | None
     notes: tuple[str, ...]
+    startup_ns: int | None = None
+    """From the start of the program to its first step: imports, loading the model and the data."""
     program: Program | None = None
     """Trainer, arguments' fields, flags and warnings; None where the run does not tell."""

@@ -40,6 +40,8 @@ _SAME = {
     "activation_checkpointing": ("gradient_checkpointing", "use_gradient_checkpointing"),
     "dataloader_num_workers": ("num_workers", "workers"),
     "dataloader_pin_memory": ("pin_memory", "pin_mem"),
+    "per_device_train_batch_size": ("micro_batch_size", "train_batch_size", "batch_size"),
+    "gradient_accumulation_steps": ("accumulation_steps", "grad_accum_steps", "accumulate_grad_batches"),
     "tf32": ("allow_tf32",),
     "use_liger_kernel": ("use_liger",),
 }
@@ -49,6 +51,10 @@ _INFERRED = ("SFTConfig", "TrainingArguments")
 """Classes of arguments that texts name where the program's own is not known."""
 _TASK = re.compile(r"For(CausalLM|MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering)$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+
+
+class Code(str):
+    """A value that is an expression, such as `8 * batch_size`; a number in digits is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +129,10 @@ class Stack:
         return ""
 
     def _flagged(self, flag: Flag, name: str, field: str, value: Any) -> str:
+        if isinstance(value, Code):
+            if not value.isdecimal():
+                return ""
+            value = int(value)
         if flag.kind == "assigned":
             return f"{name}={value!r}" if isinstance(value, (bool, int, float)) else ""
         if isinstance(value, bool):
@@ -214,6 +224,8 @@ def _identifier(value: Any) -> str | None:
 
 def _code(value: Any) -> str:
     """A value as Python writes it, strings in double quotes."""
+    if isinstance(value, Code):
+        return value
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, Mapping):

@@ -25,7 +25,7 @@ SLOW = Known(warnings=(Warned("transformers", SAID, 3),), reference=(Reference("
 DOCUMENT = {
     "trainer": {"class": "DPOTrainer", "module": "trl.trainer.dpo_trainer", "bases": ["transformers.trainer.Trainer"]},
     "arguments": {"class": "DPOConfig", "module": "trl.trainer.dpo_config", "bases": [],
-                  "fields": ["tf32", "bf16", "torch_compile", "torch_compile_mode"],
+                  "fields": ["tf32", "bf16", "torch_compile", "per_device_train_batch_size"],
                   "set": {"bf16": True, "optim": "adamw_torch", "max_length": 512}},
     "autocast": "bfloat16",
     "flags": [{"names": ["--lr", "-l"], "kind": "value"}, {"names": ["--compile"], "kind": "assigned"}],
@@ -116,8 +116,8 @@ def test_a_run_with_it_is_diagnosed(tmp_path: Path):
     assert [issue.id for issue in diagnosis.quality.issues if issue.id == "missing_kernels"] == ["missing_kernels"]
     assert diagnosis.quality.status == "ok"
     assert "gpuprof explain" in plain(diagnosis, 100) and "A slow path was used" in plain(diagnosis, 100)
-    compiled = 'DPOConfig(torch_compile=True, torch_compile_mode="reduce-overhead")'
-    assert any(finding.fix.startswith(compiled) for finding in diagnosis.findings)
+    larger = "DPOConfig(per_device_train_batch_size="
+    assert any(finding.fix.startswith(larger) for finding in diagnosis.findings)
     assert "SFTConfig" not in "".join(f.fix for f in diagnosis.findings)
 
 

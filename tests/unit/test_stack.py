@@ -21,7 +21,7 @@ from gpuprof.diagnosis import findings
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.run_model import Work
-from gpuprof.diagnosis.stack import Stack, stack_of
+from gpuprof.diagnosis.stack import Code, Stack, stack_of
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.program import ClassName, Flag
 from gpuprof.tracefile.program import Program as Known
@@ -87,6 +87,10 @@ def test_a_script_of_its_own_kind_is_compiled_by_its_flag():
     assert stack.setting({"torch_compile": True, "torch_compile_mode": "reduce-overhead"}) == "", "no flag for the mode"
     assert stack.setting({"dataloader_num_workers": 8}, {"dataloader_persistent_workers": True}) == "--num-workers 8"
     assert stack.setting({"optim": "adamw_torch_fused"}) == ""
+    batch = replace(stack, flags=tuple(Flag((f"--{n}",), "assigned") for n in ("batch_size", "grad_accum_steps")))
+    wanted = {"per_device_train_batch_size": Code("32"), "gradient_accumulation_steps": 1}
+    assert batch.setting(wanted) == "--batch_size=32 --grad_accum_steps=1"
+    assert batch.setting(wanted | {"per_device_train_batch_size": Code("8 * batch_size")}) == ""
 
 
 def test_a_text_for_another_class_is_not_taken():
@@ -136,7 +140,8 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
     assert stack_of_run(Known(arguments=unsloth), packages=("unsloth",)).arguments == "SFTConfig"
     lightning = Known(trainer=ClassName("Trainer", "lightning.pytorch.trainer.trainer"))
     assert stack_of_run(lightning, source="optimizer").kind == "lightning"
-    assert stack_of_run(Known(), source="optimizer", model={"class": "bad name", "library": 3}).library is None
+    odd = stack_of_run(Known(), source="optimizer", model={"class": "bad name", "library": 3})
+    assert (odd.library, odd.model_class) == (None, None)
 
 
 # -- every finding, for real classes
