@@ -52,9 +52,10 @@ class Program:
             trainer = _lightning_trainer(model)
             self._trainer = None if trainer is None else describe_class(type(trainer))
         counts: dict[tuple[str, str], int] = {}
-        for module, function in reference_modules(model):
-            key = type(module).__name__, function
-            counts[key] = counts.get(key, 0) + 1
+        for module, functions in reference_modules(model):
+            for function in functions:
+                key = type(module).__name__, function
+                counts[key] = counts.get(key, 0) + 1
         self._reference = [{"class": name, "function": f, "modules": n} for (name, f), n in counts.items()]
 
     def facts(self) -> dict[str, Any] | None:
@@ -131,32 +132,27 @@ def library_of(model: Any) -> str:
     return type(model).__module__.partition(".")[0]
 
 
-def reference_modules(model: Any) -> list[tuple[Any, str]]:
-    """(module, function): modules whose code calls a function of which a library warned that it is slow."""
-    names = [name for text in warned.texts for name in _FUNCTION.findall(text)]
+def reference_modules(model: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """(module, functions): modules whose code calls functions of which a library warned that they are slow."""
+    names = dict.fromkeys(name for text in warned.texts for name in _FUNCTION.findall(text))
     if not names:
         return []
-    wanted = {alias: name for name in reversed(names) for alias in (name, f"torch_{name}")}
-    of_class: dict[type, str | None] = {}
+    of_class: dict[type, tuple[str, ...]] = {}
     found = []
     for module in model.modules():
         kind = type(module)
         if kind not in of_class:
-            of_class[kind] = next((wanted[name] for name in _called_names(kind) if name in wanted), None)
-        function = of_class[kind]
-        if function is not None:
-            found.append((module, function))
+            called = _called_names(kind)
+            of_class[kind] = tuple(name for name in names if name in called or f"torch_{name}" in called)
+        if of_class[kind]:
+            found.append((module, of_class[kind]))
     return found
 
 
-def _called_names(kind: type) -> list[str]:
+def _called_names(kind: type) -> set[str]:
     """Names that the methods of a class itself use."""
-    names: list[str] = []
-    for method in vars(kind).values():
-        if callable(method):
-            code = getattr(inspect.unwrap(method), "__code__", None)
-            names += getattr(code, "co_names", ())
-    return names
+    methods = [inspect.unwrap(method) for method in vars(kind).values() if callable(method)]
+    return {name for method in methods for name in getattr(getattr(method, "__code__", None), "co_names", ())}
 
 
 def watch_autocast(model: Any, on_seen: Callable[[str], None]) -> list[Any]:

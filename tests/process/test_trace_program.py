@@ -12,6 +12,8 @@ from helpers.installed import need
 from helpers.run_schema import errors_in
 from helpers.trainings import Run, bare, trace
 
+import gpuprof
+
 need("torch")
 
 SECRET = "hf_abcdefghijklmnopqrstuv"
@@ -196,6 +198,7 @@ def test_warnings_of_slow_paths(tmp_path: Path, setup: str):
     assert warning["text"].startswith("`chunk_gated_delta_rule` is falling back") and "<redacted>" in warning["text"]
     assert warning["count"] >= (1 if "caught" in setup else 10)
     assert program["reference"] == [{"class": "Net", "function": "chunk_gated_delta_rule", "modules": 1}]
+    assert "slow path was used" in gpuprof.diagnose(run.folder).quality.issues[-1].message
     assert run.ranges().count("nn.Module: Net_1") == 3
 
 

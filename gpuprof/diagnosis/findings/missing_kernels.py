@@ -88,7 +88,7 @@ def _share(program: Program, case: Case | None) -> str:
     ]
     then = min(case.step_of(removed(graph, nodes)), case.step_ns)
     less = 100 * (1 - then / case.step_ns) if case.step_ns else 0.0
-    count = sum(each.modules for each in program.reference)
+    count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
     return (
         f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
         f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the step would take"
