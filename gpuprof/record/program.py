@@ -108,7 +108,8 @@ def _trainer_above(args: Any) -> Any:
     for _ in range(_FRAMES):
         if frame is None:
             return None
-        found = frame.f_locals.get("self")
+        # The locals of a frame that were looked at live as long as it does: so only methods' are.
+        found = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
         if getattr(found, "__dict__", {}).get("args") is args and hasattr(type(found), "train"):
             return found
         frame = frame.f_back
