@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
-from gpuprof.costs.arguments import LONGEST_SIDE
+from gpuprof.costs.arguments import argument_shapes
 from gpuprof.diagnosis.case import Case
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Mask
+from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
 
 USUAL_LAUNCH_NS = 8_000.0
 """Host time per launched kernel where a recording has no other work to tell it: 5.5 µs for a small op on an H200's
@@ -21,19 +20,8 @@ FEW_LAUNCHES = 20
 
 
 def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
-    """Shapes of an op's arguments by position, from the id of the recorded text; None for what is no tensor. Nothing
-    where they were not recorded, or the text is damaged."""
-    if text == NO_TEXT:
-        return []
-    try:
-        found = msgspec.json.decode(case.trace.text(text) or "null")
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    return [tuple(shape) if _is_shape(shape) else None for shape in found] if isinstance(found, list) else []
-
-
-def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < LONGEST_SIDE for n in value)
+    """Shapes of an op's arguments by position, from the id of the recorded text (see `argument_shapes`)."""
+    return argument_shapes(case.trace.text(text))
 
 
 def siblings(case: Case) -> tuple[I64, I64]:

@@ -85,7 +85,7 @@ class Sequences:
 
 def find(case: Case) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
-    found = find_sequences(case)
+    found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
         return
     graph, count = case.graph, len(found.stretches)

@@ -79,7 +79,7 @@ def find(case: Case) -> Iterator[Proposal]:
     less = max(micro // chosen, 1)
     accumulation = f", gradient_accumulation_steps={less}" if micro > 1 else ""
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
-    said = f"{tokens:,} tokens a batch" if tokens else "a batch"
+    said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{chosen} times as much would take {before / 1e6:,.1f} ms"
@@ -87,12 +87,12 @@ def find(case: Case) -> Iterator[Proposal]:
     room = "" if limit is not None else "  # if memory allows: its use was not recorded"
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
-        evidence=spans(case, text, model & (graph.lane >= 0)),
+        evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             f"DataLoader(..., batch_size={size}){room}",
             transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}{accumulation}){room}",
-            trl=f"SFTConfig(per_device_train_batch_size={size}{accumulation}){room}\n"
-            "or, with short samples: SFTConfig(packing=True)",
+            trl=f"SFTConfig(per_device_train_batch_size={size}{accumulation}){room}"
+            + ("\nor, with short samples: SFTConfig(packing=True)" if case.trains_on_tokens else ""),
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
@@ -117,7 +117,10 @@ def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
 
 
 def micro_tokens(case: Case) -> int | None:
-    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known."""
+    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known, or if
+    the model is not trained on tokens."""
+    if not case.trains_on_tokens:
+        return None
     work = case.run.work if case.run else None
     if work and work.tokens:
         return round(work.tokens / (work.micro_steps or 1))
@@ -128,7 +131,7 @@ def micro_tokens(case: Case) -> int | None:
 def _rows(case: Case) -> int | None:
     """Samples of one forward pass, from its indices; None where it is not known: one row may be one sample, or several
     that are packed."""
-    shape = indices(case)
+    shape = indices(case) if case.trains_on_tokens else None
     return shape[0] if shape and len(shape) == 2 and shape[0] > 1 else None
 
 

@@ -70,7 +70,7 @@ def find(case: Case) -> Iterator[Proposal]:
     """Packing, batches without padding, and batches of one length."""
     work = case.run.work if case.run else None
     real = _real_share(work)
-    if work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
+    if not case.trains_on_tokens or work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
         return
     graph = case.graph
     model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
