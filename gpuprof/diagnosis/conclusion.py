@@ -98,6 +98,13 @@ class Recorded:
         return None if self.budget is None else (float(self.budget.low), float(self.budget.high))
 
     @property
+    def alone(self) -> bool:
+        """Whether there is one GPU and one rank."""
+        talks = any(device.communication_ns for device in self.devices)
+        ranks = self.environment.world_size or (2 if talks else 1)
+        return ranks == 1 and len(self.devices) <= 1
+
+    @property
     def rare(self) -> RareStep | None:
         return self.run.baseline.rare if self.run else None
 
@@ -133,7 +140,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
-    said = summary(busiest, kernels, limits, turns, compiling_ns(case))
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
@@ -170,7 +177,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         verdict = no_verdict(quality)
     else:
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
-        verdict = judge_shares(busiest, kernels, None if measured else profiler, whole=recorded.whole)
+        verdict = judge_shares(busiest, kernels, None if measured else profiler, recorded.whole, recorded.alone)
     return Conclusion(
         verdict=verdict,
         quality=quality,

@@ -111,7 +111,7 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
         by = f" by {shown(steps.name, 40)}" if steps.name else f" by {steps.source.replace('_', ' ')}"
         cut = f", {steps.cut:,} cut short" if steps.cut else ""
         parts.append(f"{amount(steps.count, 'step')}{by}{cut}")
-    if where.rank is not None:
+    if where.rank is not None and where.world_size != 1:
         parts.append(f"rank {where.rank}" + (f" of {where.world_size}" if where.world_size else ""))
     if diagnosis.source.events or not diagnosis.run:
         parts.append(amount(diagnosis.source.events, "event"))

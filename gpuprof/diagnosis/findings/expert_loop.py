@@ -147,7 +147,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
     yield Proposal(
         title="grouped GEMM instead of an expert loop",
-        evidence=spans(case, text, forward >= 0),
+        evidence=spans(case, text, inside),
         fix=case.stack.fix(
             f'AutoModelForCausalLM.from_pretrained(..., experts_implementation="grouped_mm"){NEEDS}',
             trl=f'SFTConfig(model_init_kwargs={{"experts_implementation": "grouped_mm"}}){NEEDS}',

@@ -148,7 +148,7 @@ def _per_length(case: Case) -> Iterator[Proposal]:
     run = case.run
     if ahead is not None and run is not None and run.steps_total:
         text += (
-            f"; {'lengths' if case.trains_on_tokens else 'shapes'} repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
+            f"; they repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
             "steps"
         )
     yield Proposal(
