@@ -6,6 +6,7 @@ import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes
 from gpuprof.diagnosis.case import Case
+from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -90,8 +91,10 @@ def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I
 
 
 def without_recompute(case: Case, found: I64) -> I64:
-    """The same without nodes of a forward pass that checkpointing repeats in between."""
-    return np.where(case.graph.phase == RECOMPUTE, -1, found)
+    """The same without what is launched in between for something else: a forward pass that checkpointing repeats, and
+    collectives that exchange the gradients as they come."""
+    other = (case.graph.phase == RECOMPUTE) | (case.graph.resource == COMMUNICATION)
+    return np.where(other, -1, found)
 
 
 def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:

@@ -21,6 +21,7 @@ SUBJECTS = {
 """Cause → how a sentence about it begins."""
 COMPILES = "the host, which compiles"
 SHOWN = re.compile(r"; shown: (?:the (?:(\d+) longest of )?|all )(\S+) places?, (.*) a step")
+LONGEST = re.compile(rf"; shown: its longest stretch, ({NUMBER}) ms")
 PART = re.compile(rf"(?:({NUMBER}) of )?({NUMBER}) ms( of GPU| of host time)?")
 OF = re.compile(rf"({NUMBER})(?: m?s| ms)? of ({NUMBER}) ms")
 NUMBERED = re.compile(
@@ -71,6 +72,12 @@ def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
     """A statement with places says how much of its total they hold; the total is the statement's own."""
     places = [one for one in finding.evidence if one.start_ns is not None]
     if not places:
+        return
+    for place in places:
+        alone = LONGEST.search(place.text)
+        if alone and abs(value(alone[1]) - (place.ns or 0) / 1e6) > ROUNDED * value(alone[1]):
+            yield f"{finding.id}: {place.text!r}, which is a place of {(place.ns or 0) / 1e6:g} ms"
+    if all(LONGEST.search(place.text) for place in places):
         return
     statement = finding.evidence[0].text
     match = SHOWN.search(statement)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT, SHARED
 from helpers.sentences import contradictions
 
+
+def runs(folder: Path, pattern: str) -> list[Path]:
+    return sorted(manifest.parent for manifest in folder.glob(f"{pattern}/manifest.json"))
+
+
+DATA = ROOT / "tests" / "data"
 OWN = [
-    *sorted((ROOT / "scenarios").glob("*/recording")), *sorted((ROOT / "scenarios").glob("*/fixed")),
-    *sorted((ROOT / "tests" / "data").glob("*.json.gz")), *sorted((ROOT / "tests" / "data" / "pairs").glob("*.json.gz")),
-    *sorted((ROOT / "tests" / "data" / "runs").glob("*/")), *sorted((ROOT / "tests" / "data" / "hosts").glob("*/")),
-    *sorted((ROOT / "tests" / "data" / "nsys").glob("*/*.gz")), *sorted((ROOT / "gpuprof" / "data").glob("*.json.gz")),
+    *runs(ROOT / "scenarios", "*/recording"), *runs(ROOT / "scenarios", "*/fixed"),
+    *sorted(DATA.glob("*.json.gz")), *sorted(DATA.glob("pairs/*.json.gz")), *runs(DATA, "runs/*"),
+    *runs(DATA, "hosts/*"), *sorted(DATA.glob("nsys/*/*.sqlite.gz")),
+    *sorted((ROOT / "gpuprof").glob("data/*.json.gz")),
 ]  # fmt: skip
 TRACES = SHARED / "traces"
 OTHERS = [
-    *sorted(TRACES.glob("public/*.gz")), *sorted(TRACES.glob("public/param_dlrm_8rank")),
-    *sorted(TRACES.glob("wild/*/")), *sorted(TRACES.glob("nsys/*.gz")), *sorted(TRACES.glob("h200/*.json.gz")),
+    *sorted(TRACES.glob("public/*.gz")), *sorted(TRACES.glob("public/param_dlrm_8rank")), *runs(TRACES, "wild/*"),
+    *sorted(TRACES.glob("nsys/*.gz")), *sorted(TRACES.glob("h200/*.json.gz")),
 ]  # fmt: skip
 """The shared recordings, where they are."""
 
 
-def name(path) -> str:
+def name(path: Path) -> str:
     parts = path.relative_to(ROOT if path.is_relative_to(ROOT) else TRACES).parts
     return "-".join(parts).removesuffix(".gz").removesuffix(".json")
 

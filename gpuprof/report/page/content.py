@@ -379,7 +379,7 @@ def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     for gpu in where.gpus:
         memory = f", {gib(gpu.memory_bytes)} GiB" if gpu.memory_bytes else ""
         rows.append((gpu_named(gpu.device, len(where.gpus)), shown(gpu.name, 80) + memory))
-    if where.rank is not None and where.world_size != 1:
+    if where.rank is not None and words.has_peers(where):
         rows.append(("rank", f"{where.rank}" + (f" of {where.world_size}" if where.world_size else "")))
     if steps:
         by = shown(steps.name, 80) if steps.name else steps.source.replace("_", " ")
