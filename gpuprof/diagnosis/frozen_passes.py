@@ -138,14 +138,14 @@ def _around_ranges(timeline: Timeline) -> tuple[I64, I64, I64, Mask]:
 
 
 def _tensor_work(timeline: Timeline, passes: Stretches) -> tuple[I64, I64, I64]:
-    """Per pass (start of the first, end of the last, number) of the calls that launch work of a model's layers."""
-    trace, links = timeline.trace, timeline.links
+    """Per pass (start of the first, end of the last, number) of the ops that launch work of a model's layers."""
+    ops, links, parent = timeline.trace.ops, timeline.links, timeline.nesting.parent
     tensor = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
-    rows = np.flatnonzero(tensor & (links.call >= 0) & (timeline.phase == FORWARD))
-    calls = links.call[rows]
-    where = place(passes, trace.calls.thread[calls].astype(np.int64), trace.calls.start_ns[calls])
-    calls, where = calls[where >= 0], where[where >= 0]
+    op = links.op[tensor & (links.op >= 0) & (timeline.phase == FORWARD)]
+    outer = climb(op, parent, lambda rows, _: (parent[rows] >= 0) & (ops.kind[parent[rows]] == OP))
+    where = place(passes, ops.thread[outer].astype(np.int64), ops.start_ns[outer])
+    outer, where = outer[where >= 0], where[where >= 0]
     first, last = passes.end_ns.copy(), passes.start_ns.copy()
-    np.minimum.at(first, where, trace.calls.start_ns[calls])
-    np.maximum.at(last, where, trace.calls.end_ns[calls])
+    np.minimum.at(first, where, ops.start_ns[outer])
+    np.maximum.at(last, where, ops.end_ns[outer])
     return first, last, np.bincount(where, minlength=len(passes))

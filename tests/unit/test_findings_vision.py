@@ -108,15 +108,24 @@ def test_without_conversions_only_the_convolutions_are_left(tmp_path):
     assert "channels_last" in found.fix and "images" in found.fix
 
 
-def test_group_norms_keep_their_conversions(tmp_path):
-    def norms(program: Program) -> None:
-        for _ in range(5):
-            program.op("aten::native_group_norm", PLAIN, 100 * US, [IMAGES], [BF16])
+def norms(program: Program, count: int, kind: str) -> None:
+    for _ in range(count):
+        program.op(f"aten::native_{kind}_norm", PLAIN, 1 * MS, [IMAGES], [BF16])
 
-    case = of(tmp_path, norms, lambda program: network(program, converts=400 * US))
-    found = only(channels_last, case)
-    assert "50 % of them stay, for group norms" in found.evidence[0].text
-    assert after_ms(case, found) == pytest.approx(0.5 + 20 + 4, rel=0.01)
+
+def test_batch_norms_are_faster_in_channels_last(tmp_path):
+    case = of(tmp_path, lambda p: norms(p, 3, "batch"), lambda p: network(p, converts=400 * US))
+    assert after_ms(case, only(channels_last, case)) == pytest.approx(20 + 3 * 0.67, rel=0.01)
+
+
+def test_group_norms_copy_what_convolutions_would_have_converted(tmp_path):
+    """Each costs 15 conversions: one as much as most of the 20 that are saved, two more than all."""
+    one = of(tmp_path, lambda p: norms(p, 1, "group"), lambda p: network(p, converts=400 * US))
+    found = only(channels_last, one)
+    assert "each of 1 group norms will copy" in found.evidence[0].text
+    assert after_ms(one, found) == pytest.approx(1 + 20 + 15 * 0.4, rel=0.01)
+    two = of(tmp_path, lambda p: norms(p, 2, "group"), lambda p: network(p, converts=400 * US))
+    assert after_ms(two, only(channels_last, two)) > two.step_ns / MS
 
 
 def test_convolutions_that_convert_nothing_are_left_alone(tmp_path):
