@@ -18,7 +18,7 @@ DATA = ROOT / "tests" / "data"
 OWN = [
     *runs(ROOT / "scenarios", "*/recording"), *runs(ROOT / "scenarios", "*/fixed"),
     *sorted(DATA.glob("*.json.gz")), *sorted(DATA.glob("pairs/*.json.gz")), *runs(DATA, "runs/*"),
-    *runs(DATA, "hosts/*"), *sorted(DATA.glob("nsys/*/*.sqlite.gz")),
+    *runs(DATA, "hosts/*"), *sorted(DATA.glob("vision/*.json.gz")), *sorted(DATA.glob("nsys/*/*.sqlite.gz")),
     *sorted((ROOT / "gpuprof").glob("data/*.json.gz")),
 ]  # fmt: skip
 TRACES = SHARED / "traces"

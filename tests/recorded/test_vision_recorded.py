@@ -1,0 +1,38 @@
+"""Networks of images, recorded on an H200 with what their fixes measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from helpers.diagnosed import diagnosed
+from helpers.paths import ROOT
+
+from gpuprof import diagnose
+from gpuprof.diagnosis.findings import channels_last, frozen_encoder
+from gpuprof.diagnosis.predict import predict
+from gpuprof.diagnosis.proposal import WORTH
+
+VISION = ROOT / "tests" / "data" / "vision"
+TRUTH = json.loads((VISION / "truth.json").read_text())["runs"]
+FIXES = [(name, fix["finding"], fix["step_ms"]) for name, run in TRUTH.items() for fix in run["fixes"]]
+FIND = {"channels_last": channels_last.find, "frozen_encoder": frozen_encoder.find}
+
+
+@pytest.mark.parametrize(("name", "finding", "step_ms"), FIXES)
+def test_what_a_fix_measured_lies_in_its_interval(name: str, finding: str, step_ms: float):
+    diagnosis = diagnose(VISION / f"{name}.json.gz", step_ms=TRUTH[name]["unprofiled_ms"])
+    assert diagnosis._case is not None
+    (proposal,) = FIND[finding](diagnosis._case)
+    step = predict(diagnosis._case, proposal)
+    assert step.low <= step_ms * 1e6 <= step.high
+    assert step.expected == pytest.approx(step_ms * 1e6, rel=0.07)
+    advised = finding in {one.id for one in diagnosis.findings}
+    assert advised == (TRUTH[name]["unprofiled_ms"] >= WORTH * step_ms)
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_none_gets_advice_for_language_models(name: str):
+    diagnosis = diagnosed(VISION / f"{name}.json.gz")
+    assert diagnosis._case is not None and not diagnosis._case.trains_on_tokens
+    assert not {"padding", "fused_elementwise"} & {finding.id for finding in diagnosis.findings}
