@@ -44,8 +44,8 @@ def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN, waits: bool = 
     places = [
         Evidence(
             _what(case, int(rows[first[i]]), float(start[i]), float(end[i] - start[i])),
-            round(start[i]) + later,
-            round(end[i] - start[i]),
+            round(float(start[i])) + later,
+            round(float(end[i] - start[i])),
             _track(case, int(tracks[first[i]])),
         )
         for i in longest.tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from helpers.case import only, run_of
@@ -33,14 +34,14 @@ def after_ms(case: Case, proposal) -> float:
     return predict(case, proposal).expected / MS
 
 
-def number(program: Program) -> dict[str, int]:
+def number(program: Program) -> dict[str, Any]:
     """Of an op that creates no node: the next one that does has the same."""
     return {"Sequence number": program.sequence + 1, "Fwd thread id": 0}
 
 
 def convolve(program: Program, trains: bool = True, gpu: int = 1 * MS, converts: int = 0) -> None:
     """A convolution of 20 µs of host time; `converts`: GPU time of a conversion before it and one behind it."""
-    more = {} if trains else number(program)
+    more: dict[str, Any] = {} if trains else number(program)
     start = program.now
     if not trains:
         program.sequence -= 1  # `op` counts on
@@ -65,7 +66,7 @@ def backward(program: Program, first: int, layers: int) -> None:
     for layer in reversed(range(layers)):
         start = program.now
         program.op("aten::convolution_backward", CONVOLVED, 1 * MS, SHAPES, TYPES)
-        numbers = {"Sequence number": first + layer, "Fwd thread id": 1}
+        numbers: dict[str, Any] = {"Sequence number": first + layer, "Fwd thread id": 1}
         for name in ("autograd::engine::evaluate_function: ConvolutionBackward0", "ConvolutionBackward0"):
             program.trace.op(name, start, program.now, AUTOGRAD, **numbers)
         program.now += 2 * US
