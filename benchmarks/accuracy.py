@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 import gpuprof
+from benchmarks.roles import Role, role_of
 from gpuprof.diagnosis.model import Diagnosis, Finding
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
@@ -107,11 +108,11 @@ def error(value: float, truth: tuple[float, float]) -> float:
     return value / high - 1 if value > high else value / low - 1 if value < low else 0.0
 
 
-def pairs(folder: Path = ROOT / "tests" / "data" / "pairs") -> Iterator[Case]:
-    """Programs that were timed before and after a change."""
+def pairs(folder: Path = ROOT / "tests" / "data" / "pairs", role: Role | None = None) -> Iterator[Case]:
+    """Programs that were timed before and after a change; of one role, or all."""
     for name, run in json.loads((folder / "truth.json").read_text())["runs"].items():
         path = folder / run["trace"]
-        if path.exists():
+        if path.exists() and role in (None, run["role"]):
             fixes = tuple(Fix(f["finding"], tuple(f["step_ms"]), f["work"]) for f in run["fixes"])
             verdict = tuple(run["verdict"]) if run["verdict"] else None
             yield Case(name, path, tuple(run["unprofiled_ms"]), verdict, None, fixes)
@@ -142,9 +143,11 @@ def shared(folder: Path) -> Iterator[Case]:
     yield Case("ddp_straggler_rank1", folder / "ddp_straggler_rank1.json.gz", step, ("host",))
 
 
-def scenarios() -> Iterator[Case]:
-    """The scenarios that were recorded, as the runs that they are."""
+def scenarios(role: Role | None = None) -> Iterator[Case]:
+    """The scenarios that were recorded, as the runs that they are; of one role, or all."""
     for told in catalogue.scenarios():
+        if role not in (None, told.role):
+            continue
         step = told.measured_ms()
         if told.recording is None or step is None:
             continue
@@ -166,7 +169,8 @@ def run(case: Case) -> Result:
     for fix in case.fixes:
         same = [f for f in diagnosis.findings if is_of(fix, f)]
         nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
-        found.append((of_recorded(fix, case, diagnosis, nearest) if case.steps_differ else fix, nearest))
+        meant = of_recorded(fix, case, diagnosis, nearest.work) if case.steps_differ and nearest else fix
+        found.append((meant, nearest))
     return Result(
         case=case,
         diagnosis=diagnosis,
@@ -192,19 +196,22 @@ def is_of(fix: Fix, found: Finding) -> bool:
     return named and (found.id == "rare_steps" or abs(found.work / fix.work - 1) < SAME_WORK)
 
 
-def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, found: Finding | None) -> Fix:
-    """The measured fix as it would be of the run's own mean step: its gain per work, of what that step takes."""
-    if found is None or not diagnosis.step_ns or case.unprofiled_ms is None:
+def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, work: float) -> Fix:
+    """The measured fix as it would be of the run's own mean step: its gain per work, of what that step takes.
+
+    `work`: of the finding that proposes it."""
+    if not diagnosis.step_ns or case.unprofiled_ms is None:
         return fix
-    factor = diagnosis.step_ns / MS * found.work / (statistics.mean(case.unprofiled_ms) * fix.work)
-    return replace(fix, step_ms=(fix.step_ms[0] * factor, fix.step_ms[1] * factor), work=found.work)
+    factor = diagnosis.step_ns / MS * work / (statistics.mean(case.unprofiled_ms) * fix.work)
+    return replace(fix, step_ms=(fix.step_ms[0] * factor, fix.step_ms[1] * factor), work=work)
 
 
-def cases(folder: Path | None) -> Iterator[Case]:
-    """All that there are."""
-    yield from scenarios()
-    yield from pairs()
-    if folder is not None and (folder / "traces" / "h200" / "truth.json").exists():
+def cases(folder: Path | None, role: Role | None = None) -> Iterator[Case]:
+    """All that there are, or all of one role."""
+    yield from scenarios(role)
+    yield from pairs(role=role)
+    of_role = role in (None, role_of("shared/traces/h200"))
+    if of_role and folder is not None and (folder / "traces" / "h200" / "truth.json").exists():
         yield from shared(folder / "traces" / "h200")
 
 

@@ -16,6 +16,17 @@ from pathlib import Path
 from benchmarks import alone
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
 from benchmarks.alone import Alone
+from benchmarks.out_of_sample import (
+    Claim,
+    LeftOut,
+    claims,
+    left_out,
+    left_out_lines,
+    lines,
+    mean_steps,
+    test_cases,
+    verdicts,
+)
 from gpuprof.diagnosis.model import Finding
 from gpuprof.diagnosis.proposal import WORTH
 from scenarios import catalogue
@@ -95,21 +106,68 @@ would be explained by hosts whose speed changed between the timing and the recor
 """
 
 
-def page(results: list[Result], reasons: dict[str, str], told: list[Alone]) -> Iterator[str]:
-    """The page, in pieces. `told`: what the trace files alone say."""
+TEST = """
+## Recordings that only test
+
+No number of gpuprof was fitted to these (`python -m benchmarks.out_of_sample`): scenarios of the role `test`, and
+programs of other projects. Their recordings do not all come with gpuprof.
+
+```text
+{summary}
+```
+
+| program | predicted step | predicted, ms | measured, ms | from the middle | |
+|---|---|---:|---:|---:|---|
+"""
+FIT = """
+## Recordings that numbers were fitted to
+
+```text
+{summary}
+```
+
+Leave-one-program-out: each number that two programs or more tell, fitted without one and used on that one.
+
+```text
+{left_out}
+```
+"""
+
+
+def page(
+    results: list[Result], reasons: dict[str, str], told: list[Alone], tests: list[Result], others: list[LeftOut]
+) -> Iterator[str]:
+    """The page, in pieces.
+
+    `told`: what the trace files alone say. `tests`: recordings that only test. `others`: fixes predicted with their
+    program left out.
+    """
+    fitted = [r for r in results if r.case.name not in {one.case.name for one in tests}]
+    found = claims(tests, mean_steps())
+    right, known = verdicts(tests)
     runs = [r for r in results if r.case.run]
-    others = [r for r in results if not r.case.run]
+    bare = [r for r in results if not r.case.run]
     yield HEAD
-    yield "\n```text\n" + "\n".join(summary(results)) + "\n```\n"
+    yield TEST.format(summary="\n".join((f"verdicts: {right} of {known} right", *lines(found))))
+    yield "".join(map(claim_row, found))
+    yield FIT.format(
+        summary="\n".join((*summary(fitted), "", *lines(claims(fitted)))), left_out="\n".join(left_out_lines(others))
+    )
     yield SCENARIOS + "".join(map(verdict_row, runs))
     yield FIXES + "".join(row for r in runs for row in fix_rows(r))
     yield MEMORY + "".join(row for told in catalogue.scenarios() for row in memory_rows(told))
     yield ALONE.format(summary="\n".join(alone.summary(told)))
     yield "".join(alone_row(one) for one in told if not one.bare)
-    yield OTHERS + "".join(map(verdict_row, others))
-    yield OTHER_FIXES + "".join(row for r in others for row in fix_rows(r))
+    yield OTHERS + "".join(map(verdict_row, bare))
+    yield OTHER_FIXES + "".join(row for r in bare for row in fix_rows(r))
     yield "\n## Misses\n\n" + "".join(miss_lines(results, reasons))
     yield not_kept(catalogue.scenarios())
+
+
+def claim_row(one: Claim) -> str:
+    predicted = f"{one.predicted_ms:.4g} ({one.low_ms:.4g}–{one.high_ms:.4g})"
+    cells = (one.program, one.what, predicted, span(one.measured_ms), percent(one.from_middle))
+    return f"| {' | '.join(cells)} | {'✓' if one.held else 'outside'} |\n"
 
 
 def verdict_row(r: Result) -> str:
@@ -235,8 +293,9 @@ def main() -> None:
     args = parser.parse_args()
     results = [run(case) for case in cases(args.shared)]
     told = alone.everything(results)
+    tests = [run(case) for case in test_cases(args.shared)]
     reasons = json.loads(REASONS.read_text(encoding="utf-8"))
-    args.out.write_text("".join(page(results, reasons, told)), encoding="utf-8")
+    args.out.write_text("".join(page(results, reasons, told, tests, list(left_out()))), encoding="utf-8")
     print("\n".join((*summary(results), *alone.summary(told))))
 
 

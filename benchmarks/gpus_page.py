@@ -214,7 +214,7 @@ def _table(
             one = first[name]
             low, high = (first[A100].step_ns.expected / ns for ns in (one.step_ns.high, one.step_ns.low))
             fits = "yes" if one.memory and one.memory.fits else "no"
-            cells += [one.bound, f"{low:.2f}–{high:.2f}", fits, f"{one.rates.half_flops / 1e12:,.0f}",
+            cells += [one.bound or "–", f"{low:.2f}–{high:.2f}", fits, f"{one.rates.half_flops / 1e12:,.0f}",
                       one.rates.half_source, f"{one.rates.memory_bytes_per_s / 1e9:,.0f}"]  # fmt: skip
         yield f"| {row(name).name} | {' | '.join(cells)} |"
     yield ""

@@ -46,7 +46,7 @@ def main() -> None:
         events = recorded_events(graph)
         steps = [simulate(without(graph, events.cost_ns(s)), ROUNDS).step_ns / MS for s in SCALES]
         count = round(float((events.ops + events.calls).sum()) / graph.steps)
-        print(f"{case.name:28}{count:8,}{host_pace(graph):6.2f}  {_told(steps, case.unprofiled_ms)}")
+        print(f"{case.name:28}{count:8,}{host_pace(timeline):6.2f}  {_told(steps, case.unprofiled_ms)}")
 
 
 def _told(steps: list[float], truth: tuple[float, float]) -> str:

@@ -90,7 +90,7 @@ def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
                     "terminal.txt": _printed(render(found, 100)),
                     "projection.json": text(lambda found=found: of_projection(gpuprof.project(found, GPUS))),
                 }
-        own = folder / _folder_of(name)
+        own = folder / folder_of(name)
         own.mkdir()
         for file, said in texts.items():
             # Texts that are kept may be compared with those of a checkout elsewhere.
@@ -106,14 +106,15 @@ def _printed(made: Any) -> str:
     return "".join(line for line in console.export_text().splitlines(True) if not line.startswith("  source"))
 
 
-def _folder_of(name: str) -> str:
+def folder_of(name: str) -> str:
+    """Where the texts of a recording are kept."""
     return name.replace("/", "~")
 
 
 def texts_of(checkout: Path, folder: Path, jobs: list[tuple[str, str, list[str]]], processes: int) -> None:
     """Has a checkout write its texts into a folder, its own code first on the path."""
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = [job for job in jobs if not (folder / _folder_of(job[1])).exists()]
+    jobs = [job for job in jobs if not (folder / folder_of(job[1])).exists()]
     environment = os.environ | {"PYTHONPATH": str(checkout), "GPUPROF_SAME_JSON": str(folder)}
     command = [sys.executable, str(Path(__file__).resolve())]
 
@@ -194,7 +195,7 @@ def main() -> int:
             made.append(folder)
         texts = found = 0
         for _, name, _ in jobs:
-            before, after = (folder / _folder_of(name) for folder in made)
+            before, after = (folder / folder_of(name) for folder in made)
             texts += len(list(after.iterdir()))
             for file, what in compared(before, after):
                 found += 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
-from typing import Any
+from typing import Any, Literal
 
 ROOT = Path(__file__).parent
 
@@ -47,6 +47,9 @@ class Scenario:
     says: tuple[str, ...]
     cause: str | None
     fixes: tuple[Fix, ...]
+    role: Literal["fit", "test"]
+    """fit: numbers of `gpuprof/calibration` may be chosen with it in view; test: never, so that its errors are out of
+    sample."""
     gpus: int = 1
     launcher: str | None = None
     """`torchrun`, where it is started so."""

@@ -32,6 +32,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report, too.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
+@click.option("-v", "--verbose", is_flag=True, help="Also say what is not advised, and why.")
 @click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
 @click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="A step measured without profiler.")
@@ -45,6 +46,7 @@ def command(
     json: bool,
     html: Path | None,
     top: int | None,
+    verbose: bool,
     step: str | None,
     skip: int,
     step_ms: float | None,
@@ -60,7 +62,7 @@ def command(
     if html is not None:
         check_place(html, paths, "--html")
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
-    DIAGNOSIS.put(diagnosis, json, top, html)
+    DIAGNOSIS.put(diagnosis, json, top, html, verbose=verbose)
     return exit_code(diagnosis, fail_on, as_json=json)
 
 

@@ -28,13 +28,16 @@ class Printed:
     page: str
     """Function of the pages' module, of a result and a file."""
 
-    def put(self, result: Any, as_json: bool, top: int | None, html: Path | None) -> None:
-        """Prints a result with `top` rows, and writes it as a page where a file is given."""
+    def put(self, result: Any, as_json: bool, top: int | None, html: Path | None, **options: Any) -> None:
+        """Prints a result with `top` rows, and writes it as a page where a file is given.
+
+        options: further keyword arguments of `render`.
+        """
         if as_json:
             write(import_module(self.json).dumps(result) + "\n")
         else:
             terminal = import_module(self.terminal)
-            show(lambda width: terminal.render(result, width, top or terminal.ROWS))
+            show(lambda width: terminal.render(result, width, top or terminal.ROWS, **options))
         if html is not None:
             getattr(import_module("gpuprof.report.page.file"), self.page)(result, html)
             say(f"{self.name}: {html}")

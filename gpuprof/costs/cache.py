@@ -12,9 +12,10 @@ of a kernel goes by reads plus writes, kept ones included.
 
 from __future__ import annotations
 
-DIRTY_SHARE = 0.5
-"""Most of the L2 that written data takes at a kernel's end. Hardware counters on an H200 (50 MB) show 27 MB kept by
-kernels that only write, and less in proportion to what they read beside it."""
+from gpuprof.calibration import roofs as calibrated
+
+DIRTY_SHARE = calibrated.DIRTY_SHARE.value
+"""Most of the L2 that written data takes at a kernel's end; less in proportion to what the kernel reads as well."""
 
 
 def rereads(bytes_: float, working_set_bytes: float, l2_bytes: float) -> float:

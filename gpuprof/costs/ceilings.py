@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.calibration import latency as latency_calibrated
+from gpuprof.calibration import roofs as calibrated
 from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured import Measurement, load_measurements
 
-TENSOR_EFFICIENCY = 0.80
-"""Best matrix product over the dense rate: the median of the GPUs in the table that were measured (0.37 for
-the 70 W of a T4, else 0.51 to 1.04)."""
-VECTOR_EFFICIENCY = 0.76
-"""The same for fp32 without tensor cores: 50.9 of 66.9 TFLOP/s on an H200."""
-MEMORY_EFFICIENCY = 0.89
-"""Best copy over the stated bandwidth: 4.24 to 4.28 of 4.8 TB/s on H200s."""
-LINK_EFFICIENCY = 0.85
-"""Pinned copy over the link's rate: 53.2 to 55.4 of 63 GB/s over PCIe 5.0 x16, on H200s."""
-LAUNCH_FLOOR_NS = 1_000
-"""What a kernel takes that does next to nothing: 0.9 to 1.2 µs at the median in recordings of an H200, and so much more
-than its roof takes an elementwise kernel of 0.2 to 2 µs."""
-CHAIN_NS = 5_000
+TENSOR_EFFICIENCY = calibrated.TENSOR_EFFICIENCY.value
+"""Best matrix product over the dense rate."""
+VECTOR_EFFICIENCY = calibrated.VECTOR_EFFICIENCY.value
+"""The same for fp32 without tensor cores."""
+MEMORY_EFFICIENCY = calibrated.MEMORY_EFFICIENCY.value
+"""Best copy over the stated bandwidth."""
+LINK_EFFICIENCY = calibrated.LINK_EFFICIENCY.value
+"""Pinned copy over the link's rate."""
+LAUNCH_FLOOR_NS = int(latency_calibrated.FLOOR_NS.value)
+"""What a kernel takes that does next to nothing, and an elementwise kernel more than its roof."""
+CHAIN_NS = int(latency_calibrated.CHAIN_NS.value)
 """A kernel whose roof is below the launch floor and that takes at most this is a chain of dependent steps (a reduction
-in several stages, a product of few blocks): 99 % of kernels with under 0.1 µs of work end within 3.3 to 6.7 µs."""
+in several stages, a product of few blocks)."""
 
 
 @dataclass(frozen=True, slots=True)

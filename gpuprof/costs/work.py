@@ -56,10 +56,14 @@ class KernelWork:
 
 def machine_of(timeline: Timeline, gpu: Gpu | None) -> Machine:
     """What the formulas need of the GPU: from its row, else from the trace's device properties, else usual."""
-    recorded = [info.properties.get("numSms") for info in timeline.trace.meta.gpus]
-    counts = [n for n in recorded if isinstance(n, int) and n > 0]
-    multiprocessors = (gpu.multiprocessors if gpu else None) or (counts[0] if counts else UNKNOWN_MULTIPROCESSORS)
+    multiprocessors = (gpu.multiprocessors if gpu else None) or recorded_sms(timeline)
     return Machine((gpu.l2_bytes if gpu else None) or UNKNOWN_L2_BYTES, multiprocessors)
+
+
+def recorded_sms(timeline: Timeline) -> int:
+    """SMs of the recorded GPU, from the trace's device properties; the usual number where they lack it."""
+    recorded = [info.properties.get("numSms") for info in timeline.trace.meta.gpus]
+    return next((n for n in recorded if isinstance(n, int) and n > 0), UNKNOWN_MULTIPROCESSORS)
 
 
 def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.kernels import category_bound
@@ -24,6 +25,7 @@ from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.activity import activity
 from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.devices import COMPUTE as COMPUTE_WORK
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import F64, KERNEL, U8
 
@@ -33,13 +35,16 @@ UNLAUNCHED = 0.25
 """With more of the GPU's time than this in work whose launch was not recorded, nothing about the host can be
 replayed."""
 
-UNEXPLAINED = 0.25
-"""The same for time that no work accounts for. Recordings of known programs have 0 to 0.03; above this lie only those
-that miss most of what their GPUs waited for (0.67 and 0.83)."""
+UNEXPLAINED = calibrated.UNEXPLAINED.value
+"""The same for time that no work accounts for."""
 
 USED = 20.0
 """Percent. Where tensor cores and memory are both used less than this, neither is what the kernel waits for: the least
 of what limits a kernel in practice is twice that."""
+
+SHORT_NS = 4_000
+"""Kernels shorter than this of which nothing else is known are limited by their launch and ramp-up, not by what they
+compute or move."""
 
 _CODES: dict[str | None, int] = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
@@ -126,11 +131,20 @@ def _unlaunched_share(timeline: Timeline) -> float:
 
 def bound_parts(timeline: Timeline, roofline: Roofline | None) -> dict[str, F64]:
     """Per GPU event its whole time under what limits it: by its own work, else by what the GPU's counters showed while
-    its like ran, else what usually limits its like."""
+    its like ran, else latency if it is a short kernel, else what usually limits its like."""
     gpu = timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     bound = np.full(len(gpu), NO_BOUND, np.uint8) if roofline is None else roofline.split.bound
     usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)
-    for other in (_counted(timeline), usual[timeline.category]):
+    usual = np.where((gpu.kind == KERNEL) & (whole < SHORT_NS), np.uint8(LATENCY), usual[timeline.category])
+    for other in (_counted(timeline), usual):
         bound = np.where(bound == NO_BOUND, other, bound)
     return {name: np.where(bound == code, whole, 0.0) for name, code in _CODES.items() if name}
+
+
+def part_shares(timeline: Timeline, roofline: Roofline | None, device: int) -> dict[str, float]:
+    """compute | memory | latency → the share of a device's compute kernels that it limits; they sum to 1 at most."""
+    gpu, rows = timeline.trace.gpu, timeline.members
+    rows = rows[(timeline.kind[rows] == COMPUTE_WORK) & (gpu.device[rows] == device)]
+    total = float((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
+    return {name: float(ns[rows].sum()) / max(total, 1.0) for name, ns in bound_parts(timeline, roofline).items()}

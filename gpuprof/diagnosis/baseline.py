@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.tracefile.model import F64, I64, Mask
 
 EQUAL = 0.10
@@ -19,10 +20,9 @@ FEWEST = 3
 """Steps that a median is trusted of where others, with other work, could be asked too."""
 OUTLIER = 5.0
 """A step this many times longer than the median had an evaluation or a checkpoint in it; work varies less."""
-EXPLAINED = 0.5
+EXPLAINED = calibrated.EXPLAINED.value
 """Of how much steps differ (their variance) the least that a line over their work explains, if it is to say more than
-that they differ: noise lies on some line, too. It was 0.99 in a run that the GPU binds and under 0.1
-in one that the host does."""
+that they differ: noise lies on some line, too."""
 REACH = 1.5
 """The line of time over work holds this far beyond the work that was measured: attention grows with the square."""
 LONG = 1.5

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import Budget, Excess, Once
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.record.stretch import block_of, half_width
@@ -23,7 +24,7 @@ from gpuprof.tracefile.model import F64, I64
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""
-WARM_UP_STEPS, WARM_UP = 3, 4.0
+WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 """A step among the first WARM_UP_STEPS of a stretch is still warming up if more than WARM_UP usual steps of its time
 are explained neither by its work nor by a measured cause."""
 SEEN = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.analyse import Analysis, bound_parts
+from gpuprof.diagnosis.analyse import Analysis, bound_parts, part_shares
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.budget_model import Budget
@@ -13,8 +13,10 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
+from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.model import (
     Combined,
+    Considered,
     Device,
     DeviceEstimate,
     Environment,
@@ -33,8 +35,9 @@ from gpuprof.diagnosis.quality import judged, no_verdict
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
-from gpuprof.diagnosis.share_verdict import judge_shares, summary, undecided, waits
+from gpuprof.diagnosis.share_verdict import holds_with_missing_events, judge_shares, undecided
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
+from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.timed_steps import TimedSteps
 from gpuprof.diagnosis.verdict import judge
 from gpuprof.replay.graph import Graph
@@ -123,6 +126,7 @@ class Conclusion:
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    considered: tuple[Considered, ...] = ()
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
 
@@ -146,7 +150,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         said = f"{in_words(recorded.budget)}{said}"
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     advice = fixes(case) if advise else Fixes((), None, ())
-    if not recorded.whole and waits(busiest):
+    if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
     comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step
     steps = replace(
@@ -165,6 +169,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         sensitivities=analysis.sensitivities,
         findings=advice.findings,
         combined=advice.combined,
+        considered=advice.considered,
         case=case,
     )
 
@@ -172,12 +177,18 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
 def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof: Roofline | None) -> Conclusion:
     """Of a recording that cannot be replayed: what its time was spent on; `averages`: each device's mean step."""
     steps, quality, profiler = recorded.steps, recorded.quality, recorded.profiler
+    averages = [
+        replace(s, hidden_ns=hidden_ns(recorded.timeline, recorded.gaps, s.device) / steps.count) for s in averages
+    ]
     measured = None if steps.unprofiled_ns is None else [with_step(s, steps.unprofiled_ns) for s in averages]
     if quality.status == "unusable":
         verdict = no_verdict(quality)
     else:
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
-        verdict = judge_shares(busiest, kernels, None if measured else profiler, recorded.whole, recorded.alone)
+        parts = part_shares(recorded.timeline, roof, busiest.device)
+        cost = None if measured else profiler
+        said = summary(busiest, kernels, parts, take_turns(recorded.timeline), alone=recorded.alone)
+        verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
     return Conclusion(
         verdict=verdict,
         quality=quality,

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import profiler as calibrated
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.diagnosis.analyse import Analysis, analyse
 from gpuprof.diagnosis.baseline import RareStep
@@ -48,9 +49,8 @@ from gpuprof.tracefile.run import RunFolder
 
 NOT_REPLAYED = Replay(None, False)
 
-WAITING = 1.15
-"""Nsight Systems slows a process down before it records, too: launch-bound steps took 1.08 times as long in 20 pairs of
-processes on H200 hosts, with a standard error of 0.04; single pairs differ by up to 1.6 either way."""
+WAITING = calibrated.NSYS_WAITING.value
+"""Nsight Systems slows a process down before it records, too: launch-bound steps are up to this many times as long."""
 SLOWED = 0.05
 """A step that recording slows down by less than this is the GPU's, and no tool that waits slows it down."""
 
@@ -191,6 +191,7 @@ def _diagnosis(
         sensitivities=conclusion.sensitivities,
         findings=conclusion.findings,
         combined=conclusion.combined,
+        considered=conclusion.considered,
         ranges=range_times(timeline),
         activity=phase_activity(timeline),
         _tables=Tables(timeline, recorded.gaps, roof),

@@ -50,6 +50,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdict": plain(d.verdict),
         "findings": plain(d.findings),
         "combined": plain(d.combined),
+        "considered": plain(d.considered),
     }
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
+from gpuprof.replay.bound import Bound
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
@@ -24,7 +25,6 @@ SCHEMA = "gpuprof.diagnosis/1"
 
 Status = Literal["ok", "degraded", "unusable"]
 Severity = Literal["info", "warning", "error"]
-Bound = Literal["compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"]
 Family = Literal["compute", "memory", "host", "other"]
 
 
@@ -343,6 +343,23 @@ class Finding:
     work: float = 1.0
     """How many times the work of a step is done in it."""
     remaining_ns: Remaining | None = None
+    """What it costs once is in it."""
+    changes: str | None = None
+    """What it changes about the training itself; None: the same samples per optimizer step, the same arithmetic."""
+    once_ns: Range | None = None
+    """What it costs once before it gains: compiling."""
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A usual remedy that is not advised, and why."""
+
+    id: str
+    """Of the finding that would advise it."""
+    title: str
+    reason: str
+    step_ns: Range | None = None
+    """The step with it, where that was predicted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,6 +408,8 @@ class Diagnosis:
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
+    considered: tuple[Considered, ...] = ()
+    """Usual remedies that are not advised, in the order of the findings."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.calibration import latency as calibrated
 from gpuprof.costs.arguments import argument_shapes
 from gpuprof.diagnosis.case import Case
 from gpuprof.replay.graph import COMMUNICATION
@@ -12,9 +13,8 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
 
-USUAL_LAUNCH_NS = 8_000.0
-"""Host time per launched kernel where a recording has no other work to tell it: 5.5 µs for a small op on an H200's
-host, and half as much again for what Python does between two."""
+USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
+"""Host time per launched kernel where a recording has no other work to tell it."""
 
 FEW_LAUNCHES = 20
 """Fewer launches than this tell nothing about the usual one."""

@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.findings import FINDINGS
-from gpuprof.diagnosis.model import Combined, Finding, Range, Remaining
-from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Proposal
+from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.model import Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import PROCESS_NOISE
 
@@ -38,6 +39,8 @@ class Fixes:
     """What the best of them do together."""
     failed: tuple[tuple[str, str], ...]
     """(finding, error) of those that could not be evaluated."""
+    considered: tuple[Considered, ...] = ()
+    """What is not advised although it often helps, and why."""
 
 
 def fixes(case: Case) -> Fixes:
@@ -45,20 +48,62 @@ def fixes(case: Case) -> Fixes:
 
     One that fails takes neither the diagnosis nor the others with it, and is told; GPUPROF_DEBUG=1 raises.
     """
-    found, failed = [], []
+    found: list[_Predicted] = []
+    failed: list[tuple[str, str]] = []
+    considered: list[Considered] = []
     for page, find in FINDINGS:
         try:
-            for proposal in find(case):
-                step = predict(case, proposal)
-                if proposal.work * case.mean_ns / step.expected >= WORTH:
-                    found.append(_Predicted(page.id, proposal, step))
+            proposals = [_Predicted(page.id, one, predict(case, one)) for one in find(case)]
+            found += (advised := [one for one in proposals if not _why_not(case, one)])
+            if not advised:
+                considered += _considered(case, page.id, proposals)
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
-    # What does the same work in less time stands before what changes the training's own numbers.
-    found.sort(key=lambda p: (p.proposal.work != 1.0 and not p.proposal.same_batch, -p.speedup))
-    return Fixes(tuple(_finding(case, p) for p in found), _combined(case, found), tuple(failed))
+    # What leaves the training as it is comes before what changes it.
+    found.sort(key=lambda one: (bool(one.proposal.changes), -one.speedup))
+    findings = tuple(_finding(case, one) for one in found)
+    return Fixes(findings, _combined(case, found), tuple(failed), tuple(considered))
+
+
+def _considered(case: Case, finding: str, proposals: list[_Predicted]) -> list[Considered]:
+    """Why a finding advises nothing: what it predicts, or that its problem is not there."""
+    if proposals:
+        best = max(proposals, key=lambda one: one.speedup)
+        return [Considered(finding, best.proposal.title, _why_not(case, best), best.step)]
+    absent = ABSENT.get(finding)
+    why = absent.why(case) if absent else None
+    return [Considered(finding, absent.title, why)] if absent and why else []
+
+
+def _why_not(case: Case, one: _Predicted) -> str:
+    """Why a fix is not advised; empty if it is."""
+    low, likely = (one.proposal.work * case.mean_ns / ns for ns in (one.step.high, one.step.expected))
+    if likely < WORTH or low < SURE:
+        high = one.proposal.work * case.mean_ns / one.step.low
+        return f"{_step_words(case.mean_ns, one.step)}: {low:.2f} to {high:.2f}× as fast"
+    cost, left = one.proposal.once_ns[1], _steps_left(case)
+    gain = case.mean_ns - one.step.expected / one.proposal.work
+    if cost and left is not None and cost >= gain * left:
+        return (
+            f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} a step: earned back after "
+            f"{math.ceil(cost / gain):,} steps, and {left:,} are left"
+        )
+    return ""
+
+
+def _step_words(now_ns: float, step: Range) -> str:
+    return f"{in_ms(now_ns)} → {in_ms(step.low)} to {in_ms(step.high)}"
+
+
+def _steps_left(case: Case) -> int | None:
+    """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
+    where nobody says how many these are."""
+    run = case.run
+    if run is None or run.steps_total is None:
+        return None
+    return run.steps_total - run.steps_seen if run.remaining_ns else run.steps_total
 
 
 def predict(case: Case, proposal: Proposal) -> Range:
@@ -134,16 +179,22 @@ def _finding(case: Case, one: _Predicted) -> Finding:
         step_ns=step,
         speedup=Range(*speedup),
         work=proposal.work,
-        remaining_ns=_remaining(case, step, proposal.work),
+        remaining_ns=_remaining(case, step, proposal.work, proposal.once_ns),
+        changes=proposal.changes or None,
+        once_ns=Range(*proposal.once_ns) if proposal.once_ns[1] else None,
     )
 
 
-def _remaining(case: Case, step: Range, work: float) -> Remaining | None:
-    left = case.run.remaining_ns if case.run else None
-    if not left:
+def _remaining(case: Case, step: Range, work: float, once_ns: tuple[float, float, float]) -> Remaining | None:
+    """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
+    it."""
+    run = case.run
+    left = run.remaining_ns if run else None
+    if run is None or not left:
         return None
-    factors = [ns / (case.mean_ns * work) for ns in (step.low, step.expected, step.high)]
-    return Remaining(left, *(round(left * factor) for factor in factors))
+    restart = (run.startup_ns or 0) if run.status == "running" else 0
+    each = zip((step.low, step.expected, step.high), once_ns, strict=True)
+    return Remaining(left, *(round(left * ns / (case.mean_ns * work) + once + restart) for ns, once in each))
 
 
 def _after(graph: Graph, proposals: list[Proposal], new: Proposal) -> Graph:
@@ -189,5 +240,10 @@ def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
         step_ns=step_range,
         speedup=Range(gained / step_range.high, gained / step_range.expected, gained / step_range.low),
         work=work,
-        remaining_ns=_remaining(case, step_range, work),
+        remaining_ns=_remaining(case, step_range, work, _sum(p.proposal.once_ns for p in chosen)),
     )
+
+
+def _sum(each: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:
+    low, expected, high = (sum(column) for column in zip(*each, strict=True))
+    return low, expected, high

@@ -11,6 +11,8 @@ from gpuprof.replay.loader_queue import Loader
 
 WORTH = 1.05
 """A fix that gains less is not told from noise: steps of one program differ by as much."""
+SURE = 1.02
+"""A fix that may gain less than this, at the low end of its 80 % interval, is considered and not advised."""
 SEVERE, MARKED = 1.3, 1.1
 """Speedups from which a finding is of high and of medium severity."""
 
@@ -59,6 +61,10 @@ class Proposal:
     """Cause of excess (`save`, `logging` …) → factor on what it adds to the mean step."""
     spread: float = 1.0
     """Further factor of uncertainty of the predicted step, both ways: 1.1 means 10 %."""
+    changes: str = ""
+    """What it changes about the training itself (samples of an optimizer step, rounding); empty: nothing."""
+    once_ns: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """What it costs once before it gains (compiling): low, expected, high."""
     excludes: tuple[str, ...] = ()
     """Findings that do the same in another way, or are without object after this one."""
     last: bool = False
@@ -66,6 +72,15 @@ class Proposal:
     it cannot make faster too."""
     key: str = ""
     """Tells several proposals of one finding apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """A usual remedy where its finding has nothing to advise: its name, and why, from what the recording shows."""
+
+    title: str
+    why: Callable[[Case], str | None]
+    """None: there is nothing to say about this recording."""
 
 
 Finder = Callable[[Case], Iterable[Proposal]]

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuprof.diagnosis.verdict import bound_of, host_cause
+from gpuprof.costs.roofline import roofline
+from gpuprof.diagnosis.analyse import bound_parts
+from gpuprof.diagnosis.verdict import bound_and_cause
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
-from gpuprof.replay.collectives import communication_cause, model_collectives, without_waiting
+from gpuprof.replay.collectives import model_collectives, without_waiting
 from gpuprof.replay.graph import DEVICE, HOST, INPUT, RESOURCES, TRANSFER, Graph
 from gpuprof.replay.host_pace import SPREAD, host_pace
 from gpuprof.replay.profiler_cost import recorded_events, without
@@ -190,7 +192,7 @@ def _see(path: Path, read: Read, step: str | None, skip: int, notes: list[tuple[
         notes.append(("rank_truncated", f"{path.name} is cut off: what it lacks is not compared"))
     meta = trace.meta
     rank = meta.rank if meta.rank is not None else rank_in_name(path)
-    pace = host_pace(build(timeline))
+    pace = host_pace(timeline)
     return _Seen(path, rank, meta.world_size, meta.base_time_ns or 0, pace, found)
 
 
@@ -236,8 +238,7 @@ def _own(one: _Seen, transfer_ns: F64, pace: float, read: Read, step: str | None
     graph = model_collectives(carried_over(graph), per_event)
     removal = remove_profiler(graph)
     graph = without(graph, recorded_events(graph).cost_ns(pace))
-    found = sensitivities(graph)
-    bound = bound_of(found, graph)
+    bound, cause = bound_and_cause(graph, sensitivities(graph, bound_parts(timeline, roofline(timeline))))
     alone = simulate(without_waiting(graph), ROUNDS)
     return _Own(
         step_ns=simulate(graph, ROUNDS).step_ns,
@@ -246,15 +247,9 @@ def _own(one: _Seen, transfer_ns: F64, pace: float, read: Read, step: str | None
         low=removal.low_ns / removal.step_ns,
         high=removal.high_ns / removal.step_ns,
         bound=bound,
-        cause=_cause(bound, graph),
+        cause=cause,
         doings=_doings(graph),
     )
-
-
-def _cause(bound: str | None, graph: Graph) -> str | None:
-    if bound == "host":
-        return host_cause(graph)
-    return communication_cause(graph) if bound == "communication" else None
 
 
 # -- what a rank does

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
@@ -41,8 +42,8 @@ SPREAD = 0.30
 of many."""
 SKEWED = 0.10
 """The mean exceeds the usual step by more than this, and no measured cause explains it: worth a note."""
-STILL_SLOW = 0.05
-"""A profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to 35 %."""
+STILL_SLOW = calibrated.STILL_SLOW.value
+"""A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
 FEWEST_AFTER = 5
 """Of the steps after those, as many as tell a lasting change from an accident."""
 THROTTLED = 0.10
@@ -132,6 +133,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         memory=_memory(steps, folder.rank),
         telemetry=_telemetry(folder.telemetry, folder.throttle_reasons, _span(steps, free.rows, sync.rows)),
         notes=folder.own.notes,
+        startup_ns=_startup(folder),
     )  # fmt: skip
     issues = (
         *_waiting_issue(folder, unprofiled),
@@ -329,14 +331,30 @@ def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None
     return None if last is None else round(last * (total - seen))
 
 
+def _startup(folder: RunFolder) -> int | None:
+    """From the start of the program to its first step."""
+    steps = folder.steps
+    first = np.flatnonzero((steps.rank == folder.rank) & (steps.step == 1) & (steps.unix_ns > 0))
+    if folder.started_ns is None or not len(first):
+        return None
+    begun = int((steps.unix_ns - steps.ns)[first[0]])
+    return begun - folder.started_ns if begun >= folder.started_ns else None
+
+
 def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColumns:
-    """The steps with the samples that a loader put into one row each, as it does where it pads nothing."""
+    """The steps with the samples that their loader handed out, where the model was called with another number of rows:
+    one for a batch that is packed, several for each sample (a preference pair, the columns of a contrastive loss)."""
     size = (loader or {}).get("batch_size")
     known = steps.samples > 0
     rows = steps.samples[known] / np.maximum(steps.micro_steps[known], 1)
-    if not isinstance(size, int) or not len(rows) or np.median(rows) != 1:
+    if not isinstance(size, int) or size < 1 or not len(rows):
         return steps
-    return replace(steps, samples=np.where(known, steps.samples * size, steps.samples))
+    usual = float(np.median(rows))
+    if usual != 1 and (usual <= size or usual % size):
+        return steps
+    samples = steps.samples.copy()
+    samples[known] = np.rint(samples[known] * (size / usual)).astype(np.int64)
+    return replace(steps, samples=samples)
 
 
 def _throughput(steps: StepColumns, timed: _Timed, ranks: int, mean_ns: int | None) -> Throughput:

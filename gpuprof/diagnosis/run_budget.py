@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
 from gpuprof.diagnosis.budget import SEEN, Stretch
 from gpuprof.diagnosis.budget_model import Budget
@@ -20,13 +21,12 @@ from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import RunFolder
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
-ALLOCATION_NS = 1_000_000.0
-"""Of a step's excess that no other cause explains, at most this much is due to each cudaMalloc or cudaFree in it.
-Assumed: both take 0.05 to 0.2 ms in a recording of an H200's host, and several ms where they wait for the GPU."""
-SAME = 0.05
+ALLOCATION_NS = calibrated.ALLOCATION_NS.value
+"""Of a step's excess that no other cause explains, at most this much is due to each cudaMalloc or cudaFree in it: more
+where they wait for the GPU."""
+SAME = calibrated.STILL_SLOW.value
 """Steps after the windows continue the free stretch if their median differs by less than this from its own, or by less
-than its scatter: a profiler that was taken down leaves the step as it was, within 2 %; one that was not costs 10 to
-35 %."""
+than its scatter: a profiler that was taken down leaves the step as it was; one that was not costs more."""
 FEWEST_MADE = 4
 """Batches whose making was measured, at least, for a mean of them."""
 

@@ -122,3 +122,5 @@ class Run:
     memory: RunMemory
     telemetry: Telemetry | None
     notes: tuple[str, ...]
+    startup_ns: int | None = None
+    """From the start of the program to its first step: imports, loading the model and the data."""

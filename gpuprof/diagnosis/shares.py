@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from gpuprof.diagnosis.gap_summary import cause_times
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Profiler
-from gpuprof.timeline.dispatch import recorded_ops
+from gpuprof.replay.host_pace import pace_and_spread
+from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
 
 HOST_CAUSES = ("launch", "sync", "python", "allocator", "profiler")
-
-EVENT_COST_NS = (500, 2_000, 5_000)
-"""What one recorded op or call costs the host: least, median and most of five H200 runs whose step was also timed
-without a profiler (0.7, 1.8, 2.0, 2.4 and 4.9 µs; shapes recorded): (recorded − unprofiled) ÷ recorded events."""
 
 _SLOWED_FIRST = (("profiler",), ("launch", "python", "sync", "allocator"))
 """Where the profiler's cost is taken out, in turn: its hooks run in ops, calls and Python. What is left then comes out
@@ -42,6 +37,8 @@ class Shares:
     idle_ns: dict[str, float]
     pause_ns: float = 0
     """Mean length of the pauses in which launched work waited."""
+    hidden_ns: float = 0
+    """The part of `busy_ns` in which the critical path was the host's (`hidden_work`)."""
 
     @property
     def busy_ns(self) -> float:
@@ -110,6 +107,7 @@ def with_step(shares: Shares, step_ns: int) -> Shares:
         compute_ns=shorter.compute_ns * fit,
         communication_ns=shorter.communication_ns * fit,
         copy_ns=shorter.copy_ns * fit,
+        hidden_ns=shorter.hidden_ns * fit,
         idle_ns=idle,
     )
 
@@ -179,18 +177,18 @@ def devices(timeline: Timeline, columns: GapColumns) -> tuple[Device, ...]:
 
 
 def profiler_cost(timeline: Timeline, found: tuple[Device, ...]) -> Profiler | None:
-    """What recording may have added to a step: a cost for every event on the threads that drive the devices.
+    """What recording may have added to a step: the cost of the events on the threads that drive the devices.
 
     At most what the host's waits and the waits for slowed peers come to, on the device that has least of them.
     """
-    trace = timeline.trace
-    threads = np.unique(np.append(timeline.links.thread[timeline.links.thread >= 0], timeline.main_thread))
-    low, high = timeline.window
-    events = 0
-    for table in (trace.ops.take(recorded_ops(trace)), trace.calls, trace.frames):
-        inside = (table.start_ns >= low) & (table.start_ns < high)
-        events += int(np.sum(inside & np.isin(table.thread, threads)))
+    recorded = recorded_in_window(timeline)
+    events = int((recorded.ops + recorded.calls + recorded.frames).sum())
+    if not events:
+        return None
     steps = len(timeline.steps.start_ns)
     slowed = [average_step(d, steps) for d in found]
-    per_step, most = events // steps, int(min((s.host_ns + s.communication_ns for s in slowed), default=0))
-    return Profiler(per_step, *(min(per_step * cost, most) for cost in EVENT_COST_NS)) if events else None
+    most = int(min((s.host_ns + s.communication_ns for s in slowed), default=0))
+    pace, spread = pace_and_spread(timeline)
+    usual = float(with_left_out(recorded, timeline).cost_ns(pace).sum()) / steps
+    low, typical, high = (min(round(cost), most) for cost in (usual / spread, usual, usual * spread))
+    return Profiler(events // steps, low, typical, high)

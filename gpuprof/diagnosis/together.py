@@ -8,7 +8,7 @@ from gpuprof.diagnosis.findings.straggler import find_straggler, named
 from gpuprof.diagnosis.model import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.ranks import Gang, RankSummary
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.verdict import FAMILIES
+from gpuprof.diagnosis.verdict import family_of
 
 _WARNINGS = ("rank_truncated",)
 """The others say only what is not among the ranks."""
@@ -64,7 +64,7 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
     bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
     return Verdict(
         bound=bound,  # type: ignore[arg-type]
-        family=FAMILIES.get(bound or "", "other"),
+        family=family_of(bound),
         cause="straggler",
         confidence=verdict.confidence,
         summary=f"{text} {verdict.summary}".strip(),

@@ -1,8 +1,4 @@
-"""The verdict: what would shorten the step, read off the sensitivities, and why.
-
-A step is bound by what shortens it most when it is twice as fast. Where two resources come so close that noise decides,
-the one whose complete absence would gain more is named: waiting can be taken away, work only made faster.
-"""
+"""The verdict on replayed steps: what binds them (`replay.bound`), what of that it is, and how sure that is."""
 
 from __future__ import annotations
 
@@ -10,69 +6,46 @@ import dataclasses
 
 import numpy as np
 
+from gpuprof.calibration import noise as calibrated
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Bound, Family, Verdict
+from gpuprof.diagnosis.model import Family, Verdict
+from gpuprof.replay.bound import PARTS, RESOURCES, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
 from gpuprof.replay.profiler_fit import Removal
-from gpuprof.replay.sensitivity import CLOSE, SMALL, Sensitivities, sensitivities
+from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.tracefile.model import F64
 
-RESOURCES: tuple[Bound, ...] = ("host", "input", "transfer", "communication")
-PARTS: tuple[Bound, ...] = ("compute", "memory", "latency")
-KNOWN = 0.5
-"""With less than this part of what binds known, what limits the rest would decide."""
 DRAWS = 40
-ERROR = 0.03
+ERROR = calibrated.SENSITIVITY.value
 """Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
 processes."""
-CEILING_ERROR = 0.1
-"""The same of the kernels' split, relative: measured ceilings of one kind of GPU differ by this much between
-sources."""
+CEILING_ERROR = calibrated.CEILING.value
+"""The same of the kernels' split, relative: ceilings of one kind of GPU differ between sources."""
 
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
 }  # fmt: skip
 
 
-def bound_of(found: Sensitivities, graph: Graph | None = None, mean: MeanStep | None = None) -> Bound | None:
-    """What binds the step; None where that is the GPU, and what most of its kernels do is not known.
-
-    `graph`, `mean`: to choose between two that are close by what their absence would gain.
-    """
-    values: dict[Bound | str, float] = {name: getattr(found, name) for name in (*RESOURCES, "device")}
-    first, second = sorted(values, key=lambda name: -values[name])[:2]
-    if values[first] < SMALL:
-        return "balanced"
-    if values[first] - values[second] < CLOSE:
-        if graph is None:
-            return "balanced"
-        gains = {name: _without(graph, mean or MeanStep(graph), name) for name in (first, second)}
-        first, second = sorted(gains, key=lambda name: -gains[name])
-        if gains[first] - gains[second] < CLOSE:
-            return "balanced"
-    return device_part(found) if first == "device" else first  # type: ignore[return-value]
+def family_of(bound: str | None) -> Family | None:
+    """The family of a verdict; None without one."""
+    return None if bound is None else FAMILIES.get(bound, "other")
 
 
-def device_part(found: Sensitivities) -> Bound | None:
-    """Which part of the kernels binds; memory where the split is not known, as most kernels are bound by that. None
-    where most of what binds is known to be none of the three: CUDA graphs recorded as a whole, say."""
-    parts = {name: getattr(found, name) for name in PARTS}
-    if any(value is None for value in parts.values()):
-        return "memory"
-    if sum(parts.values()) < KNOWN * found.device:
-        return None
-    first, second = sorted(parts, key=lambda name: -parts[name])[:2]
-    return "balanced" if parts[first] - parts[second] < CLOSE else first  # type: ignore[return-value]
-
-
-def _without(graph: Graph, mean: MeanStep, resource: str) -> float:
-    """What the step loses, as a share, when a resource takes no time at all."""
-    return 1 - mean.of(scale(graph, **{resource: 0.0}), faster={resource: 0.0}) / mean.of(graph)
+def bound_and_cause(
+    graph: Graph, found: Sensitivities, mean: MeanStep | None = None
+) -> tuple[Bound | None, str | None]:
+    """What binds the mean step of a graph, and what of the host or of communication it is."""
+    mean = mean or MeanStep(graph)
+    bound = bound_of(found, gain_without(graph, mean))
+    if bound == "host":
+        return bound, _lump(graph, mean) or host_cause(graph)
+    return bound, communication_cause(graph) if bound == "communication" else None
 
 
 def host_cause(graph: Graph) -> str:
@@ -108,19 +81,13 @@ def judge(
 ) -> Verdict:
     """The verdict on the mean step with its cause and how sure it is; `ends`: of the 80 % interval of the mean."""
     graph = removal.graph
-    mean = mean or MeanStep(graph)
-    bound = bound_of(found, graph, mean)
-    cause = None
-    if bound == "host":
-        cause = _lump(graph, mean) or host_cause(graph)
-    elif bound == "communication":
-        cause = communication_cause(graph)
+    bound, cause = bound_and_cause(graph, found, mean)
     if bound is None:
         text = f"{summary} What limits its work was not recorded."
         return Verdict(bound=None, family=None, cause=None, confidence=None, summary=text)
     return Verdict(
         bound=bound,
-        family=FAMILIES.get(bound, "other"),
+        family=family_of(bound),
         cause=cause,
         confidence=confidence(removal, found, bound, parts_ns, mean, ends),
         summary=summary,
@@ -157,7 +124,7 @@ def confidence(
     same = 0.0
     for k in range(DRAWS):
         one = cases[k % len(cases)]
-        whole = {n: getattr(one, n) + draw.normal(0, ERROR) * bool(getattr(one, n)) for n in (*RESOURCES, "device")}
+        whole = {n: getattr(one, n) + draw.normal(0, ERROR) * bool(getattr(one, n)) for n in RESOURCES}
         parts = {n: (getattr(one, n) or 0.0) * (1 + draw.normal(0, CEILING_ERROR)) for n in PARTS}
         if one.compute is None:
             parts = dict.fromkeys(PARTS)

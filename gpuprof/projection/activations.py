@@ -17,24 +17,24 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-LOGIT_BYTES = (10.0, 12.0, 14.0)
+from gpuprof.calibration import memory as calibrated
+
+LOGIT_BYTES = calibrated.LOGIT_BYTES.rising
 """Of each logit at the peak of a loss, at least, usually, at most: in single precision logits, their logarithms and
-their gradients. Three models with checkpointing, whose peak is the loss, held 12.0, 12.1 and 12.2."""
-LAYER_BYTES = (31.0, 50.0, 80.0)
-"""Per token, layer and unit of the hidden size what a layer keeps for its backward pass. By the textbook 34
-(Korthikanti et al. 2022, without scores of attention); 31 to 75 in ten fine-tunes of dense models."""
-ONE_LAYER = (34.0, 50.0, 80.0)
-"""The same of the one layer that is being recomputed, with the gradients that pass through it: 37 and 60 per token in
-two fine-tunes, of samples one after another."""
+their gradients."""
+LAYER_BYTES = calibrated.LAYER_BYTES.rising
+"""Per token, layer and unit of the hidden size what a layer keeps for its backward pass."""
+ONE_LAYER = calibrated.ONE_LAYER.rising
+"""The same of the one layer that is being recomputed, with the gradients that pass through it."""
 SCORE_BYTES = 6.0
 """Of each score of attention that writes them out: softmax in single precision and its copy in half."""
 OPTIMIZER_PEAK = 1.1
 """A peak above what stays that is within this of the optimizer's temporary copy of the parameters is that copy."""
 LITTLE = 0.1
 """Of the gradients' size: a peak above them by less is where the last of them is made, not where activations are."""
-LINE_MAY = 1.1
-"""A slope read off a run's own peaks holds within this: predicted peaks of longer passes came within 1.05."""
-ALL_GROWS_MAY = 0.9, 1.03
+LINE_MAY = calibrated.LINE_MAY.value
+"""A slope read off a run's own peaks holds within this."""
+ALL_GROWS_MAY = calibrated.ALL_GROWS_LEAST.value, calibrated.ALL_GROWS_MOST.value
 """Of a peak that is taken to grow as a whole, at least so much does, for workspaces of libraries do not; blocks that
 are rounded up may grow by more."""
 

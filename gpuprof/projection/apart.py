@@ -10,6 +10,7 @@ import re
 
 import numpy as np
 
+from gpuprof.calibration import batch as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import is_attention, is_backward, takes_one_sample
 from gpuprof.costs.gemm import is_product
@@ -24,10 +25,9 @@ _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name !
 
 _TEMPLATE = re.compile("triton_(tem|mm)")
 """Inductor's own products."""
-ROUND = (0.5, 0.7, 1.0)
+ROUND = calibrated.ROUND.rising
 """Of a recorded round's time what another one takes, at best, usually, at worst. Rounds are many small ops without
-Python between them, and what recording costs falls on them more than the replay takes off: with unsloth's QLoRA of
-Qwen3-8B (scenarios/qwen3_8b_unsloth), 28 samples more took 0.5 to 0.7 of it."""
+Python between them, and what recording costs falls on them more than the replay takes off."""
 
 
 def rounds_of(graph: Graph) -> I64:

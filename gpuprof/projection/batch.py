@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import batch as calibrated
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
-from gpuprof.costs.work import UNKNOWN_MULTIPROCESSORS
+from gpuprof.costs.work import recorded_sms
 from gpuprof.projection.apart import ROUND, more_calls, rounds_of
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
@@ -24,9 +25,8 @@ from gpuprof.tracefile.model import AUTOGRAD_ENGINE, F64, I64, Mask
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
-GROWS = (0.93, 1.0, 1.03)
-"""Exponent of a kernel's growth with its work, at least, usually and at most: the kernels of five pairs of recordings
-on an H200 took 0.91 to 1.00 of what is computed here."""
+GROWS = calibrated.GROWS.rising
+"""Exponent of a kernel's growth with its work, at least, usually and at most."""
 ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
 """Bytes of a weight by the format of the product; half precision where that is not known."""
@@ -131,14 +131,12 @@ def grown(
 
 def _filled(timeline: Timeline, factor: F64) -> F64:
     """Growth of kernels whose blocks are what takes time: none until the chip is full."""
-    trace, gpu = timeline.trace, timeline.trace.gpu
-    infos = trace.meta.gpus
-    count = next((n for n in (info.properties.get("numSms") for info in infos) if isinstance(n, int) and n > 0), None)
+    gpu = timeline.trace.gpu
     named = [
         np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
         for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z)
     ]
-    waves = named[0] * named[1] * named[2] / (count or UNKNOWN_MULTIPROCESSORS)
+    waves = named[0] * named[1] * named[2] / recorded_sms(timeline)
     ratio = np.maximum(1.0, factor * waves) / np.maximum(1.0, waves)
     persistent = (waves > PERSISTENT) & (waves <= 1) & (factor < 1)
     return np.where((gpu.grid_x > 0) & ~persistent, ratio, factor)

@@ -11,13 +11,17 @@ import io
 from functools import lru_cache
 from importlib.resources import files
 
+from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.model import Cost, Price
 
-WAITING, COMPUTING, STREAMING, STALLED = 0.17, 1.0, 0.70, 0.35
-"""Share of the power limit while the GPU waits, while arithmetic, memory or latency binds. From two recorded trainings
-on an H200: 120 W idling between launches, 170 W at 18 % busy with small kernels, 380 to 490 W at 56 % busy, mostly with
-products; the limit is 700 W."""
+WAITING, COMPUTING, STREAMING, STALLED = (
+    calibrated.POWER_WAITING.value,
+    calibrated.POWER_COMPUTING.value,
+    calibrated.POWER_STREAMING.value,
+    calibrated.POWER_STALLED.value,
+)
+"""Share of the power limit while the GPU waits, while arithmetic, memory or latency binds."""
 _USABLE_KINDS = ("lowest listed", "on-demand")
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
@@ -34,12 +35,11 @@ from gpuprof.tracefile.model import F64, U8
 FEW_BLOCKS = 0.5
 """Of the multiprocessors. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many multiprocessors
 work on it; larger ones are cut anew for another chip (persistent kernels have a block for each)."""
-USUAL_REACH = 0.9
-"""Of the bandwidth, by a kernel without matrix products whose traffic is not known. Those of two trainings that were
-recorded on an H200 and on an H100 take 1.11 to 1.44 times as long on the latter, as if they used 0.5 to 1.0 of it: the
-middle one 0.94 and 0.87, by time 0.83 and 0.90 (the first training, the second). The guesses said 0.04 to 2.8."""
-MOST_REACH = 1.1
-"""What a kernel seems to reach at most, for some of its traffic stays in the L2; who guessed more guessed wrong."""
+USUAL_REACH = calibrated.USUAL_REACH.value
+"""Of the bandwidth, by a kernel without matrix products whose traffic is not known."""
+MOST_REACH = calibrated.MOST_REACH.value
+"""What a kernel seems to reach at most, for some of its traffic stays in the L2; higher values mean that the traffic
+estimate is wrong."""
 
 _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES)
 

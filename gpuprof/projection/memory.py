@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.calibration import memory as calibrated
+from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.activations import Activations, Line, Recorded, activations
 from gpuprof.projection.model import MemoryFit
 
-GIB_OF_GB = 2**30 * 0.99 / 1e9
-"""What drivers report over the gigabytes of a GPU's name, which are binary ones: 139.8 GiB of an H200's 141."""
-CONTEXT_BYTES = 1_500_000_000
-"""Driver, CUDA's context and libraries: 1.5 GB beside what the allocator held, on H200s with torch 2.11."""
-FRAGMENTS = 1.04
-"""Reserved over allocated at the peak: 1.01 and 1.04 in two recordings."""
-UNSEEN_STATIC = 0.01
-"""Weights of layers and experts that were not recorded are this much more or less: two layers of 128 experts came out
-0.9 % below what was measured, from a recording of four layers of 32."""
+GIB_OF_GB = 2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9
+"""What drivers report over the gigabytes of a GPU's name, which are binary ones."""
+CONTEXT_BYTES = int(calibrated.CONTEXT_BYTES.value)
+"""Driver, CUDA's context and libraries, in addition to what the allocator holds."""
+FRAGMENTS = calibrated.FRAGMENTS.value
+"""Reserved over allocated at the peak."""
+UNSEEN_STATIC = calibrated.UNSEEN_STATIC.value
+"""Weights of layers and experts that were not recorded are this much more or less."""
 MOST_BATCH = 1_000_000
 """A batch that is larger is one that memory does not limit."""
 

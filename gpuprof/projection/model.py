@@ -6,11 +6,10 @@ None means "cannot be known from this recording", never zero. Intervals are mean
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from gpuprof.replay.bound import Bound
 
 SCHEMA = "gpuprof.projection/1"
-
-Bound = Literal["compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +163,8 @@ class OnGpu:
     busy_ns: float
     host_floor_ns: float
     """The step if the GPU took no time at all."""
-    bound: Bound
+    bound: Bound | None
+    """As of a diagnosis; None where what most kernels are limited by is not known."""
     sensitivities: dict[str, float]
     samples_per_hour: float | None
     tokens_per_hour: float | None

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
@@ -21,7 +22,6 @@ from gpuprof.projection.host import RANGE
 from gpuprof.projection.memory import fit, share_that_fits
 from gpuprof.projection.model import (
     Asked,
-    Bound,
     Explanation,
     HostStep,
     Interval,
@@ -35,16 +35,17 @@ from gpuprof.projection.ranks import scaling
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained import Reach, reach_of
+from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import GPU_PROCESS_NOISE
-from gpuprof.replay.sensitivity import CLOSE, SMALL, Sensitivities, sensitivities
+from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
 
-KEPT, KEPT_NEAR = 1.15, 1.05
+KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
-HOSTS = 1.10
+HOSTS = calibrated.HOSTS.value
 """Another machine's host differs by this much from what its factor says."""
-REPEATS = 1.05
+REPEATS = calibrated.REPEATS.value
 """Layers that were not recorded take this much less or more than those that were."""
 
 
@@ -194,8 +195,8 @@ def _batch(elsewhere: Elsewhere, share: float) -> float | None:
     return None if samples is None else samples * elsewhere.batch_factor * share
 
 
-def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tuple[Bound, dict[str, float]]:
-    """What would shorten the step there: read off as a diagnosis does it."""
+def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tuple[Bound | None, dict[str, float]]:
+    """What binds the step there, and what each resource would gain."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     bound = elsewhere.scaled(there, share).bound
@@ -203,16 +204,7 @@ def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tu
     found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()})
     told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}
     told = {name: value for name, value in told.items() if value is not None}
-    return _verdict(told), told
-
-
-def _verdict(told: dict[str, float]) -> Bound:
-    first, second, *_ = sorted(("host", "input", "transfer", "communication", "device"), key=lambda name: -told[name])
-    if told[first] < SMALL or told[first] - told[second] < CLOSE:
-        return "balanced"
-    if first != "device":
-        return first  # type: ignore[return-value]
-    return max(("compute", "memory", "latency"), key=lambda name: told.get(name, 0.0))  # type: ignore[return-value]
+    return bound_of(found, gain_without(graph)), told
 
 
 def _recorded(elsewhere: Elsewhere) -> Recorded:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import math
 
+from gpuprof.calibration import collectives as calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.model import Scaling
 
 BUCKET_BYTES = 25 * 2**20
 """DDP's."""
-LINK_SHARE, PCIE_SHARE = 0.75, 0.5
+LINK_SHARE, PCIE_SHARE = calibrated.RING_SHARE.value, calibrated.RING_PCIE_SHARE.value
 """Of one direction's rate what a ring is taken to reach: over NVLink with large messages; over PCIe, where GPUs share
 the way through the host."""
-START_NS = 10_000.0
-"""What starting a collective takes, times the logarithm of the number of GPUs: 20 to 40 µs for eight."""
+START_NS = calibrated.RING_START_NS.value
+"""What starting a collective takes, times the logarithm of the number of GPUs."""
 
 
 def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_bytes: float) -> Scaling:

@@ -16,7 +16,7 @@ def summarize(gpus: list[OnGpu]) -> str:
     held = [one for one in gpus if one.bound == "host"]
     if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED * worst.speedup.expected:
         return "The host binds on every one of them: a faster GPU would not make this step shorter."
-    text = f"{best.gpu} gets most done: {best.speedup.expected:.2f}× the recorded work per time, bound by {_by(best)}."
+    text = f"{best.gpu} gets most done: {best.speedup.expected:.2f}× the recorded work per time{_by(best)}."
     if best.bound == "host":
         text += " A faster host would help there, a faster GPU would not."
     priced = [one for one in gpus if one.cost.usd_per_million_tokens is not None]
@@ -31,6 +31,7 @@ def summarize(gpus: list[OnGpu]) -> str:
 
 
 def _by(one: OnGpu) -> str:
-    return {"host": "the host", "memory": "memory bandwidth", "balanced": "nothing in particular"}.get(
-        one.bound, one.bound
-    )
+    if one.bound is None:
+        return ""
+    names = {"host": "the host", "memory": "memory bandwidth", "balanced": "nothing in particular"}
+    return f", bound by {names.get(one.bound, one.bound)}"

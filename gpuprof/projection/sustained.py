@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpuprof.calibration import roofs as calibrated
 from gpuprof.costs.ceilings import (
     LINK_EFFICIENCY,
     MEMORY_EFFICIENCY,
@@ -35,13 +36,19 @@ FAMILIES = {
 }  # fmt: skip
 """Architecture → process that it is made in. Ampere's smaller chips are made in 8 nm, which is taken for the same."""
 
-POWER_CONSTANT = {"12 nm": 0.00754e12, "7 nm": 0.01006e12, "4 nm": 0.01408e12}
-"""k, FLOP/s for n in FLOPs a clock and P in watts; that of 4 nm is the geometric mean of H100, H200
-(0.0135 both) and B200 (0.0153)."""
+POWER_CONSTANT = {
+    "12 nm": calibrated.POWER_12_NM.value,
+    "7 nm": calibrated.POWER_7_NM.value,
+    "4 nm": calibrated.POWER_4_NM.value,
+}
+"""k, FLOP/s for n in FLOPs a clock and P in watts."""
 
-MEASURED_HERE, MEASURED_SUCH, BY_POWER = 1.03, 1.06, 1.20
-"""Spread of a tensor rate by where it is from; one that is only stated has the last. Of eight other GPUs that somebody
-measured the model is within 10 % for six; it is 38 % above an RTX A6000 and 54 % above a T4 (docs/gpus.md)."""
+MEASURED_HERE, MEASURED_SUCH, BY_POWER = (
+    calibrated.MEASURED_HERE.value,
+    calibrated.MEASURED_SUCH.value,
+    calibrated.BY_POWER.value,
+)
+"""Spread of a tensor rate by where it is from; one that is only stated has the last."""
 BANDWIDTH_SPREAD = {"measured": 1.02, "table": 1.03, "stated": 1.06}
 CONFIDENCE_SPREAD = {"A": 1.0, "B": 1.03, "C": 1.15}
 """On top of it: how sure the stated figures are."""

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import collectives as calibrated
 from gpuprof.costs.hardware import find
 from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, Graph, edges_of
 from gpuprof.replay.simulate import ROUNDS, simulate
@@ -25,13 +26,12 @@ from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
 from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
 
-START_NS = 50_000.0
-"""What a collective may take however little it moves. Small ones took their last arriver 4 to 20 µs on the hosts of 2
-H200s and of 8 V100s; networks between hosts are slower, by how much is not measured: this leaves room for it."""
-LINK_SHARE = 0.2
-"""Of one direction of a GPU's link in an all-reduce of a usual bucket: 24 MB on two H200s reached 88 of 450 GB/s."""
-BETWEEN_HOSTS_BYTES_PER_S = 10e9
-"""Assumed where no fast link is known: four fifths of a 100 Gb/s network. The recording's own collectives go first."""
+START_NS = calibrated.START_NS.value
+"""What a collective may take however little it moves."""
+LINK_SHARE = calibrated.LINK_SHARE.value
+"""Of one direction of a GPU's link in an all-reduce of a usual bucket."""
+BETWEEN_HOSTS_BYTES_PER_S = calibrated.BETWEEN_HOSTS_BYTES_PER_S.value
+"""Where no fast link is known. The recording's own collectives go first."""
 GPUS_OF_A_HOST = 8
 APART = 4.0
 """Sizes this many times apart tell by the difference of their durations how fast the link is."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.calibration import latency as calibrated
 from gpuprof.tracefile.model import F64, Mask
 
 CLEAR_NS = 20_000
 """One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
 FEWEST = 4
 """Starts that a usual lag is told from."""
-LATENCY_NS, GAP_NS, RETURN_NS = 2_200.0, 1_000.0, 3_000.0
+LATENCY_NS, GAP_NS, RETURN_NS = calibrated.LAUNCH_NS.value, calibrated.GAP_NS.value, calibrated.RETURN_NS.value
 """Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
-and from the end of awaited work to the return of the waiting call (medians of H200 recordings)."""
-EVENT_LAG_NS = 2_000.0
-"""The same from the end of work on one stream to the start of work on another that waits for it (H200: 1.5 to 2.5
-µs)."""
+and from the end of awaited work to the return of the waiting call."""
+EVENT_LAG_NS = calibrated.EVENT_NS.value
+"""The same from the end of work on one stream to the start of work on another that waits for it."""
 
 
 def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:

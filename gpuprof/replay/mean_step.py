@@ -13,12 +13,13 @@ from functools import cached_property
 
 import numpy as np
 
+from gpuprof.calibration import loader as calibrated
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scaled
 
-FETCH_NS = 600_000.0
+FETCH_NS = calibrated.FETCH_NS.value
 """What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
 hand it to the pinning thread), usually."""
 NEAR = 0.03

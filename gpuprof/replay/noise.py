@@ -3,17 +3,18 @@
 Each value is half an 80 % interval, as a part of the step: eight of ten steps lie within it on either side.
 """
 
-RUN_NOISE = 0.02
+from gpuprof.calibration import noise as calibrated
+
+RUN_NOISE = calibrated.RUN.value
 """Within one process: the GPU's part of a step differs by this much between the baseline of a run and its recorded
-steps (0.8 to 1.6 % less in five runs that the GPU binds). What this explains of a measured step says nothing of the
-host."""
-GPU_PROCESS_NOISE = 0.04
+steps. What this explains of a measured step says nothing of the host."""
+GPU_PROCESS_NOISE = calibrated.GPU_PROCESS.value
 """From one process to the next, of a step that the GPU binds (clocks, memory placement); so no interval of a step is
 narrower."""
-HOST_PROCESS_NOISE = 0.05
+HOST_PROCESS_NOISE = calibrated.HOST_PROCESS.value
 """From one process to the next, of the host's time, where a measured step says what it is."""
-PROCESS_NOISE = 0.06
-"""From one process to the next on the same machine, of any step (H200 hosts: 3 to 10 %); so no step predicted for a
-change is known better, even where the change is known exactly."""
-MACHINE_NOISE = 0.15
-"""From one host to another of the same kind, and from one hour to another (H200 runs: 10 to 20 %)."""
+PROCESS_NOISE = calibrated.PROCESS.value
+"""From one process to the next on the same machine, of any step; so no step predicted for a change is known better,
+even where the change is known exactly."""
+MACHINE_NOISE = calibrated.MACHINE.value
+"""From one host to another of the same kind, and from one hour to another."""

@@ -9,42 +9,34 @@ GPU is at work is no loss. How fast a host records is in `host_pace`, what a mea
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numba
 import numpy as np
 
+from gpuprof.calibration import profiler as calibrated
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops, recorded_ops
-from gpuprof.tracefile.model import F64, I64, Mask
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import F64, I32, I64, Calls, Frames, Mask, Ops
 
-RECORDED_EVENT_NS = 2_300.0
-"""What a recorded op or call costs, with shapes recorded, on a host of pace 1: of the values between 1.6 and 2.8 µs
-the one with the least error over 89 H200 recordings (28 of them in benchmarks/profiler_cost.py) whose step was also
-timed without a profiler, by replaying each without it. A cost that goes with the pace fits them better than a fixed one
-or one that goes with its root. A call or range recorded by Nsight Systems costs about as much: see
-`host_pace.NSYS_SPREAD`."""
-LEFT_OUT = 0.93
-"""Ops that were left out for each that is left, in a file without those that lie in others and make no call: the median
-of 28 whole recordings of trainings, in which it is 0.49 to 1.36. With it all events, calls included, are told to within
-0.85 to 1.19 times what they are."""
-FRAME_NS = 700.0
-"""A recorded Python frame: 18,700 frames a step make one program's recorded step 18 ms longer, 0.96 µs each, memory
-being recorded as well, which is taken for a quarter of it (not measured apart)."""
-KERNEL_RANGE_NS = 15_000.0
+RECORDED_EVENT_NS = calibrated.EVENT_NS.value
+"""What a recorded op or call costs, with shapes recorded, on a host of pace 1. A call or range recorded by Nsight
+Systems costs about as much: see `host_pace.NSYS_SPREAD`."""
+LEFT_OUT = calibrated.LEFT_OUT.value
+"""Ops that were left out for each that is left, in a file without those that lie in others and make no call."""
+FRAME_NS = calibrated.FRAME_NS.value
+"""A recorded Python frame."""
+KERNEL_RANGE_NS = calibrated.KERNEL_RANGE_NS.value
 """What an op takes more that is named as its own kernel: Inductor's launcher formats the kernel's arguments for the
-profiler. From one program with 1,650 such ops a step, whose unprofiled step is known; three others agree."""
-GRAPH_NODE_NS = 1_700.0
-"""What `cudaGraphLaunch` takes more for every node whose execution is recorded: its calls took 0.7 to 1.2 ms for graphs
-of 314 to 594 nodes on an H200, most of which is taken for the recording's (not measured apart)."""
-DIFFUSE = 0.3
+profiler."""
+GRAPH_NODE_NS = calibrated.GRAPH_NODE_NS.value
+"""What `cudaGraphLaunch` takes more for every node whose execution is recorded."""
+DIFFUSE = calibrated.DIFFUSE.value
 """The part of the cost that is not paid where events are recorded but by all of the host's work with torch: what the
-profiler writes takes the caches from it. Without it too much is taken from where events are densest, loops of short
-ops, and what is left without such a loop is 17 to 27 % too long in three programs of benchmarks/accuracy.py; from 0.5
-on other predictions suffer more than these gain."""
-REFILL_NS = 50_000.0
-"""After so long in one piece the host has its caches back: a batch fetched in plain Python took 70 ms unrecorded and
-63 ms in recorded steps, and a sleep is as long as ever. 50 µs are some 2 MB from memory, what a core's caches hold."""
+profiler writes takes the caches from it."""
+REFILL_NS = calibrated.REFILL_NS.value
+"""After so long in one piece the host has its caches back."""
 LEAST = 0.1
 """Share of a piece's recorded time that is left at least."""
 
@@ -73,38 +65,81 @@ class Recorded:
 def recorded_events(graph: Graph) -> Recorded:
     """The recorded events around every host node; GPU nodes have none."""
     timeline = graph.timeline
-    trace, low = timeline.trace, timeline.window[0]
+    low = timeline.window[0]
     begin = np.round(graph.recorded_start_ns).astype(np.int64) + low
     end = np.round(graph.recorded_end_ns).astype(np.int64) + low
     host = (graph.lane >= 0) & ~graph.waits
-    own = np.zeros(len(trace.ops), bool)
-    launched = np.flatnonzero(timeline.links.op >= 0)
-    op = timeline.links.op[launched]
-    own[op[trace.ops.name[op] == trace.gpu.name[launched]]] = True
-    recorded = recorded_ops(trace)
-    own &= recorded
-    tables = (
-        (trace.ops.thread[recorded], trace.ops.start_ns[recorded], trace.ops.end_ns[recorded], False),
-        (trace.calls.thread, trace.calls.start_ns, trace.calls.end_ns, False),
-        (trace.frames.thread, trace.frames.start_ns, trace.frames.end_ns, True),
-        (trace.ops.thread[own], trace.ops.start_ns[own], trace.ops.end_ns[own], False),
-    )
+    tables = _recorded_tables(timeline)
     counts = []
-    for thread, starts, ends, inside in tables:
+    for table in tables:
         count = np.zeros(len(graph))
         for lane in np.unique(graph.lane[host]).tolist():
-            rows = thread == lane
-            times = np.sort(np.concatenate([starts[rows], ends[rows]]))
+            rows = table.thread == lane
+            times = np.sort(np.concatenate([table.start_ns[rows], table.end_ns[rows]]))
             mine = np.flatnonzero(host & (graph.lane == lane))
-            if inside:
+            if table is tables[_FRAMES]:
                 count[mine] = _between(times, begin[mine], end[mine]) / 2
             else:
                 count[mine] = (_at(times, begin[mine]) + _at(times, end[mine])) / 4
         counts.append(count)
     ops, calls, frames, kernel_ranges = counts
-    if lacks_inner_ops(trace, timeline.nesting):
-        ops = ops * (1 + LEFT_OUT)
-    return Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host))
+    return with_left_out(Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host)), timeline)
+
+
+def recorded_in_window(timeline: Timeline) -> Recorded:
+    """The recorded events of the whole window on the threads that launch work, as if of one node; what was left out of
+    the file is not counted. For recordings that cannot be replayed."""
+    calls, links = timeline.trace.calls, timeline.links
+    threads = np.unique(np.append(links.thread[links.thread >= 0], timeline.main_thread))
+    low, high = timeline.window
+
+    def inside(table: _Events | Calls) -> Mask:
+        return (table.start_ns >= low) & (table.start_ns < high) & np.isin(table.thread, threads)
+
+    ops, in_calls, frames, kernel_ranges = (
+        np.array([float(np.count_nonzero(inside(table)))]) for table in _recorded_tables(timeline)
+    )
+    launched = np.bincount(links.call[links.call >= 0], minlength=len(calls))
+    nodes = np.array([float((launched - 1).clip(0)[inside(calls)].sum())])
+    return Recorded(ops, in_calls, frames, kernel_ranges, nodes)
+
+
+def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
+    """The same with the ops that were left out of the file after the recording."""
+    if not lacks_inner_ops(timeline.trace, timeline.nesting):
+        return recorded
+    return replace(recorded, ops=recorded.ops * (1 + LEFT_OUT))
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """One kind of recorded events."""
+
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+
+
+_FRAMES = 2
+
+
+def _recorded_tables(timeline: Timeline) -> tuple[_Events, _Events, _Events, _Events]:
+    """Ops, calls, frames, and the ops that are named as their own kernel."""
+    trace = timeline.trace
+    own = np.zeros(len(trace.ops), bool)
+    launched = np.flatnonzero(timeline.links.op >= 0)
+    op = timeline.links.op[launched]
+    own[op[trace.ops.name[op] == trace.gpu.name[launched]]] = True
+    recorded = recorded_ops(trace)
+
+    def events(table: Ops | Calls | Frames, rows: Mask | slice) -> _Events:
+        return _Events(table.thread[rows], table.start_ns[rows], table.end_ns[rows])
+
+    every = slice(None)
+    return (
+        events(trace.ops, recorded), events(trace.calls, every), events(trace.frames, every),
+        events(trace.ops, own & recorded),
+    )  # fmt: skip
 
 
 def _graph_nodes(graph: Graph, host: Mask) -> F64:

@@ -25,7 +25,7 @@ FLAT = 5e-3
 """Where taking out more gains less than this the step does not wait for what recording cost."""
 QUICKER, TOLD = 0.9, 0.01
 """A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU binds it."""
-CLOSE = 1e-3
+FITTED = 1e-3
 """A fit is good when the step is this near to the measured one."""
 
 
@@ -59,7 +59,7 @@ def remove_profiler(
     of the cost.
     """
     events = recorded_events(graph)
-    pace, spread_of_cost = pace_and_spread(graph)
+    pace, spread_of_cost = pace_and_spread(graph.timeline)
     per_step = float(events.cost_ns(1.0).sum()) / graph.steps
     usual, slower, quicker = (
         without(graph, events.cost_ns(scale)) for scale in (pace, pace / spread_of_cost, pace * spread_of_cost)
@@ -70,7 +70,7 @@ def remove_profiler(
         return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower)
     scale, reduced = _fitted(graph, events, pace, measured_ns)
     step = simulate(reduced, ROUNDS).step_ns
-    if abs(step - measured_ns) > CLOSE * measured_ns:
+    if abs(step - measured_ns) > FITTED * measured_ns:
         # Another clock, or what the graph does not know of.
         reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
         step = simulate(reduced, ROUNDS).step_ns
@@ -117,7 +117,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
         device = fast
     else:
         device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)
-    if abs(step(level, 1.0) - measured_ns) <= CLOSE * measured_ns:
+    if abs(step(level, 1.0) - measured_ns) <= FITTED * measured_ns:
         device = 1.0
     return min(max(level, 0.0), most), at(level, device)
 

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import F64, I64, Calls
 
-QUEUE_ITEMS = 1022
-"""Launched and unfinished items that a stream takes, where the recording does not show it filled (H200, CUDA 13)."""
+QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
+"""Launched and unfinished items that a stream takes, where the recording does not show it filled."""
 FEWEST_FULL = 5
 NEARLY_ALL = 0.9
 LONG = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,9 +11,6 @@ from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.model import F64
-
-CLOSE, SMALL = 0.05, 0.1
-"""Sensitivities closer than the first differ by no more than noise; ones below the second say little."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +54,16 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
         device=gain(scale(graph, device=0.5)),
         **parts,
     )
+
+
+def gain_without(graph: Graph, mean: MeanStep | None = None) -> Callable[[str], float]:
+    """The share of the mean step that is gained when a resource takes no time at all, as a function of its name."""
+    mean = mean or MeanStep(graph)
+
+    def gain(resource: str) -> float:
+        return 1 - mean.of(scale(graph, **{resource: 0.0}), faster={resource: 0.0}) / mean.of(graph)
+
+    return gain
 
 
 def _share(graph: Graph, part_ns: F64) -> F64:

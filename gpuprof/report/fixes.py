@@ -47,7 +47,8 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[:shown], 1):
         head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now))
-        lines.append(_numbered(number, [head, *(Text(escape(line), "cyan") for line in finding.fix.splitlines())]))
+        code = [Text(escape(line), "cyan") for line in finding.fix.splitlines()]
+        lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding)), *code]))
     more = diagnosis.findings[shown:]
     if more:
         lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
@@ -55,6 +56,19 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     if both:
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gain(both, now)}"))
     return lines
+
+
+def conditions(finding: Finding) -> list[str]:
+    """What else a fix means: what it changes about the training, and what it costs before it gains."""
+    found = [f"changes the training: {escape(finding.changes)}"] if finding.changes else []
+    if finding.once_ns:
+        found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it gains")
+    return found
+
+
+def considered(diagnosis: Diagnosis) -> list[Text | Table]:
+    """Usual remedies that are not advised, each with its reason."""
+    return [Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}") for one in diagnosis.considered]
 
 
 def numbers(diagnosis: Diagnosis, both: Combined) -> str:

@@ -90,7 +90,7 @@ def _steps(projection: Projection, width: int) -> list[Text]:
             duration(one.step_ns.expected),
             duration_range(one.step_ns.low, one.step_ns.high),
             f"{_times(one.speedup.expected)}× ({_times(one.speedup.low)}–{_times(one.speedup.high)})",
-            one.bound,
+            one.bound or "–",
         ]
         row += [_batch(one)] if batched else []
         row += [_count(one.samples_per_hour)] if samples else []

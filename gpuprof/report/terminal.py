@@ -51,8 +51,10 @@ _BOUND_STYLES = {
 _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info": ("·", "dim")}
 
 
-def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: str | None = None) -> Group:
-    """The diagnosis for a terminal of `width` columns, with `rows` kernels.
+def render(
+    diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: str | None = None, *, verbose: bool = False
+) -> Group:
+    """The diagnosis for a terminal of `width` columns, with `rows` kernels; `verbose`: also what is not advised.
 
     `next_step` replaces the last line's advice; an empty one leaves it out.
     """
@@ -70,6 +72,7 @@ def render(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: s
         section("step", _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
         section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
+        section("considered", fixes.considered(diagnosis)) if verbose else [],
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
         + section("longest", _longest(diagnosis, inner)),

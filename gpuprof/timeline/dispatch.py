@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.timeline.nesting import Nesting
 from gpuprof.tracefile.model import OP, Mask, Trace
 
-DISPATCH_NS = 100_000
-"""Between the calls of two ops a thread that launches spends less than this: of the stretches between calls in
-recordings of launch-bound trainings on H200 hosts 99 % are shorter (36 to 105 µs), and few lie between this and a
-millisecond. In a longer one the host does something else."""
+DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
+"""Between the calls of two ops a thread that launches spends less than this. In a longer stretch the host does
+something else."""
 
 FEWEST_OPS = 500
 """Fewer ops than this do not tell whether some were left out."""
-SILENT_SHARE = 0.02
-"""Of PyTorch's ops a third to a half lie in another and make no call (views, allocations, checks of types: 33 to 58 %
-in 28 recordings of trainings); where fewer do than this, such ops were left out of the file to make it small."""
+SILENT_SHARE = calibrated.SILENT_SHARE.value
+"""Of PyTorch's ops a third to a half lie in another and make no call (views, allocations, checks of types); where fewer
+do than this, such ops were left out of the file to make it small."""
 
 
 def has_ops(trace: Trace) -> bool:

@@ -180,6 +180,8 @@ class RunFolder:
     """Its recording by Nsight Systems, as `read_trace` takes it."""
     damaged: tuple[str, ...]
     """Files that are there and say nothing."""
+    started_ns: int | None = None
+    """Moment at which the program was started, unix ns."""
     cpus: float | None = None
     """Processors that the run may use: those of its affinity, or its control group's share of them."""
 
@@ -310,6 +312,7 @@ def read_run(folder: Path, rank: int | None = None) -> RunFolder:
         trace=traces.get(rank),
         nsys=_export(folder, names, next((one.pid for one in ranks if one.rank == rank), None)),
         damaged=tuple(damaged),
+        started_ns=_whole(manifest.get("started"), least=1, most=LATEST_NS),
         cpus=_cpus(manifest.get("host")),
     )
 

@@ -13,7 +13,7 @@ from helpers.paths import ROOT, SHARED
 from helpers.traces import shared_trace
 
 import gpuprof
-from benchmarks import accuracy, accuracy_page, alone
+from benchmarks import accuracy, accuracy_page, alone, out_of_sample
 from benchmarks.accuracy import Case, Result
 from benchmarks.alone import Alone
 from gpuprof.replay.build import build
@@ -54,6 +54,34 @@ def everything() -> list[Result]:
 @pytest.fixture(scope="module")
 def told(everything) -> list[Alone]:
     return alone.everything(everything)
+
+
+@pytest.fixture(scope="module")
+def tests_only() -> list[Result]:
+    """Recordings that no number was fitted to."""
+    if not (SHARED / "traces" / "wild").is_dir():
+        pytest.skip(f"no recorded traces at {SHARED} (set GPUPROF_SHARED)")
+    return [result(case) for case in out_of_sample.test_cases(SHARED)]
+
+
+def test_recordings_that_only_test(tests_only):
+    """Out of sample: every verdict right, steps within 15 % of the middle of what was measured, nothing that gained
+    nothing is advised."""
+    right, known = out_of_sample.verdicts(tests_only)
+    assert right == known > 0
+    claims = out_of_sample.claims(tests_only, out_of_sample.mean_steps())
+    assert len(claims) >= 5
+    assert max(abs(one.from_middle) for one in claims) <= 0.15
+    assert statistics.mean(one.held for one in claims) >= 0.75
+    assert all(found is None for r in tests_only for fix, found in r.fixes if not fix.gains)
+
+
+def test_intervals_are_narrowed_only_on_test_recordings(everything):
+    """Forty claims on recordings that only test, and nine of ten of them held: until then intervals stay."""
+    fitted = out_of_sample.claims(everything)
+    assert out_of_sample.may_be_narrowed(fitted[:39]) is False
+    low, high = out_of_sample.wilson(8, 10)
+    assert 0.6 < low < 0.8 < high < 0.95
 
 
 def test_the_untouched_replay_is_the_recording(everything):
@@ -162,10 +190,11 @@ def test_every_miss_has_its_reason(everything):
     assert set(dict(accuracy_page.misses(everything))) == set(json.loads(accuracy_page.REASONS.read_text()))
 
 
-def test_the_page_is_of_these_results(everything, told):
+def test_the_page_is_of_these_results(everything, told, tests_only):
     """`python -m benchmarks.accuracy_page` writes it anew. Last digits may differ between processors, lines may not."""
     written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
-    now = "".join(accuracy_page.page(everything, json.loads(accuracy_page.REASONS.read_text(encoding="utf-8")), told))
+    reasons = json.loads(accuracy_page.REASONS.read_text(encoding="utf-8"))
+    now = "".join(accuracy_page.page(everything, reasons, told, tests_only, list(out_of_sample.left_out())))
 
     def without_digits(text: str) -> str:
         return re.sub(r"[+−]?\d[\d.,]*", "", text)

@@ -160,6 +160,7 @@ class Program:
 
     def case(self, folder: Path, run: Run | None = None) -> Case:
         """What findings look at; the profiler costs these programs nothing."""
+        folder.mkdir(parents=True, exist_ok=True)
         return case_of(self.trace.write(folder / "trace.json"), as_recorded=True, run=run)
 
 

@@ -130,7 +130,8 @@ def _language(diagnosis: Diagnosis) -> Iterator[str]:
     case = diagnosis._case
     if case is None or case.trains_on_tokens:
         return
-    for text in (*_said(diagnosis), *(finding.fix for finding in diagnosis.findings)):
+    considered = [f"{one.title}: {one.reason}" for one in diagnosis.considered]
+    for text in (*_said(diagnosis), *(finding.fix for finding in diagnosis.findings), *considered):
         if LANGUAGE.search(text):
             yield f"of language: {text!r}"
 

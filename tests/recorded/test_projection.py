@@ -35,6 +35,7 @@ from gpuprof.projection.names import gpu_named
 from gpuprof.projection.project import project
 from gpuprof.projection.ranks import scaling
 from gpuprof.projection.subject import Subject
+from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.simulate import ROUNDS, simulate
@@ -202,6 +203,16 @@ def test_measured_goes_before_the_table_and_that_before_the_model():
 
 
 # -- the host
+
+
+def test_what_binds_there_may_be_unknown():
+    found = gpuprof.project(diagnosed(RUNS / "tiny_lora"), ["H100 SXM"])
+    unknown = dataclasses.replace(found, gpus=(dataclasses.replace(found.gpus[0], bound=None),))
+    document = to_json(unknown)
+    assert document["gpus"][0]["bound"] is None
+    assert not list(VALIDATOR.iter_errors(document))
+    assert "bound by" in summarize(list(found.gpus))
+    assert "bound by" not in summarize(list(unknown.gpus))
 
 
 def test_a_slower_host_makes_a_host_bound_step_longer_in_proportion():

@@ -9,6 +9,7 @@ from helpers.paths import ROOT
 from helpers.traces import each_shared, shared_trace, shared_truth
 
 import gpuprof
+from benchmarks.by_shares import by_shares
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.tracefile.kineto.build import build
 from gpuprof.tracefile.kineto.small import read_small
@@ -26,6 +27,11 @@ COMMITTED = [
 def test_committed_recordings(path, bound, cause):
     verdict = diagnosed(path).verdict
     assert (verdict.bound, verdict.cause) == (bound, cause)
+
+
+@pytest.mark.parametrize("path", [pytest.param(c[0], id=c[0].name) for c in COMMITTED])
+def test_shares_of_the_step_lead_to_the_verdict_of_the_replay(path):
+    assert by_shares(diagnosed(path)) == diagnosed(path).verdict.bound
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from helpers.paths import ROOT
 from gpuprof import diagnose
 from gpuprof.diagnosis.findings import channels_last, frozen_encoder
 from gpuprof.diagnosis.predict import predict
-from gpuprof.diagnosis.proposal import WORTH
 
 VISION = ROOT / "tests" / "data" / "vision"
 TRUTH = json.loads((VISION / "truth.json").read_text())["runs"]
@@ -27,12 +26,18 @@ def test_what_a_fix_measured_lies_in_its_interval(name: str, finding: str, step_
     step = predict(diagnosis._case, proposal)
     assert step.low <= step_ms * 1e6 <= step.high
     assert step.expected == pytest.approx(step_ms * 1e6, rel=0.07)
-    advised = finding in {one.id for one in diagnosis.findings}
-    assert advised == (TRUTH[name]["unprofiled_ms"] >= WORTH * step_ms)
+    if step_ms > TRUTH[name]["unprofiled_ms"]:
+        assert finding not in {one.id for one in diagnosis.findings}
 
 
 @pytest.mark.parametrize("name", TRUTH)
 def test_none_gets_advice_for_language_models(name: str):
     diagnosis = diagnosed(VISION / f"{name}.json.gz")
     assert diagnosis._case is not None and not diagnosis._case.trains_on_tokens
-    assert not {"padding", "fused_elementwise"} & {finding.id for finding in diagnosis.findings}
+    told = {*(one.id for one in diagnosis.findings), *(one.id for one in diagnosis.considered)}
+    assert not {"padding", "fused_elementwise"} & told
+
+
+def test_batch_norms_without_conversions_are_advised_first():
+    diagnosis = diagnose(VISION / "batch_norm.json.gz", step_ms=TRUTH["batch_norm"]["unprofiled_ms"])
+    assert diagnosis.findings[0].id == "channels_last"

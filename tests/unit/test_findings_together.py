@@ -13,7 +13,7 @@ from helpers.program import GAP, MS, US, Program, checkpointed
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
-from gpuprof.diagnosis.model import Combined, Kernels
+from gpuprof.diagnosis.model import Combined
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.rework import rework_of, reworked
@@ -134,9 +134,7 @@ def test_hooks_around_saved_tensors_go_with_checkpointing(tmp_path):
 
 
 def test_steps_of_no_time_have_no_verdict():
-    kernels = Kernels(1, 1.0, 0, 0, 0, (), (), (), ())
-    found = judge_shares(Shares(0, 0.0, 0.0, 0.0, 0.0, {}), kernels, None, whole=True)
-    assert found.bound is None
+    assert judge_shares(Shares(0, 0.0, 0.0, 0.0, 0.0, {}), {}, None, whole=True, summary="").bound is None
 
 
 # -- shapes
@@ -158,8 +156,8 @@ def embedding(tmp_path, indices: list[int]) -> Case:
 
 def test_the_batch_is_told_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
-    assert found.title == "batch 4 → 32"
-    assert "batch_size=32" in found.fix
+    assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
+    assert "batch_size=8 * batch_size" in found.fix
     assert found.evidence[0].text.startswith("512 tokens a batch")
     assert all(place.start_ns is not None and place.where for place in found.evidence[1:])
     packed = only(larger_batch, embedding(tmp_path, [1, 512]))

@@ -40,7 +40,7 @@ def test_the_schema_is_one():
 def test_keys_stand_in_the_order_of_reading():
     keys = list(to_json(host_bound()))
     assert keys[:4] == ["schema", "source", "quality", "environment"]
-    assert keys[-3:] == ["verdict", "findings", "combined"]
+    assert keys[-4:] == ["verdict", "findings", "combined", "considered"]
     assert keys == list(schema()["properties"])
 
 

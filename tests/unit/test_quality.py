@@ -391,7 +391,7 @@ def test_what_is_said_and_from_where_on(case: Boundary, tmp_path: Path):
     message = next(issue.message for issue in bad.quality.issues if issue.id == first)
     assert re.search(case.message, message)
     assert "\n" not in message
-    nothing_known = case.status == "unusable" or first in ("truncated", "no_calls")
+    nothing_known = case.status == "unusable" or first in ("truncated", "no_calls", "no_host_events")
     assert (bad.verdict.bound is None) == nothing_known
     fine = diagnosed(case.fine(), tmp_path / "fine.json")
     assert said(fine) == (case.of_the_fine or {})

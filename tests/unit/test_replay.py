@@ -30,7 +30,7 @@ from gpuprof.replay.graph import (
 )
 from gpuprof.replay.lags import prompt
 from gpuprof.replay.profiler_cost import recorded_events, without
-from gpuprof.replay.profiler_fit import CLOSE, remove_profiler
+from gpuprof.replay.profiler_fit import FITTED, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import removed, scale, scaled, without_edges, without_waits
@@ -499,7 +499,7 @@ def test_a_measured_step_is_met(kernel_us: int, tmp_path: Path):
     for share in (1.2, 1.0, 0.95, 0.85, 0.7, 0.4):
         found = remove_profiler(graph, share * recorded, (share * recorded * 0.99, share * recorded * 1.01))
         assert found.fitted
-        assert found.step_ns == pytest.approx(share * recorded, rel=CLOSE)
+        assert found.step_ns == pytest.approx(share * recorded, rel=FITTED)
         assert found.low_ns <= found.step_ns <= found.high_ns
         assert simulate(found.quicker, 3).step_ns <= found.step_ns + 1
         assert found.step_ns <= simulate(found.slower, 3).step_ns + 1

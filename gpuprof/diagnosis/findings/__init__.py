@@ -1,15 +1,18 @@
 """The findings, one file each.
 
-A file holds a `PAGE` that explains the finding, `find(case)`, which proposes fixes for a recording, and where two
-recordings can show that such a fix was made, `change(a, b)`, by which a comparison recognises it.
+A file holds a `PAGE` that explains the finding, and `find(case)`, which proposes fixes for a recording; `ABSENT` where
+users expect the remedy and want to know why it is not advised; and where two recordings can show that such a fix was
+made, `change(a, b)`, by which a comparison recognises it.
 """
 
 from __future__ import annotations
 
 from gpuprof.diagnosis.comparison.candidates import Recogniser
 from gpuprof.diagnosis.findings import (
+    accumulation,
     adapter_casts,
     allocator,
+    autocast,
     channels_last,
     compile,
     cuda_graphs,
@@ -33,13 +36,14 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.proposal import Finder, Page
+from gpuprof.diagnosis.proposal import Absent, Finder, Page
 
 _MODULES = (
     input_workers,
     syncs,
     compile,
     cuda_graphs,
+    accumulation,
     larger_batch,
     padding,
     expert_loop,
@@ -49,6 +53,7 @@ _MODULES = (
     optimizer,
     dequantize,
     tf32,
+    autocast,
     channels_last,
     frozen_encoder,
     adapter_casts,
@@ -66,6 +71,9 @@ FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for
 
 PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE)
 """What `gpuprof explain` and docs/findings say."""
+
+ABSENT: dict[str, Absent] = {module.PAGE.id: module.ABSENT for module in _MODULES if hasattr(module, "ABSENT")}
+"""Usual remedies: why they are not advised where their problem is not there."""
 
 CHANGES: tuple[Recogniser, ...] = tuple(module.change for module in _MODULES if hasattr(module, "change"))
 """What is looked for between two recordings."""

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.case import Case
@@ -28,10 +29,13 @@ NARROW = 4
 MOST_RANK = 512
 REACH = 5
 """Ops after the second product that still belong to the adapter: scaling, cast, sum, cast."""
-PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (0.22, 0.29, 0.40), (0.45, 0.50, 0.60), (0.32, 0.40, 0.60)
-"""What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also
-move from the fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels.
-Recorded on an H200 for 8B widths: 0.29 over all products (0.22 to 0.36 each), 0.50 and 0.35."""
+PRODUCT_LEFT, SCALE_LEFT, SUM_LEFT = (
+    calibrated.ADAPTER_PRODUCT_LEFT.rising,
+    calibrated.ADAPTER_SCALE_LEFT.rising,
+    calibrated.ADAPTER_SUM_LEFT.rising,
+)
+"""What is left of the time of an fp32 adapter's products, scalings and sums in bf16. Half the bytes; products also move
+from the fp32 units to tensor cores, and sums no longer mix formats, for which torch has slower kernels."""
 HALF = ("c10::BFloat16", "c10::Half")
 
 PAGE = Page(
@@ -93,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
         change=change(1),
         best=change(0),
         worst=change(2),
+        changes="adapters are trained in bf16",
     )
 
 

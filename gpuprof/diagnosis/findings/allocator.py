@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import allocator as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -17,10 +18,8 @@ from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.tracefile.model import ANNOTATION
 
-LEFT = (0.0, 0.15, 0.6)
-"""What of the recorded time of the calls is not gained: at best, usually, at worst. Of two programs on H200s: 360 calls
-a step took 31 ms recorded, and leaving them out gained 13 to 51 ms of an unprofiled step of 106 to 126 ms; 178 calls
-took 12 ms and gained 0 to 4 ms, in the noise of that host."""
+LEFT = calibrated.LEFT.rising
+"""What of the recorded time of the calls is not gained: at best, usually, at worst."""
 
 PAGE = Page(
     id="allocator",

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import MODEL, Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, other_graphs
+from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import COMPILED
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.passes import shapes_in
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed
@@ -29,29 +32,22 @@ REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "mem
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
-HOST = (0.7, 0.95, 1.35)
+HOST = calibrated.HOST.rising
 """What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
 worst. A generated wrapper calls the same entry of the library with memory already found, but not without torch's
-dispatcher. Not measured by itself: chosen so that the steps of three LoRA models on H200 hosts come out, with room for
-others."""
-PASS_NS = (100_000.0, 300_000.0, 1_500_000.0)
-"""Guards, flattening and saving of tensors, once for each forward and each backward pass: about what an 8-layer LoRA
-step of 5.7 to 6.1 ms with CUDA graphs leaves for them on an H200's host; the worst is a guess for models of many
-tensors."""
-FUSED = (0.4, 0.65, 1.2)
+dispatcher."""
+PASS_NS = calibrated.PASS_NS.rising
+"""Guards, flattening and saving of tensors, once for each forward and each backward pass."""
+FUSED = calibrated.FUSED.rising
 """What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
-reads from outside and leaves there. Three models on an H200: 0.4 to 0.7; less certain where norms run over long
-rows."""
-LEFT = 0.5
+reads from outside and leaves there."""
+LEFT = calibrated.LEFT.value
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
-place. 8 LoRA layers on an H200: 122 for 232 chains."""
-REST = (1.0, 1.05, 1.15)
-"""What products take after, of what they took: 0, 2 and 11 % longer in three models on an H200. Why is not known;
-higher power without pauses for memory, or another choice of kernel, would do it."""
-ATTENTION = (1.0, 1.8, 3.2)
-"""The same of attention: on an H200 the same cuDNN kernels took 1.0, 1.6 and 3.5 times as long once compiled, for
-sequences of 128, 512 and 2048. Probably since transformers leaves a causal mask out where it sees that nothing is
-padded, and cannot look while Dynamo traces; with a mask nothing is skipped."""
+place."""
+REST = calibrated.REST.rising
+"""What matrix products take after, of what they took."""
+ATTENTION = calibrated.ATTENTION.rising
+"""The same of attention that gets no mask."""
 
 PAGE = Page(
     id="compile",
@@ -76,8 +72,8 @@ done.
 """,
     wrong="""
 Batches of changing shapes compile again, up to eight times, before shapes become dynamic: pad to a multiple, or pass
-`dynamic=True`. Compiling takes one to several minutes, which a short run does not earn back. Code that Dynamo cannot
-trace stays eager.
+`dynamic=True`. Compiling takes half a minute to several minutes (estimated from the kernels that a pass launches, and
+subtracted from what the rest of the run gains). Code that Dynamo cannot trace stays eager.
 """,
 )
 
@@ -119,6 +115,7 @@ def find(case: Case) -> Iterator[Proposal]:
     after = before - (launches - LEFT * len(found.speaker)) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
     arguments = case.stack.arguments
+    varies = shapes_vary(case)
     yield Proposal(
         title="torch.compile",
         evidence=spans(
@@ -130,7 +127,7 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         fix=case.stack.fix(
             "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
-            if shapes_vary(case)
+            if varies
             else "model.compile()  # before the first step",
             transformers=f"{arguments}(torch_compile=True)",
             lightning="model = torch.compile(model)  # before Trainer.fit",
@@ -138,9 +135,24 @@ def find(case: Case) -> Iterator[Proposal]:
         change=compiled(found, 1),
         best=compiled(found, 0),
         worst=compiled(found, 2),
+        once_ns=compile_ns(before / max(micro_batches(case) or 1, 1), varies),
         excludes=("cuda_graphs", "fused_elementwise"),
         last=True,
     )
+
+
+def _absent(case: Case) -> str | None:
+    if case.stack.kind == "unsloth":
+        return "unsloth compiles what it can by itself"
+    if case.ops_named(COMPILED.search).any():
+        return "the recorded code is compiled already"
+    waits = _waits(case)
+    if waits > MOST_BREAKS * max(len(case.timeline.host.backward), 1):
+        return f"forward and backward wait for the GPU {case.per_step(waits):,.0f} times a step, which splits the graph"
+    return None
+
+
+ABSENT = Absent("torch.compile", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -184,9 +196,7 @@ def passes(case: Case) -> Passes | None:
     within, starts = _within(case)
     if not len(starts):
         return None
-    waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    if (waiting & within).sum() > MOST_BREAKS * len(case.timeline.host.backward):
+    if _waits(case) > MOST_BREAKS * len(case.timeline.host.backward):
         return None
     accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
     fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
@@ -220,6 +230,14 @@ def passes(case: Case) -> Passes | None:
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
     )
+
+
+def _waits(case: Case) -> int:
+    """Waits for the GPU inside forward and backward passes."""
+    graph = case.graph
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return int((waiting & _within(case)[0]).sum())
 
 
 def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:

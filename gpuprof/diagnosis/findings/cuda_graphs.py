@@ -8,34 +8,37 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import number, quantity
 from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
+from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.micro_batches import micro_batches
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
+from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Graph
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.model import Mask
 
-LAUNCHED = (0.0, 0.0, 0.15)
-"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst (a
-guess: one of seven)."""
+LAUNCHED = calibrated.LAUNCHED.rising
+"""Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
 WORTH = 1.05
 """What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
 MOST_REGIONS = 10
 """Compiled regions in one pass, more of which are single functions (a library's own kernels) and not a model with a few
 breaks."""
-NEXT_NS = 420.0
-"""From one kernel of a graph to the next: the median of two recordings of an H200 (middle half 0.4 to 0.6 µs)."""
-GRAPH_NS = (100_000.0, 150_000.0)
-"""What the launch of a graph takes, and checking its inputs, at best and usually: graphs of 314 to 594 nodes on an
-H200's host took 0.1 to 0.2 ms. Guards and the rest of a pass of compiled code are in its recording already."""
+NEXT_NS = calibrated.NEXT_NS.value
+"""From one kernel of a graph to the next."""
+GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
+"""What the launch of a graph takes, and checking its inputs, at best and usually. Guards and the rest of a
+pass of compiled code are in its recording already."""
 REGION = re.compile(r"CompiledFxGraph")
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
@@ -94,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
             change=_graphed(found, 1),
             best=_graphed(found, 0),
             worst=_graphed(found, 2),
+            once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), False),
             excludes=("compile", "fused_elementwise"),
             last=True,
         )
@@ -129,6 +133,20 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=partly,
         last=True,
     )
+
+
+def _absent(case: Case) -> str | None:
+    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any():
+        return "the step communicates with other ranks"
+    if shapes_vary(case):
+        return "the shapes of batches vary, and a graph is captured for each shape"
+    host = case.sensitivities.host
+    if host is not None and host < SMALL:
+        return "the GPU sets the pace: launching faster gains nothing"
+    return None
+
+
+ABSENT = Absent("CUDA graphs", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

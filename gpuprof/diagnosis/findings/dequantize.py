@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -28,7 +29,7 @@ PACKED_BYTES, HALF_BYTES = 0.53, 2.0
 """Of a weight in 4 bits with the scales of its blocks (half as much again quantised), and in bf16."""
 BEFORE, BEHIND = 2, 3
 """Ops beside the unpacking product that belong to it: the cast and view in front, the cast and clone behind."""
-LEFT = 0.25
+LEFT = calibrated.QUANTISED_HOST_LEFT.value
 """Of the host work between a quantised layer's ops what the plain layer does as well, at worst."""
 
 PAGE = Page(
@@ -88,6 +89,7 @@ def find(case: Case) -> Iterator[Proposal]:
         + needs,
         change=partial(removed, nodes=gone),
         worst=partial(_mostly, nodes=gone),
+        changes="weights are bf16 instead of quantised",
     )
 
 

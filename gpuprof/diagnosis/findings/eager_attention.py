@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.case import Case
@@ -17,8 +18,9 @@ from gpuprof.diagnosis.comparison.quantities import kernel_counts
 from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -31,13 +33,10 @@ LEAST_QUERIES = 16
 REACH = 120
 """Ops between the softmax and either product, all levels counted, at most: mask, scale, casts, dropout and sinks are
 some 40."""
-TENSOR_SHARE = ((0.60, 0.55), (0.42, 0.36), (0.25, 0.20))
-"""Fused attention's share of the tensor ceiling, forward and backward. Recorded on an H200 with cuDNN at width 64
-and 2,048 keys: 0.43 and 0.36, causal; FlashAttention-3 (Shah et al., 2024) reports up to 0.75 and 0.6 at width 128
-and long sequences; a kernel that is given a mask as a tensor, or short sequences, reach half as much."""
-MEMORY_SHARE = 0.6
-"""What fused attention on short sequences reaches of the memory's ceiling: 0.5 to 0.8 for reading and converting its
-inputs."""
+TENSOR_SHARE = tuple(zip(calibrated.ATTENTION_FORWARD.falling, calibrated.ATTENTION_BACKWARD.falling, strict=True))
+"""Fused attention's share of the tensor ceiling, forward and backward: at best, usually, at worst."""
+MEMORY_SHARE = calibrated.ATTENTION_MEMORY.value
+"""What fused attention on short sequences reaches of the memory's ceiling."""
 LAUNCHES = (3, 6)
 """Kernels of fused attention forward and backward; cuDNN launches 1 and 5, and the heads of grouped queries may be
 copied."""
@@ -123,6 +122,14 @@ def find(case: Case) -> Iterator[Proposal]:
         best=change(0),
         worst=change(2),
     )
+
+
+def _absent(case: Case) -> str | None:
+    fused = case.per_step(case.gpu_ns(case.category("attention")))
+    return f"attention runs in fused kernels already ({in_ms(fused)} a step)" if fused else None
+
+
+ABSENT = Absent("FlashAttention or another fused attention", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
@@ -53,22 +54,21 @@ LEAST_BLOCKS = 4
 """Fewer experts than this in a row are not a loop that is worth grouping."""
 MOST = 0.9
 """Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
-FORWARD_LAUNCHES, BACKWARD_LAUNCHES = (26, 33, 42), (32, 44, 58)
+FORWARD_LAUNCHES, BACKWARD_LAUNCHES = calibrated.FORWARD_LAUNCHES.rising, calibrated.BACKWARD_LAUNCHES.rising
 """Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped products,
-activation, masking, weighting, scatter, sum): 31 and 39 recorded with frozen experts, 11 more where the experts are
-trained; at best a fused path, at worst experts with biases."""
-TENSOR_SHARE, MEMORY_SHARE = (0.90, 0.80, 0.60), (0.60, 0.48, 0.33)
-"""What grouped products reach of the tensor ceiling, and of the memory's while they stream every expert's weights
-for few rows: recorded on an H200 with `torch._grouped_mm` 0.80 to 0.84 and 0.43 to 0.50."""
-ELEMENTWISE_SHARE = 0.7
-"""Of the memory's ceiling that activations of the grouped rows reach: 0.5 to 0.9 recorded."""
-ROW_PASSES, GATE_PASSES = 19.0, 7.6
-"""What ordering, masking and combining the rows costs per layer and pass, in bytes of the rows at the model's width
-and at the width of the first product, at the memory's ceiling: the masks run at 0.35 of it, and so count 2.8 times."""
-SORT_NS = 30_000.0
-"""Sorting the rows by expert: 29 µs for 2,048 and for 8,192 rows alike."""
-UNKNOWN_LEFT = (0.4, 0.6, 1.0)
-"""Of the loops' GPU time where shapes were not recorded: 0.2 to 0.7 for the loops that ROW_PASSES is from."""
+activation, masking, weighting, scatter, sum): at best a fused path, at worst experts with biases."""
+TENSOR_SHARE, MEMORY_SHARE = calibrated.TENSOR_SHARE.falling, calibrated.MEMORY_SHARE.falling
+"""What grouped products reach of the tensor ceiling, and of the memory's while they stream every expert's weights for
+few rows."""
+ELEMENTWISE_SHARE = calibrated.ELEMENTWISE_SHARE.value
+"""Of the memory's ceiling that activations of the grouped rows reach."""
+ROW_PASSES, GATE_PASSES = calibrated.ROW_PASSES.value, calibrated.GATE_PASSES.value
+"""What ordering, masking and combining the rows costs per layer and pass, in bytes of the rows at the model's width and
+at the width of the first product, at the memory's ceiling."""
+SORT_NS = calibrated.SORT_NS.value
+"""Sorting the rows by expert, however many."""
+UNKNOWN_LEFT = calibrated.UNKNOWN_LEFT.rising
+"""Of the loops' GPU time where shapes were not recorded."""
 NEEDS = "\n# transformers 5, torch 2.9 or newer"
 CATEGORIES = ("gemm", "grouped_gemm", "gather/scatter/index", "elementwise", "cast/copy", "memcpy", "reduction")
 """Of work that differs where experts are computed together."""

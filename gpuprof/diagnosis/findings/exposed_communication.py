@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import collectives as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -19,15 +20,12 @@ from gpuprof.tracefile.model import F64, Mask
 WORTH_SHARE = 0.03
 """Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a
 step."""
-HIDDEN = (0.85, 0.6, 0.25)
+HIDDEN = calibrated.HIDDEN.falling
 """Share of exposed transfers that finds computation to hide behind with prefetching and buckets that suit: the first
-all-gather and the last reduction of a step have none. Papers on FSDP and DDP (Zhao et al., 2023; Li et al., 2020)
-report 40 to 90 % overlap."""
-GIVEN_BACK = (0.2, 0.4, 1.0)
+all-gather and the last reduction of a step have none."""
+GIVEN_BACK = calibrated.GIVEN_BACK.rising
 """Share of what is hidden that comes back as longer kernels: a transfer takes multiprocessors (a ring of NCCL 24 of
-132), bandwidth and power from what it hides behind, and takes longer itself meanwhile. Lee et al. (2025) measured
-computation slower by 19 % on average while transfers run beside it, at most by 40 %. Of FSDP on two H200, which were at
-their power limit throughout, 6.8 ms were hidden and all of them came back (scenarios/fsdp_exposed)."""
+132), bandwidth and power from what it hides behind, and takes longer itself meanwhile."""
 FEW_BUCKETS = 4
 """Exchanges in a step; with fewer each waits for most of the gradients, and has little left to hide behind."""
 SMALLER_MB, LARGER_MB = 5, 100

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
@@ -16,7 +17,7 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel
 from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.rework import Rework, rework_of, reworked
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -32,11 +33,10 @@ two and writes one, backward reads three and writes two; a loss reads the logits
 place, and reads it back."""
 LAUNCHES = ((1, 2), (1, 1), (1, 1), (3, 1), (0, 0))
 """Kernels forward and backward."""
-HOST_LAUNCHES = (2.0, 3.0, 5.0)
-"""Host time of such a kernel in units of a usual launch: an autograd function in Python around Triton's launcher.
-Three to five in recordings of unsloth's, which take 65 to 100 µs where a usual launch takes 20."""
-MEMORY_SHARE = (0.85, 0.65, 0.45)
-"""What such kernels reach of the memory ceiling: row-wise Triton kernels 0.5 to 0.9 on long rows."""
+HOST_LAUNCHES = calibrated.FUSED_HOST_LAUNCHES.rising
+"""Host time of such a kernel in units of a usual launch: an autograd function in Python around Triton's launcher."""
+MEMORY_SHARE = calibrated.FUSED_MEMORY.falling
+"""What such kernels reach of the memory ceiling."""
 GATE_REACH = 24
 """Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
 LOSS_MISSING = 8
@@ -131,6 +131,19 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=change(2),
         excludes=("compile", "cuda_graphs"),
     )
+
+
+def _absent(case: Case) -> str | None:
+    if not case.trains_on_tokens:
+        return None
+    if find_sequences(case) is None:
+        return "none of the sequences that Liger fuses was recorded"
+    if case.sensitivities.host > case.sensitivities.device:
+        return "the CPU (host) sets the pace: less memory traffic gains nothing"
+    return None
+
+
+ABSENT = Absent("Liger kernels", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 
+from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -13,26 +14,26 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.comparison.signs import long_wait_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.model import Evidence
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_budget import Feed
+from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import INPUT, Graph
-from gpuprof.replay.mean_step import FETCH_NS as USUAL_FETCH_NS
 from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
 
-FETCH_NS = (200_000.0, USUAL_FETCH_NS, 2_000_000.0)
-"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its
-memory, hand it to the pinning thread): at best, usually, at worst."""
+FETCH_NS = calibrated.FETCH_NS.rising
+"""What the training process still does for a batch that a worker has prepared (take it from the queue, map its memory,
+hand it to the pinning thread): at best, usually, at worst."""
 COUNTS = (2, 4, 8, 16)
-SLOWER_BESIDE_OTHERS = 1.3
+SLOWER_BESIDE_OTHERS = calibrated.SLOWER_BESIDE_OTHERS.value
 """A worker prepares a batch slower than an idle machine would: the others, and the training, use the same memory and
 cores."""
-CROWDED = 1.2
-"""Assumed: more workers take memory bandwidth and cores from the training's own process: its host time
-grows by this factor at worst."""
-SPREAD, SPREAD_INFERRED = 1.05, 1.15
-"""Assumed: how far the pace of more workers is known where it was measured in them, and where it follows from what the
-training waited for: they share the machine's memory and disks."""
+CROWDED = calibrated.CROWDED.value
+"""More workers take memory bandwidth and cores from the training's own process: its host time grows by this factor at
+worst."""
+SPREAD, SPREAD_INFERRED = calibrated.SPREAD.value, calibrated.SPREAD_INFERRED.value
+"""How far the pace of more workers is known where it was measured in them, and where it follows from what the training
+waited for."""
 MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
@@ -107,6 +108,16 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=to(FETCH_NS[2]),
         least_ns=batch_ns / wanted,
     )
+
+
+def _absent(case: Case) -> str | None:
+    waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
+    graph = case.graph
+    waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
+    return f"a step waits {in_ms(waited)} for its batches"
+
+
+ABSENT = Absent("more DataLoader workers", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import batch as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.apart import ROUND
 from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
 from gpuprof.replay.graph import DEVICE, Graph
@@ -22,9 +23,8 @@ DOUBLING = 1.2
 """What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
 MEMORY_SHARE = 0.9
 """Of a GPU's memory what an allocator can give out before it begins to search for room."""
-HOST_WORST = 1.12
-"""At worst the host is slower as well: steps of launch-bound models took 0.9 to 1.25 times as long with 4 to 8 times
-the tokens, where the GPU's work alone explains 1.0."""
+HOST_WORST = calibrated.HOST_WORST.value
+"""At worst the host is slower as well."""
 
 PAGE = Page(
     id="larger_batch",
@@ -60,7 +60,7 @@ def find(case: Case) -> Iterator[Proposal]:
     model = model_phases(graph)
     if not (model & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
         return  # what multiplies nothing is no model
-    limit = _memory_limit(case)
+    limit = largest_factor(case)
     chosen, before = 1, case.step_ns
     for factor in FACTORS:
         if limit is not None and factor > limit:
@@ -71,13 +71,9 @@ def find(case: Case) -> Iterator[Proposal]:
         chosen, before = factor, step
     if chosen == 1:
         return
-    work = case.run.work if case.run else None
-    samples = round(work.samples / (work.micro_steps or 1)) if work and work.samples else _rows(case)
-    micro = round(work.micro_steps) if work and work.micro_steps else 1
+    samples = micro_size(case)
     tokens = micro_tokens(case)
     size = f"{samples * chosen}" if samples else f"{chosen} * batch_size"
-    less = max(micro // chosen, 1)
-    accumulation = f", gradient_accumulation_steps={less}" if micro > 1 else ""
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
@@ -90,18 +86,33 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             f"DataLoader(..., batch_size={size}){room}",
-            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}{accumulation}){room}",
-            trl=f"SFTConfig(per_device_train_batch_size={size}{accumulation}){room}"
+            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}){room}",
+            trl=f"SFTConfig(per_device_train_batch_size={size}){room}"
             + ("\nor, with short samples: SFTConfig(packing=True)" if case.trains_on_tokens else ""),
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
-        worst=_slower_host(case, scaled_batch(case, chosen, 2)),
+        worst=slower_host(case, scaled_batch(case, chosen, 2)),
         work=float(chosen),
+        changes=f"{chosen} times the samples in an optimizer step",
     )
 
 
-def _slower_host(case: Case, then: Change) -> Change:
+def _absent(case: Case) -> str | None:
+    limit = largest_factor(case)
+    if limit is not None and limit < FACTORS[0]:
+        return "twice the batch does not fit in the GPU's memory"
+    if not model_phases(case.graph).any():
+        return None
+    twice = case.step_of(scaled_batch(case, FACTORS[0])(case.graph))
+    return f"twice the samples take {twice / case.step_ns:.2f} times as long"
+
+
+ABSENT = Absent("larger batch", _absent)
+
+
+def slower_host(case: Case, then: Change) -> Change:
+    """A change at worst: the host is slower as well."""
     host = (case.graph.lane >= 0) & ~case.graph.waits
 
     def change(graph: Graph) -> Graph:
@@ -128,11 +139,11 @@ def micro_tokens(case: Case) -> int | None:
     return math.prod(shape) or None if shape else None
 
 
-def _rows(case: Case) -> int | None:
-    """Samples of one forward pass, from its indices; None where it is not known: one row may be one sample, or several
-    that are packed."""
-    shape = indices(case) if case.trains_on_tokens else None
-    return shape[0] if shape and len(shape) == 2 and shape[0] > 1 else None
+def micro_size(case: Case) -> int | None:
+    """Samples that the loader hands out for one forward and backward pass; None where no run reports it. Rows of the
+    forward tensors are something else: a preference pair has two, a packed batch one."""
+    work = case.run.work if case.run else None
+    return round(work.samples / (work.micro_steps or 1)) if work and work.samples else None
 
 
 def indices(case: Case) -> tuple[int, ...] | None:
@@ -146,7 +157,7 @@ def indices(case: Case) -> tuple[int, ...] | None:
     return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
 
 
-def _memory_limit(case: Case) -> float | None:
+def largest_factor(case: Case) -> float | None:
     """How many times as large a batch may be; None where the run does not tell what it uses."""
     run = case.run
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
@@ -15,12 +16,11 @@ from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.turns import take_turns
 
-UNEVEN = 1.25
-"""One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known:
-measured 20.3 GiB where the first of two peaked at 8.2."""
+UNEVEN = calibrated.UNEVEN.value
+"""One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known."""
 GRADIENT_BYTES = 4
 """Per trainable parameter, what DDP exchanges at most: adapters are fp32 unless told otherwise."""
-SHARDED = 1.15
+SHARDED = calibrated.SHARDED.value
 """How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients."""
 
 PAGE = Page(

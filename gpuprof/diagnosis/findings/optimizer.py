@@ -7,12 +7,13 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -24,13 +25,12 @@ FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})
 FUSED = re.compile(r"^aten::_fused_")
 FOREACH = re.compile(r"^aten::_foreach_")
 IN_PLACE = re.compile(r"^aten::(add_|addcdiv_|mul_)$")
-GPU = (0.33, 0.44, 0.6)
-"""What a fused step takes on the GPU, of one that goes over lists or parameters several times: AdamW in fp32, 219
-tensors of 1.3 GB, on an H200: 0.43 of foreach and 0.46 of a loop, at 0.26 and 0.34 of their bytes."""
-FOREACH_HOST, LOOP_HOST = (0.3, 0.4, 0.6), (0.02, 0.03, 0.05)
-"""The same of the host's time in ops: there 0.39 and 0.03."""
-LOOP_PYTHON = (0.2, 0.27, 0.4)
-"""The same of Python's own time around the ops of a loop: there 0.27. Around foreach ops it stays."""
+GPU = calibrated.OPTIMIZER_GPU.rising
+"""What a fused step takes on the GPU, of one that goes over lists or parameters several times."""
+FOREACH_HOST, LOOP_HOST = calibrated.OPTIMIZER_FOREACH_HOST.rising, calibrated.OPTIMIZER_LOOP_HOST.rising
+"""The same of the host's time in ops."""
+LOOP_PYTHON = calibrated.OPTIMIZER_LOOP_PYTHON.rising
+"""The same of Python's own time around the ops of a loop. Around foreach ops it stays."""
 
 PAGE = Page(
     id="optimizer",
@@ -119,6 +119,15 @@ def find(case: Case) -> Iterator[Proposal]:
         best=fused(0),
         worst=fused(2),
     )
+
+
+def _absent(case: Case) -> str | None:
+    if case.ops_named(FUSED.match).any():
+        return "the optimizer's step is fused already"
+    return None
+
+
+ABSENT = Absent("fused optimizer", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

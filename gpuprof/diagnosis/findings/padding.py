@@ -7,13 +7,14 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import padding as calibrated
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import micro_tokens
 from gpuprof.diagnosis.findings.recompiles import MULTIPLE
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import Graph
@@ -23,19 +24,17 @@ from gpuprof.tracefile.model import F64
 
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""
-FILLED = (0.99, 0.97, 0.90)
-"""Part of packed rows that holds tokens: best-fit packing fills 95 to 99 % where samples are much shorter than the
-row."""
-GROUPED_LEFT = (0.05, 0.15, 0.35)
+FILLED = calibrated.FILLED.falling
+"""Part of packed rows that holds tokens."""
+GROUPED_LEFT = calibrated.GROUPED_LEFT.rising
 """Padding that is left, of what there was, where batches hold samples of nearly one length."""
-SPREAD_LENGTHS = 1.6
-"""Mean square of the samples' lengths over the square of their mean, for lengths that scatter by 0.8 of their mean,
-as those of instruction data sets do: attention's work goes with the square."""
-ATTENTION_LONGER = (0.6, 1.0, 1.6)
+SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
+"""Mean square of the samples' lengths over the square of their mean: attention's work goes with the square."""
+ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
 """Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
 where it takes the mask as a tensor."""
-HOST_SPREAD = 1.1
-"""With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording tells to 10 %."""
+HOST_SPREAD = calibrated.HOST_SPREAD.value
+"""With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording does not show exactly."""
 FLASH = 'attn_implementation="flash_attention_2"'
 FLASH_TRL = 'model_init_kwargs={"attn_implementation": "flash_attention_2"}'
 
@@ -98,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
         work=FILLED[1] / real,
         spread=(FILLED[0] / FILLED[2]) ** 0.5,
         excludes=("larger_batch",),
+        changes="more samples in an optimizer step",
         key="packing",
     )
     yield Proposal(
@@ -130,8 +130,17 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=fewer_tokens(case, left[2]),
         spread=HOST_SPREAD,
         excludes=("larger_batch",),
+        changes="samples of like length share a batch",
         key="grouped",
     )
+
+
+def _absent(case: Case) -> str | None:
+    real = _real_share(case.run.work if case.run else None)
+    return None if real is None or not case.trains_on_tokens else f"{100 * (1 - real):,.0f} % of the tokens are padding"
+
+
+ABSENT = Absent("packing", _absent)
 
 
 def _needs_flash(case: Case) -> str:

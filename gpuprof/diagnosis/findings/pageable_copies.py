@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import allocator as calibrated
+from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where, is_copying
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -13,25 +15,23 @@ from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.comparison.signs import advised, long_wait_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.syncs import copies_to_device
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
 
 LEAST_BYTES = 1 << 20
 """Of a step's copies; with less, a copy is its launch and takes no longer than a small kernel."""
-CALL_NS = (4_000.0, 10_000.0, 30_000.0)
+CALL_NS = calibrated.COPY_CALL_NS.rising
 """What the host does for an asynchronous copy: at best, usually, at worst."""
-FASTER = 6.0
-"""Pinned over pageable where the link's rate is not known: 55 over 7 to 9 GB/s on hosts of an H200."""
-RATE = (1.0, 1.0, 0.7)
+FASTER = calibrated.PINNED_FASTER.value
+"""Pinned over pageable where the link's rate is not known."""
+RATE = calibrated.PINNED_RATE.falling
 """Of the link's best rate that a pinned copy reaches; less where other GPUs share the link."""
 
-CACHE_BYTES = 32 << 20
+CACHE_BYTES = int(thresholds_calibrated.CACHE_BYTES.value)
 """A copy of more than this through the host's processor leaves little of what was in its caches."""
-CACHE_LOSS = (0.75, 0.85, 1.0)
-"""What the host's other work takes once its caches are left alone: at best, usually, at worst. Two programs on H200s
-allow it: one copied 131 MB a step, and pinning gained 20 to 30 ms of 63 to 75, of which the copies were 18; the other
-524 MB, and gained 60 to 70 ms of 108 to 126, of which they were 65 and pinned ones are 10."""
+CACHE_LOSS = calibrated.CACHE_LOSS.rising
+"""What the host's other work takes once its caches are left alone: at best, usually, at worst."""
 MUCH_BYTES = 1e6
 """Copies from pageable memory of fewer bytes a step are no difference between two recordings: they cost a launch and
 nothing more."""
@@ -114,6 +114,17 @@ def find(case: Case) -> Iterator[Proposal]:
         best=pinned(0),
         worst=pinned(2),
     )
+
+
+def _absent(case: Case) -> str | None:
+    gpu = case.trace.gpu
+    pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
+    copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu
+    moved = float(np.append(gpu.bytes, 0)[case.graph.gpu_row][copies].clip(0).sum()) / case.graph.steps
+    return f"{moved / 1e6:,.2f} MB a step are copied to the GPU from pageable memory"
+
+
+ABSENT = Absent("pinned memory", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from gpuprof.calibration import saving as calibrated
 from gpuprof.diagnosis.baseline import LONG
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget
@@ -26,8 +27,8 @@ CAUSES = ("save", "evaluation", "logging", "periodic")
 """What can be done less often."""
 LEAST = 0.02
 """Share of the mean step from which on that is worth a fix."""
-RARER = 0.1
-"""A tenth as often."""
+RARER = calibrated.RARER.value
+"""What is left of the cost: a tenth, done a tenth as often."""
 
 PAGE = Page(
     id="rare_steps",

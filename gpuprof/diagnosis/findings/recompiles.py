@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import shapes as calibrated
+from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -19,35 +21,32 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.tracefile.model import OP, Mask
 
-LONG_NS = 3_000_000.0
-"""What an op's own host work takes at least when it plans or compiles: cuDNN builds a plan of attention in 40 to 70 ms,
-Triton and cuBLAS try candidates for 3 ms and more; launching takes microseconds."""
-TIMES = 30.0
+LONG_NS = thresholds_calibrated.PLANNING_NS.value
+"""What an op's own host work takes at least when it plans or compiles; launching takes microseconds."""
+TIMES = thresholds_calibrated.PLANNING_TIMES.value
 """And so many times the usual of the same op; a host that is merely interrupted or slow does not do that to one op."""
 SHARE = 0.5
 """Part of the recorded steps that it must happen in: once is warming up."""
-USUAL_NS = 80_000.0
-"""What such an op takes otherwise, where the recording shows it only while planning: cuDNN attention on an H200's host
-takes 70 to 90 µs."""
+USUAL_NS = calibrated.USUAL_NS.value
+"""What such an op takes otherwise, where the recording shows it only while planning."""
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
 """Ranges around generated code as it runs, with what it sets up the first time."""
-FIRST_NS = 200_000.0
-"""In a step that compiles all meets its shapes for the first time: cuBLAS takes 0.3 to 0.6 ms to choose a kernel for a
-product of a new shape on an H200's host, the generated code as long to run first. What an op does at each call takes
-tens of microseconds."""
-STAYS = 0.5
-"""At worst so much of these first calls is there at every call: a guess, not measured."""
-OTHER_KERNEL = 1.3
-"""At worst the attention kernel that is used instead takes so much longer: a guess, not measured."""
+FIRST_NS = thresholds_calibrated.FIRST_CALL_NS.value
+"""In a step that compiles all meets its shapes for the first time: choosing a kernel for a matrix product takes longer
+than this, and so does the first run of generated code. What an op does at each call takes tens of microseconds."""
+STAYS = calibrated.STAYS.value
+"""At worst so much of these first calls is there at every call."""
+OTHER_KERNEL = calibrated.OTHER_KERNEL.value
+"""At worst the attention kernel that is used instead takes so much longer."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
 MULTIPLE = 64
 """Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
 LEAST = 0.05
 """Share of the mean step that new shapes cost, from which on that is worth a fix."""
-LEFT = 0.05
+LEFT = calibrated.LEFT.value
 """Of the new shapes, those that are left when lengths are padded: each of the few lengths is new once."""
-PADDED = 1.08
-"""Assumed: the padding adds tokens, 32 a sample on average."""
+PADDED = calibrated.PADDED.value
+"""Tokens with the padding, over those without."""
 COMPILING_CAUSES = ("launch", "python", "sync")
 """What the GPU waits for while the host compiles."""
 MOSTLY = 0.5

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import recompute as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, is_model_wait
 from gpuprof.diagnosis.comparison.cells import Cell
@@ -15,7 +16,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import FACTORS
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
@@ -25,22 +26,18 @@ from gpuprof.tracefile.model import I64, OP, Mask
 
 CHECKPOINT = re.compile("heckpoint")
 """Autograd functions that checkpoint: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
-SAVED_SHARE = 0.125, 0.18
+SAVED_SHARE = calibrated.SAVED_SHARE.value, calibrated.SAVED_SHARE.high
 """Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead:
-usually, and at most. A LoRA fine-tune on an H200 kept 7.8 GiB instead of repeating 64.9 GB of traffic, of which a
-third is writes, and most of what is written (casts, intermediate results of norms) is not saved for the backward
-pass."""
-HOOKED_SHARE = (0.5, 0.6, 0.8)
+usually, and at most. A third of the traffic is writes, and most of what is written (casts, intermediate results of
+norms) is not saved for the backward pass."""
+HOOKED_SHARE = calibrated.HOOKED_SHARE.rising
 """What is left of the forward pass's host time without the hooks that note each tensor that autograd saves, at best,
 usually, at worst; and"""
-UNPACKED_SHARE = (0.65, 0.75, 0.95)
-"""of the backward pass's, where each saved tensor is fetched by a Python function. Recordings of two programs with
-torch's checkpointing (`use_reentrant=False`) and without show 0.57 and 0.64, and 0.79 and 0.84; but what recording
-costs is in these, with the hooks and without. Six launch-bound programs that were timed with and without it, no
-profiler in them, took 0.89 to 1.19 times what these shares leave, 0.97 at the median."""
-READ_BACK = (0.0, 0.0, 0.1)
+UNPACKED_SHARE = calibrated.UNPACKED_SHARE.rising
+"""of the backward pass's, where each saved tensor is fetched by a Python function."""
+READ_BACK = calibrated.READ_BACK.rising
 """Part of the repetition's time that is left: values that were kept are read from memory, not from the cache."""
-USABLE_SHARE = 0.92
+USABLE_SHARE = calibrated.USABLE_SHARE.value
 """Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
 rest."""
 
@@ -103,6 +100,19 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=change(2),
         excludes=("larger_batch",) if _fills(extra, free, size) else (),
     )
+
+
+def _absent(case: Case) -> str | None:
+    if not recomputed(case).any():
+        return "no forward work is repeated in the backward pass"
+    extra, (free, size) = extra_bytes(case), free_bytes(case)
+    room = free if free is not None else USABLE_SHARE * size if size is not None else None
+    if extra is None or room is None:
+        return None
+    return f"it needs about {extra[0] / 2**30:,.0f} GiB more at the peak, and {room / 2**30:,.0f} GiB are free"
+
+
+ABSENT = Absent("no gradient checkpointing", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:

@@ -7,23 +7,23 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
+from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.replay.graph import Graph
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.transform import scaled
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.model import F64, I64, Mask
 
-TENSOR_SHARE, MEMORY_SHARE = (0.85, 0.65, 0.45), (0.85, 0.70, 0.50)
-"""What products reach in TF32 of the tensor and of the memory ceiling: 0.41 to 0.94 recorded on an H200 with cuBLAS
-13, 0.65 over all of a step."""
+TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEMORY.falling
+"""What products reach in TF32 of the tensor and of the memory ceiling."""
 
 PAGE = Page(
     id="tf32",
@@ -57,7 +57,7 @@ def find(case: Case) -> Iterator[Proposal]:
     took = float(graph.duration_ns[nodes].sum())
     if not took:
         return
-    left = [_left(graph, roof, nodes, level) for level in range(3)]
+    left = [_left(case, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
         f"{case.per_step(nodes.sum()):,.0f} fp32 matrix products a step without tensor cores: "
@@ -75,8 +75,16 @@ def find(case: Case) -> Iterator[Proposal]:
         change=partial(scaled, nodes=nodes, factor=left[1]),
         best=partial(scaled, nodes=nodes, factor=left[0]),
         worst=partial(scaled, nodes=nodes, factor=left[2]),
-        excludes=("adapter_casts",),
+        changes="matrix multiplications round to TF32 (10 bits of mantissa)",
+        excludes=("adapter_casts", "autocast"),
     )
+
+
+def _absent(case: Case) -> str | None:
+    return "no matrix multiplication runs in fp32 without tensor cores" if case.roofline is not None else None
+
+
+ABSENT = Absent("TF32 matrix multiplications", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -97,13 +105,25 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _left(graph: Graph, roof: Roofline, nodes: Mask, level: int) -> F64:
+def _idle_sms(case: Case, event: I64) -> F64:
+    """How many times as long a kernel takes than if its blocks filled every SM until its end: small matrix
+    multiplications have fewer blocks than the GPU has SMs. The tiles are taken to be those of the recorded kernel."""
+    gpu = case.trace.gpu
+    sms = recorded_sms(case.timeline)
+    blocks = np.ones(len(event))
+    for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z):
+        blocks = blocks * np.maximum(axis[event], 1)
+    return np.ceil(blocks / sms) * sms / blocks
+
+
+def _left(case: Case, roof: Roofline, nodes: Mask, level: int) -> F64:
     """Per node the share of its time that is left."""
+    graph = case.graph
     left = np.ones(len(graph))
     rows = np.flatnonzero(nodes)
     event = graph.gpu_row[rows]
     ceilings, work, duration = roof.ceilings, roof.work, graph.duration_ns[rows]
-    tensor = work.flops[event] / ceilings.flops["tf32"] / TENSOR_SHARE[level]
+    tensor = work.flops[event] / ceilings.flops["tf32"] / TENSOR_SHARE[level] * _idle_sms(case, event)
     memory = np.nan_to_num(work.bytes[event]) / ceilings.memory_bytes_per_s / MEMORY_SHARE[level]
     wanted = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)

@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
@@ -21,9 +22,8 @@ HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability
 should be."""
 LEAST_SHARE = 0.2
 """Part of the samples in which the clock was held back, less of which may be a few seconds of a warm-up."""
-SLOWER = 1.06
-"""The same kernels this many times as slow in the last steps as in the first are no noise: kernels of an H200 repeat
-within 2 %."""
+SLOWER = calibrated.THROTTLED_SLOWER.value
+"""The same kernels this many times as slow in the last steps as in the first are no noise."""
 LEAST_STEPS, LEAST_KERNELS = 6, 50
 """Steps and kinds of kernels that a drift must show in."""
 LONG_NS = 5_000

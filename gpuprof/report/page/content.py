@@ -100,6 +100,7 @@ class Card:
     present: float
     fix: str
     facts: tuple[str, ...]
+    """What it rests on, changes about the training and costs."""
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
@@ -295,7 +296,7 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         high=high,
         present=100 * now / longest,
         fix="\n".join(map(escape, finding.fix.splitlines())),
-        facts=statements,
+        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding))),
         places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
@@ -335,6 +336,11 @@ def combined(diagnosis: Diagnosis) -> str:
     if not both or not now:
         return ""
     return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"
+
+
+def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """Usual remedies that are not advised, and why."""
+    return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]
 
 
 # -- tables

@@ -61,6 +61,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
         cards=content.cards(diagnosis),
         combined=content.combined(diagnosis),
+        considered=content.considered(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
         lacks=content.lacks(diagnosis),

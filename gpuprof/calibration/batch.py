@@ -1,0 +1,41 @@
+"""Other batches, and a model on fewer or more GPUs."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.model import Number
+
+HOST_WORST = Number(
+    1.12, 0.9, 1.25, "", "measured",
+    "At worst the host is slower as well with a larger batch: launch-bound steps took 0.9 to 1.25 times as long with "
+    "4 to 8 times the tokens, where the GPU's work alone explains 1.0.",
+    (
+        "scenarios/small_batch/recording",
+        "tests/data/pairs/tiny.json.gz",
+        "tests/data/pairs/mid.json.gz",
+        "shared/traces/h200/tiny_lora_small_batch.json.gz",
+    ),
+    "python -m benchmarks.accuracy",
+)  # fmt: skip
+GROWS = Number(
+    1.0, 0.93, 1.03, "", "fitted",
+    "Exponent of a kernel's growth with its work: the kernels of five pairs of recordings on an H200 took 0.91 to "
+    "1.00 times what is computed.",
+    ("tests/data/pairs",), "python -m benchmarks.twins",
+)  # fmt: skip
+ROUND = Number(
+    0.7, 0.5, 1.0, "", "fitted",
+    "Host time of one more round of a loop over samples, of a recorded round's: rounds are many small ops without "
+    "Python between them, and recording costs them more than the replay takes off. 28 samples more took 0.5 to 0.7 of "
+    "it with Unsloth's QLoRA of Qwen3-8B; one program, so the high end leaves room.",
+    ("scenarios/qwen3_8b_unsloth/recording",), "python -m benchmarks.calibrate batch",
+)  # fmt: skip
+UNEVEN = Number(
+    1.25, 1.0, 1.3, "", "measured",
+    "One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known: "
+    "20.3 GiB measured where the first of two peaked at 8.2.",
+    ("scenarios/two_gpus_one_process/recording",),
+)  # fmt: skip
+SHARDED = Number(
+    1.15, 1.0, 1.5, "", "assumed",
+    "How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients.",
+)  # fmt: skip

@@ -1,0 +1,92 @@
+"""What torch.compile and CUDA graphs make of a step."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.model import Number
+
+_TIMED = (
+    "tests/data/pairs/tiny.json.gz",
+    "tests/data/pairs/dense.json.gz",
+    "tests/data/pairs/mid.json.gz",
+    "scenarios/small_batch/recording",
+    "shared/traces/h200/tiny_lora_small_batch.json.gz",
+)
+_BOTH_WAYS = ("tests/data/pairs/tiny.json.gz", "tests/data/pairs/tiny.compile.json.gz")
+_REFIT = "python -m benchmarks.calibrate compile"
+
+HOST = Number(
+    0.95, 0.7, 1.35, "", "fitted",
+    "Host time for a launch of a compiled graph, of what the op itself takes in eager mode. Chosen so that the "
+    "measured steps of compiled LoRA models come out; the ends leave room for other models.",
+    _TIMED, _REFIT,
+)  # fmt: skip
+PASS_NS = Number(
+    300_000.0, 100_000.0, 1_500_000.0, "ns", "measured",
+    "Guards, flattening and saving of tensors, once for each forward and each backward pass: what an 8-layer LoRA "
+    "step of 5.7 to 6.1 ms with CUDA graphs leaves for them on an H200's host. The high end is a guess for models of "
+    "many tensors.",
+)  # fmt: skip
+FUSED = Number(
+    0.65, 0.4, 1.2, "", "measured",
+    "Time of the fused kernels of a chain, of its longest kernel. Three models on an H200: 0.4 to 0.7; less certain "
+    "where norms run over long rows.",
+    _BOTH_WAYS,
+)  # fmt: skip
+LEFT = Number(
+    0.5, 0.35, 0.7, "", "measured",
+    "Fused kernels per chain of neighbouring ones: Inductor also fuses what is not adjacent. 8 LoRA layers on an "
+    "H200: 122 kernels for 232 chains. One model; the interval is a guess.",
+)  # fmt: skip
+REST = Number(
+    1.05, 1.0, 1.15, "", "fitted",
+    "Time of matrix products in compiled code, of their time in eager code: 0, 2 and 11 % longer in three models on "
+    "an H200, for reasons that are not known. One of the three is kept; all of its matrix products together take 5 % "
+    "less once compiled.",
+    _BOTH_WAYS, _REFIT,
+)  # fmt: skip
+ATTENTION = Number(
+    1.8, 1.0, 3.2, "", "fitted",
+    "The same of attention that gets no mask: the same cuDNN kernels took 1.0, 1.6 and 3.5 times as long on an H200 "
+    "for sequences of 128, 512 and 2048, probably because transformers cannot leave a causal mask out while Dynamo "
+    "traces. The shortest of the three is kept.",
+    _BOTH_WAYS, _REFIT,
+)  # fmt: skip
+LAUNCHED = Number(
+    0.0, 0.0, 0.15, "", "assumed",
+    "Share of the launches that the host still makes one by one where some part cannot be captured in a CUDA graph: "
+    "none, and at worst one of seven.",
+)  # fmt: skip
+NEXT_NS = Number(
+    420.0, 400.0, 600.0, "ns", "measured",
+    "From one kernel of a CUDA graph to the next: the median of two recordings of an H200, whose middle half is 0.4 "
+    "to 0.6 µs.",
+    ("tests/data/pairs/tiny.graphs.json.gz",),
+)  # fmt: skip
+GRAPH_NS = Number(
+    150_000.0, 100_000.0, 200_000.0, "ns", "measured",
+    "Launching a CUDA graph and checking its inputs: graphs of 314 to 594 nodes took 0.1 to 0.2 ms on an H200's host.",
+    ("tests/data/pairs/tiny.graphs.json.gz",),
+)  # fmt: skip
+TIME_S = Number(
+    20.0, 12.0, 30.0, "s", "measured",
+    "Compiling a model with a cold cache, on top of what each kernel takes. Five models on an H200's host with 16 "
+    "cores (torch 2.11) took 21, 33 and 48 s (Llama with 4, 12 and 24 layers: 544, 1,520 and 2,984 kernels a pass), "
+    "40 s (BERT, 704 kernels) and 40 s (ResNet-50, 721 kernels).",
+    (), "python -m benchmarks.compile_time",
+)  # fmt: skip
+TIME_PER_KERNEL_S = Number(
+    0.0125, 0.008, 0.02, "s", "measured",
+    "The same for each kernel that one eager forward and backward pass launches, in those five models.",
+    (), "python -m benchmarks.compile_time",
+)  # fmt: skip
+TIME_SPREAD = Number(
+    1.0, 0.7, 1.45, "", "measured",
+    "Measured over estimated compile time: 0.78 to 1.39 in those five models; hosts differ.",
+    (), "python -m benchmarks.compile_time",
+)  # fmt: skip
+TIME_DYNAMIC = Number(
+    1.7, 1.1, 2.1, "", "measured",
+    "Compiling again with dynamic lengths when a second sequence length arrives, of the first time: 1.1, 1.8 and 2.1 "
+    "in the three Llama models. A third length costs nothing.",
+    (), "python -m benchmarks.compile_time",
+)  # fmt: skip

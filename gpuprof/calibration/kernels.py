@@ -1,0 +1,114 @@
+"""How near kernels that a fix would put in place come to their roofs, and what they replace."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.model import Number
+
+_ATTENTION = (
+    "scenarios/eager_attention/recording",
+    "tests/data/pairs/eager_attention.json.gz",
+    "tests/data/pairs/eager_attention_full.json.gz",
+    "tests/data/pairs/combined.json.gz",
+)
+_ADAPTERS = ("scenarios/fp32_adapters/recording", "scenarios/fp32_adapters/fixed", "tests/data/pairs/dense.json.gz")
+_OPTIMIZER = (
+    "scenarios/optimizer_loop/recording",
+    "scenarios/optimizer_memory/recording",
+    "tests/data/pairs/optimizer.json.gz",
+    "tests/data/pairs/combined.json.gz",
+)
+_REFIT = "python -m benchmarks.calibrate kernels"
+
+ATTENTION_FORWARD = Number(
+    0.42, 0.25, 0.6, "", "fitted",
+    "Share of the tensor ceiling that fused attention reaches forward: 0.43 recorded on an H200 with cuDNN at width "
+    "64 and 2,048 keys, causal; FlashAttention-3 (Shah et al., 2024) reports up to 0.75 at width 128 and long "
+    "sequences; with a mask as a tensor, or short sequences, half as much.",
+    _ATTENTION, _REFIT,
+)  # fmt: skip
+ATTENTION_BACKWARD = Number(
+    0.36, 0.2, 0.55, "", "fitted",
+    "The same backward: 0.36 recorded, up to 0.6 reported.",
+    _ATTENTION, _REFIT,
+)  # fmt: skip
+ATTENTION_MEMORY = Number(
+    0.6, 0.5, 0.8, "", "measured",
+    "Share of the memory ceiling that fused attention on short sequences reaches: 0.5 to 0.8 for reading and "
+    "converting its inputs.",
+)  # fmt: skip
+ADAPTER_PRODUCT_LEFT = Number(
+    0.29, 0.22, 0.4, "", "fitted",
+    "Time of an fp32 adapter's matrix products in bf16, of that in fp32: 0.29 over all products of 8B widths on an "
+    "H200 (0.22 to 0.36 each).",
+    _ADAPTERS, _REFIT,
+)  # fmt: skip
+ADAPTER_SCALE_LEFT = Number(
+    0.5, 0.45, 0.6, "", "fitted",
+    "The same of its scalings, which move half the bytes: 0.50.",
+    _ADAPTERS, _REFIT,
+)  # fmt: skip
+ADAPTER_SUM_LEFT = Number(
+    0.4, 0.32, 0.6, "", "fitted",
+    "The same of its sums, which no longer mix formats: 0.35.",
+    _ADAPTERS, _REFIT,
+)  # fmt: skip
+QUANTISED_HOST_LEFT = Number(
+    0.25, 0.0, 0.4, "", "assumed",
+    "At worst, host work between a quantised layer's ops that the plain layer does as well.",
+)  # fmt: skip
+FUSED_HOST_LAUNCHES = Number(
+    3.0, 2.0, 5.0, "launches", "measured",
+    "Host time of a Triton kernel inside an autograd function in Python, in units of a usual launch: three to five in "
+    "recordings of Unsloth's, which take 65 to 100 µs where a usual launch takes 20.",
+    ("tests/data/unsloth_llama1b.json.gz", "scenarios/qwen3_8b_unsloth/recording"),
+)  # fmt: skip
+FUSED_MEMORY = Number(
+    0.65, 0.45, 0.85, "", "measured",
+    "Share of the memory ceiling that row-wise Triton kernels reach: 0.5 to 0.9 on long rows.",
+    ("tests/data/unsloth_llama1b.json.gz",),
+)  # fmt: skip
+OPTIMIZER_GPU = Number(
+    0.44, 0.33, 0.6, "", "fitted",
+    "GPU time of a fused optimizer step, of one that goes over lists or parameters several times: AdamW in fp32, 219 "
+    "tensors of 1.3 GB on an H200: 0.43 of foreach and 0.46 of a loop.",
+    _OPTIMIZER, _REFIT,
+)  # fmt: skip
+OPTIMIZER_FOREACH_HOST = Number(
+    0.4, 0.3, 0.6, "", "measured",
+    "The same of the host's time in ops of a foreach step: 0.39.",
+    _OPTIMIZER,
+)  # fmt: skip
+OPTIMIZER_LOOP_HOST = Number(
+    0.03, 0.02, 0.05, "", "measured",
+    "The same of a loop over parameters: 0.03.",
+    _OPTIMIZER,
+)  # fmt: skip
+OPTIMIZER_LOOP_PYTHON = Number(
+    0.27, 0.2, 0.4, "", "measured",
+    "The same of Python's own time around the ops of a loop: 0.27. Around foreach ops it stays.",
+    _OPTIMIZER,
+)  # fmt: skip
+TF32_TENSOR = Number(
+    0.65, 0.45, 0.85, "", "measured",
+    "Share of the TF32 tensor ceiling that matrix products reach: 0.41 to 0.94 on an H200 with cuBLAS 13, 0.65 over "
+    "all of a step.",
+    ("scenarios/tf32_off/recording", "tests/data/pairs/tf32.json.gz"), _REFIT,
+)  # fmt: skip
+TF32_MEMORY = Number(
+    0.7, 0.5, 0.85, "", "measured",
+    "Share of the memory ceiling that they reach.",
+    ("scenarios/tf32_off/recording", "tests/data/pairs/tf32.json.gz"),
+)  # fmt: skip
+BF16_TENSOR = Number(
+    0.6, 0.4, 0.8, "", "assumed",
+    "Share of the bf16 tensor ceiling that matrix multiplications reach under autocast: taken from those in TF32.",
+)  # fmt: skip
+BF16_MEMORY = Number(
+    0.7, 0.5, 0.85, "", "assumed",
+    "Share of the memory ceiling that they reach, and their casts.",
+)  # fmt: skip
+AUTOCAST_CASTS = Number(
+    1.3, 0.7, 2.0, "", "assumed",
+    "Casts that autocast adds for each matrix multiplication: of its input and weights in the forward pass, of "
+    "gradients in the backward pass.",
+)  # fmt: skip

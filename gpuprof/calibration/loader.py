@@ -1,0 +1,41 @@
+"""A DataLoader and its workers."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.model import Number
+
+_WORKERS = (
+    "scenarios/starved_workers/recording",
+    "scenarios/input_starved/recording",
+    "tests/data/pairs/input_tokenize.json.gz",
+    "shared/traces/h200/tiny_lora_dataloader.json.gz",
+)
+_REFIT = "python -m benchmarks.calibrate loader"
+
+FETCH_NS = Number(
+    600_000.0, 200_000.0, 2_000_000.0, "ns", "assumed",
+    "What the training process still does for a batch that a worker has prepared: take it from the queue, map its "
+    "memory, hand it to the pinning thread. Two launch-bound programs with 4 and 8 workers took 0.2 ms with pinned "
+    "memory and 1.8 ms without.",
+)  # fmt: skip
+SLOWER_BESIDE_OTHERS = Number(
+    1.3, 1.0, 1.6, "", "assumed",
+    "How many times longer a worker takes for a batch than the training process does by itself: they share memory and "
+    "cores.",
+)  # fmt: skip
+CROWDED = Number(
+    1.2, 1.0, 1.5, "", "assumed",
+    "More workers take memory bandwidth and cores from the training's own process: the factor on its host time at "
+    "worst, which predictions use for their worst case only. Chosen with starved_workers in view.",
+    _WORKERS, _REFIT,
+)  # fmt: skip
+SPREAD = Number(
+    1.05, 1.0, 1.5, "", "assumed",
+    "How far the pace of more workers is known where it was measured in them; they share the machine's memory and "
+    "disks.",
+    command=_REFIT,
+)  # fmt: skip
+SPREAD_INFERRED = Number(
+    1.15, 1.0, 1.5, "", "assumed",
+    "The same where their pace follows from what the training waited for.",
+)  # fmt: skip

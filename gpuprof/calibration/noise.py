@@ -1,0 +1,48 @@
+"""How much steps of one program differ for no reason that a recording shows.
+
+Each value is half an 80 % interval, as a share of the step: eight of ten steps lie within it on either side. The
+interval given here is that of the noise itself, from program to program.
+"""
+
+from __future__ import annotations
+
+from gpuprof.calibration.model import Number
+
+_REFIT = "python -m benchmarks.calibrate noise"
+
+RUN = Number(
+    0.02, 0.008, 0.02, "", "measured",
+    "Within one process: the GPU's part of a step differs by this much between the baseline of a run and its recorded "
+    "steps (0.8 to 1.6 % less in five GPU-bound runs).",
+)  # fmt: skip
+GPU_PROCESS = Number(
+    0.04, 0.002, 0.04, "", "fitted",
+    "From one process to the next, of a GPU-bound step (clocks, memory placement): chosen above nearly all programs, "
+    "as no interval of a step is narrower.",
+    ("scenarios",), _REFIT,
+)  # fmt: skip
+HOST_PROCESS = Number(
+    0.05, 0.03, 0.10, "", "measured",
+    "From one process to the next, of the host's time, where a measured step shows it.",
+)  # fmt: skip
+PROCESS = Number(
+    0.06, 0.002, 0.12, "", "fitted",
+    "From one process to the next on the same machine, of any step (3 to 10 % on H200 hosts).",
+    ("scenarios",), _REFIT,
+)  # fmt: skip
+MACHINE = Number(
+    0.15, 0.10, 0.20, "", "measured",
+    "From one host to another of the same kind, and from one hour to another (runs on H200 hosts: 10 to 20 %).",
+    ("tests/data/runs", "tests/data/hosts"),
+)  # fmt: skip
+SENSITIVITY = Number(
+    0.03, 0.015, 0.06, "", "assumed",
+    "Standard deviation of a sensitivity for what a replay does not know: gaps between kernels, clocks, other "
+    "processes.",
+)  # fmt: skip
+CEILING = Number(
+    0.10, 0.05, 0.15, "", "measured",
+    "Relative standard deviation of the split of kernels by their roofs: measured ceilings of one kind of GPU differ "
+    "by this much between sources. The interval is a guess.",
+    command="python -m benchmarks.gpus_page",
+)  # fmt: skip

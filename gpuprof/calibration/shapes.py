@@ -1,0 +1,27 @@
+"""New shapes: what planning and compiling for them costs, and what is left once lengths are padded."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.model import Number
+
+STAYS = Number(
+    0.5, 0.0, 0.7, "", "assumed",
+    "At worst this share of the first calls with a shape is there at every call.",
+)  # fmt: skip
+OTHER_KERNEL = Number(
+    1.3, 1.0, 1.6, "", "assumed",
+    "At worst the attention kernel that is used instead takes this many times as long.",
+)  # fmt: skip
+USUAL_NS = Number(
+    80_000.0, 70_000.0, 90_000.0, "ns", "measured",
+    "An attention op that plans nothing: cuDNN's takes 70 to 90 µs on an H200's host.",
+    ("scenarios/recompiles/recording",),
+)  # fmt: skip
+LEFT = Number(
+    0.05, 0.01, 0.15, "", "assumed",
+    "New shapes that are left when lengths are padded to a multiple: each of the few lengths is new once.",
+)  # fmt: skip
+PADDED = Number(
+    1.08, 1.0, 1.5, "", "assumed",
+    "Tokens after padding to a multiple of 64, of those before: 32 more a sample on average.",
+)  # fmt: skip

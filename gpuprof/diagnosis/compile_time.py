@@ -1,0 +1,19 @@
+"""What torch.compile costs before the first compiled step, from what the eager passes launch."""
+
+from __future__ import annotations
+
+from gpuprof.calibration import compile as calibrated
+
+
+def compile_ns(kernels: float, lengths_vary: bool) -> tuple[float, float, float]:
+    """(low, expected, high) time that compiling takes, ns.
+
+    kernels: launches of one eager forward and backward pass. lengths_vary: a second sequence length makes torch compile
+    again, with dynamic lengths. Figures: gpuprof/calibration/compile.py.
+    """
+    once = (calibrated.TIME_S.value + calibrated.TIME_PER_KERNEL_S.value * kernels) * 1e9
+    low, expected, high = (
+        once * spread * (1 + again * lengths_vary)
+        for spread, again in zip(calibrated.TIME_SPREAD.rising, calibrated.TIME_DYNAMIC.rising, strict=True)
+    )
+    return low, expected, high

@@ -1,0 +1,92 @@
+"""Gradients are accumulated over more passes than memory asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.larger_batch import largest_factor, micro_size, scaled_batch, slower_host
+from gpuprof.diagnosis.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.batch import model_phases
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.transform import removed
+from gpuprof.timeline.phases import DATA
+from gpuprof.tracefile.model import I64
+
+PAGE = Page(
+    id="accumulation",
+    title="Gradients are accumulated over small micro-batches",
+    means="""
+With gradient accumulation an optimizer step runs several forward and backward passes. Every pass launches all kernels
+again, reads all weights again, and small kernels do not fill the GPU. Fewer passes over larger micro-batches do the
+same training in less time, as long as the activations fit in memory.
+""",
+    detected="""
+Steps with the same number of backward passes, two or more. The micro-batch is multiplied by each divisor of that number
+that fits in 90 % of the GPU's memory, where a run reports what it uses.
+""",
+    gain="""
+The kernels of a pass grow as they do for a larger batch (see `larger_batch`), and the passes that are no longer needed
+are removed from the replay. The optimizer, clipping and the time to fetch all samples stay.
+""",
+    wrong="""
+The optimizer step sees the same samples, so the training stays the same, but for batch statistics (BatchNorm, losses
+with in-batch negatives see more samples at once) and for losses averaged per micro-batch instead of per token. With
+padding, a larger micro-batch is padded to its longest sample; length-grouped batches avoid that. Without a run the
+memory that is left is not known.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """The number of passes that takes least time."""
+    count = micro_batches(case)
+    if count is None or count < 2:
+        return
+    limit = largest_factor(case)
+    number = micro_batch_of(case, count)
+    known = [k for k in range(2, count + 1) if count % k == 0 and (limit is None or k <= limit)]
+    if not known:
+        return
+    steps = {k: case.step_of(merged(case, number, count, k, 1)(case.graph)) for k in known}
+    factor = min(steps, key=lambda k: steps[k])
+    left = count // factor
+    samples = micro_size(case)
+    size = f"{samples * factor}" if samples else f"{factor} * batch_size"
+    before = f"{samples} × {count}" if samples else f"{count} passes"
+    after = f"{samples * factor} × {left}" if samples else f"{left}, each {factor} times as large"
+    text = (
+        f"an optimizer step accumulates {count} passes; {left} over {factor} times the samples would take "
+        f"{steps[factor] / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms"
+    )
+    room = "" if limit is not None else "  # if memory allows: its use was not recorded"
+    yield Proposal(
+        title=f"micro-batch {before} → {after}",
+        evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),
+        fix=case.stack.fix(
+            f"DataLoader(..., batch_size={size})  # and accumulate over {left} instead of {count}{room}",
+            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}, "
+            f"gradient_accumulation_steps={left}){room}",
+            lightning=f"DataLoader(..., batch_size={size})\nTrainer(accumulate_grad_batches={left}){room}",
+        ),
+        change=merged(case, number, count, factor, 1),
+        best=merged(case, number, count, factor, 0),
+        worst=slower_host(case, merged(case, number, count, factor, 2)),
+        excludes=("larger_batch",),
+    )
+
+
+def merged(case: Case, number: I64, count: int, factor: int, level: int) -> Change:
+    """The step with `factor` passes in one; level: 0 at best, 1 usually, 2 at worst.
+
+    The last passes stay, since a distributed training communicates in the last one.
+    """
+    gone = (number >= 0) & (number < count - count // factor) & (model_phases(case.graph) | (case.graph.phase == DATA))
+    larger = scaled_batch(case, factor, level)
+
+    def change(graph: Graph) -> Graph:
+        return removed(larger(graph), gone)
+
+    return change

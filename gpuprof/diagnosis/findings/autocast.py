@@ -1,0 +1,125 @@
+"""Matrix multiplications in fp32 or TF32 that bf16 autocast would run on faster tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.calibration import kernels as calibrated
+from gpuprof.costs.dtypes import CODE
+from gpuprof.costs.floors import MATMUL_FLOOR_NS
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.passes import host_ns_per_launch
+from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.projection.batch import model_phases
+from gpuprof.replay.graph import Graph, launcher_of
+from gpuprof.tracefile.model import F64, Mask
+
+CAST_BYTES = 6.0
+"""Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""
+LEAST_SHARE = 0.05
+"""Of the GPU's time the least that such matrix multiplications take to be worth a look."""
+
+PAGE = Page(
+    id="autocast",
+    title="Matrix multiplications run in fp32 or TF32",
+    means="""
+Under `torch.autocast` with bf16, matrix multiplications, convolutions and attention run in bf16, on tensor cores that
+are twice as fast as in TF32 and many times as fast as in fp32, and read half the bytes. Weights and the optimizer stay
+in fp32. Every input and weight is cast first, which costs kernels and launches of their own.
+""",
+    detected="""
+Matrix multiplications whose operands are fp32 and that take 5 % of the GPU's time at least.
+""",
+    gain="""
+Each of them takes the time of its FLOPs at 60 % of the bf16 ceiling (40 to 80 %) or of half its bytes at 70 % of the
+memory's, whichever is longer, at least 4 µs; and 0.7 to 2 casts are added for each, on the GPU and as launches of the
+CPU (host). These shares are assumed. Programs limited by the CPU or by small kernels gain nothing.
+""",
+    wrong="""
+bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 needs a gradient scaler besides. Attention in fp32
+may switch to a faster kernel as well, which is not counted.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """bf16 autocast for what is multiplied in fp32 or TF32."""
+    roof = case.roofline
+    if roof is None or "bf16" not in roof.ceilings.flops:
+        return
+    graph = case.graph
+    nodes = _products(case, roof)
+    took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes, graph.on_gpu))
+    if took < LEAST_SHARE * whole or not took:
+        return
+    text = (
+        f"{case.per_step(nodes.sum()):,.0f} matrix multiplications a step of fp32 operands: "
+        f"{in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
+    )
+    launch_ns = host_ns_per_launch(case, nodes, model_phases(graph))
+    yield Proposal(
+        title="bf16 autocast",
+        evidence=spans(case, text, nodes),
+        fix=case.stack.fix(
+            'with torch.autocast("cuda", dtype=torch.bfloat16):  # around the forward pass and the loss',
+            transformers=f"{case.stack.arguments}(bf16=True)",
+            lightning='Trainer(precision="bf16-mixed")',
+        ),
+        change=_cast(case, roof, nodes, launch_ns, 1),
+        best=_cast(case, roof, nodes, launch_ns, 0),
+        worst=_cast(case, roof, nodes, launch_ns, 2),
+        changes="matrix multiplications round to bf16 (8 bits of mantissa)",
+        excludes=("tf32", "adapter_casts"),
+    )
+
+
+def _absent(case: Case) -> str | None:
+    roof = case.roofline
+    if roof is None:
+        return None
+    nodes = _products(case, roof)
+    took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
+    return f"fp32 matrix multiplications take {in_ms(took)} a step" if took else "nothing is multiplied in fp32"
+
+
+ABSENT = Absent("bf16 autocast", _absent)
+
+
+def _products(case: Case, roof: Roofline) -> Mask:
+    """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
+    work = roof.work
+    single = np.isin(work.dtype, [CODE[name] for name in ("fp32", "tf32")])
+    rows = single & (work.flops > 0) & case.category("gemm", "grouped_gemm")
+    return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
+
+
+def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, level: int) -> Change:
+    """The graph with these matrix multiplications in bf16 and casts before them; level 0: at best, 2: at worst."""
+    rows = np.flatnonzero(nodes)
+    event = case.graph.gpu_row[rows]
+    ceilings, work = roof.ceilings, roof.work
+    moved = np.nan_to_num(work.bytes[event])
+    tensor = work.flops[event] / ceilings.flops["bf16"] / calibrated.BF16_TENSOR.falling[level]
+    memory = moved / 2 / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level]
+    product_ns: F64 = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
+    # A third of what a matrix multiplication moves is one operand.
+    elements = moved / 4 / 3
+    cast_ns = (
+        elements * CAST_BYTES / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level] * 1e9
+        + MATMUL_FLOOR_NS / 2
+    )
+    launcher = launcher_of(case.graph)[rows]
+    launcher = launcher[launcher >= 0]
+
+    def change(graph: Graph) -> Graph:
+        duration = graph.duration_ns.copy()
+        duration[rows] = np.minimum(duration[rows], product_ns) + calibrated.AUTOCAST_CASTS.rising[level] * cast_ns
+        np.add.at(duration, launcher, calibrated.AUTOCAST_CASTS.rising[level] * launch_ns)
+        return graph.with_durations(duration)
+
+    return change

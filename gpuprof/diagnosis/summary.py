@@ -1,0 +1,58 @@
+"""A verdict's summary: how much of the step the device works, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.rest_of_step import rest_of_step
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.shares import Shares
+from gpuprof.replay.bound import SMALL
+
+
+def summary(
+    shares: Shares,
+    kernels: Kernels,
+    limits: Mapping[str, float] | None = None,
+    turns: int = 0,
+    compiling_ns: float = 0,
+    alone: bool = False,
+) -> str:
+    """Two or three sentences: how much of the step the device works, and what it waits for.
+
+    `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
+    of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
+    GPU and one rank, so that no others are spoken of.
+    """
+    step = shares.step_ns
+    text = f"The {'busiest ' if turns else ''}GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
+    if shares.communication_ns > 0.05 * step:
+        text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
+    if shares.copy_ns > 0.05 * step:
+        text += f", {in_ms(shares.copy_ns)} of it in copies that nothing overlaps"
+    text += "."
+    idle = sum(shares.idle_ns.values())
+    if idle <= 0.05 * step:
+        text += _limited(shares, limits or {})
+        waits_for_ranks = not alone and shares.communication_ns >= SMALL * step
+        if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
+            return f"{text} It moves data more than it computes."
+        return f"{text} {'That includes waiting for other ranks.' if waits_for_ranks else 'The host keeps it fed.'}"
+    if turns:
+        return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
+    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone)}"
+
+
+_LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "the start of short kernels"}
+
+
+def _limited(shares: Shares, limits: Mapping[str, float]) -> str:
+    """` Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
+    times = sorted(((share * shares.compute_ns, key) for key, share in limits.items()), reverse=True)
+    told = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
+    if not told:
+        return ""
+    (most, first), *others = told
+    rest = "".join(f", {name} {in_ms(ns)}" for ns, name in others)
+    return f" {first.capitalize()} limits {in_ms(most)} of that{rest}."

@@ -1,0 +1,75 @@
+"""What binds a step, from what each resource would gain. Diagnosis, ranks, projection and recordings that cannot be
+replayed all ask here, so that one program gets one verdict whichever way it was looked at.
+
+A step is bound by the resource that shortens it most when it is twice as fast. Where several come so close that noise
+decides, it is the one whose complete absence gains most: waiting can be removed, work can only be made faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal, TypeVar
+
+from gpuprof.replay.sensitivity import Sensitivities
+
+Bound = Literal["compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"]
+Resource = Literal["host", "input", "transfer", "communication", "device"]
+Part = Literal["compute", "memory", "latency"]
+
+RESOURCES: tuple[Resource, ...] = ("host", "input", "transfer", "communication", "device")
+PARTS: tuple[Part, ...] = ("compute", "memory", "latency")
+
+CLOSE, SMALL = 0.05, 0.1
+"""Sensitivities that differ by less than the first cannot be told apart; below the second nothing much is gained."""
+KNOWN = 0.5
+"""Of the device's sensitivity, the share that its parts must explain; with less, what limits the rest would decide."""
+
+_Name = TypeVar("_Name")
+
+
+def bound_of(
+    found: Sensitivities, without: Callable[[Resource], float] | None = None, unknown: float = 0.0
+) -> Bound | None:
+    """What binds the step: a resource, a part of the device, or `balanced`. None where that cannot be known.
+
+    `without`: the share of the step that is gained when a resource takes no time at all; it decides between close
+    ones, which are balanced without it. `unknown`: the share of the step that may be due to any resource; where it
+    could change the answer there is none.
+    """
+    values: dict[Resource, float] = {name: getattr(found, name) for name in RESOURCES}
+    first = _resource(values, without)
+    if unknown >= CLOSE:
+        for name in RESOURCES:
+            if _resource({**values, name: values[name] + unknown}, without) != first:
+                return None
+    return _device_part(found) if first == "device" else first
+
+
+def _resource(
+    values: Mapping[Resource, float], without: Callable[[Resource], float] | None
+) -> Resource | Literal["balanced"]:
+    if max(values.values()) < SMALL:
+        return "balanced"
+    close = _close_to_first(values)
+    if len(close) > 1 and without is not None:
+        absent: dict[Resource, float] = {name: without(name) for name in close}
+        close = _close_to_first(absent)
+    return close[0] if len(close) == 1 else "balanced"
+
+
+def _device_part(found: Sensitivities) -> Bound | None:
+    """Which part of the kernels binds; memory where the split is not known, as most kernels are bound by that. None
+    where most of what binds is known to be none of the three, as of CUDA graphs recorded as a whole."""
+    parts: dict[Part, float] = {name: value for name in PARTS if (value := getattr(found, name)) is not None}
+    if len(parts) < len(PARTS):
+        return "memory"
+    if sum(parts.values()) < KNOWN * found.device:
+        return None
+    close = _close_to_first(parts)
+    return close[0] if len(close) == 1 else "balanced"
+
+
+def _close_to_first(values: Mapping[_Name, float]) -> list[_Name]:
+    """The names whose value differs from the largest by less than CLOSE."""
+    first = max(values.values())
+    return [name for name in values if first - values[name] < CLOSE]

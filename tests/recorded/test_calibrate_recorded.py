@@ -1,0 +1,88 @@
+"""Refitting finds the number that makes the measured step come out, from recordings that it may read."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from helpers.paths import ROOT
+
+from benchmarks import calibrate, refit, roles
+from benchmarks.refit import Knob, Refit
+from gpuprof.calibration.table import numbers
+from gpuprof.diagnosis.findings import compile, recompute
+from scenarios import catalogue
+
+PAIR = "tests/data/pairs/tiny.json.gz"
+HOST = Knob(("compile.HOST",), compile, ("HOST",))
+
+
+@pytest.mark.parametrize("truth", [0.7, 1.3])
+def test_a_known_number_is_found_again(truth, monkeypatch):
+    """Had the fix taken what is predicted with a number 0.7 or 1.3 times as large, that is what is fitted."""
+    case, timed = refit.timed_fix(PAIR, HOST)
+    assert case is not None and timed is not None
+    looked = refit.diagnosed(case.path)._case
+    assert looked is not None
+    made = refit._predicted(HOST, looked, timed, truth)
+    assert made is not None
+    monkeypatch.setattr(refit, "timed_fix", lambda *_: (case, replace(timed, step_ms=(made[0] / 1e6,) * 2)))
+    assert refit.told(HOST, PAIR).scale == pytest.approx(truth, rel=0.03)
+    assert numbers()["compile.HOST"].rising == compile.HOST, "left as it was"
+
+
+def test_a_step_that_no_value_explains_says_nothing(monkeypatch):
+    case, timed = refit.timed_fix(PAIR, HOST)
+    assert timed is not None
+    for step in (0.001, 1e6):
+        monkeypatch.setattr(refit, "timed_fix", lambda *_, step=step: (case, replace(timed, step_ms=(step, step))))
+        assert refit.told(HOST, PAIR) is None
+
+
+def test_a_fix_that_does_not_depend_on_the_number_says_nothing():
+    knob = Knob(("recompute.READ_BACK",), recompute, ("READ_BACK",))  # 0 times anything
+    assert refit.told(knob, "tests/data/pairs/checkpoint.json.gz") is None
+
+
+def test_what_was_fitted_lies_where_the_table_says():
+    """The share of the bandwidth, the price of a round and the hooks of checkpointing, as the commands find them."""
+    with roles.only_fit():
+        found = {one.name: one for subject in ("projection", "batch") for one in calibrate.SUBJECTS[subject]()}
+    for name in ("projection.USUAL_REACH", "batch.ROUND"):
+        one, old = found[name], numbers()[name]
+        assert one.value is not None and old.low <= one.value <= old.high
+        assert set(one.values) <= set(old.recordings)
+    assert found["projection.USUAL_REACH"].value == pytest.approx(0.86, abs=0.02)
+
+
+def test_noise_is_that_of_the_processes():
+    with roles.only_fit():
+        found = {one.name: one for one in calibrate.noise()}
+    assert found["noise.GPU_PROCESS"].value < found["noise.PROCESS"].value < numbers()["noise.PROCESS"].high
+    assert len(found["noise.PROCESS"].values) > 40
+    assert set(found["noise.GPU_PROCESS"].values) < {*catalogue.names()}
+
+
+def test_gaps_are_of_kernels_that_wait_for_their_turn():
+    timeline = calibrate.timeline_of(ROOT / "scenarios" / "eager_attention" / "recording")
+    assert timeline is not None
+    gaps = calibrate.queued_gaps(timeline)
+    assert len(gaps) > 100 and (gaps > -1_000).all()
+    assert 700 < np.median(gaps) < 2_500
+
+
+def test_a_refit_has_the_interval_of_its_values():
+    few, many = Refit("a.B", {"x": 1.0, "y": 3.0}), Refit("a.B", {str(i): float(i) for i in range(11)})
+    assert (few.value, few.interval) == (2.0, (1.0, 3.0))
+    assert (many.value, many.interval) == (5.0, (1.0, 9.0))
+    assert (Refit("a.B", {}).value, Refit("a.B", {}).interval) == (None, None)
+    assert "no recording here tells it" in next(calibrate.table(iter([Refit("compile.HOST", {})])))
+
+
+def test_shares_of_the_bandwidth():
+    assert calibrate.share_of_bandwidth(1.43, 1.43) == pytest.approx(1.0)
+    assert calibrate.share_of_bandwidth(1.0, 1.43) == 0.0
+    used = 0.6
+    longer = np.sqrt((used * 1.43) ** 2 + 1 - used**2)
+    assert calibrate.share_of_bandwidth(float(longer), 1.43) == pytest.approx(used)

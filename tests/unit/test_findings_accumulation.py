@@ -1,0 +1,106 @@
+"""Gradient accumulation: which work belongs to which pass, and the same training in fewer passes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.case import only, run_of
+from helpers.program import MS, SHORT, US, Program
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import accumulation, larger_batch
+from gpuprof.diagnosis.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.predict import fixes
+from gpuprof.diagnosis.run_model import RunMemory, Work
+
+PASS, OPTIMIZER = 40, 10
+"""Launches of a forward pass, and of the optimizer."""
+
+
+def accumulating(tmp_path: Path, passes: int, gpu: int = SHORT, grid=None, **run) -> Case:
+    """Steps of some passes; kernels fill the GPU where `gpu` is long."""
+    program = Program()
+
+    def product() -> None:
+        program.op("aten::mm", "nvjet_hsh_128x64", gpu, [[128, 512], [512, 512]], grid=grid or [4, 1, 1])
+
+    def body() -> None:
+        for _ in range(passes):
+            for _ in range(PASS):
+                product()
+            program.backward(product, PASS)
+        with_optimizer(program)
+
+    for _ in range(4):
+        program.step(body)
+    return program.case(tmp_path, run_of(**run) if run else None)
+
+
+def with_optimizer(program: Program) -> None:
+    start = program.now
+    for _ in range(OPTIMIZER):
+        program.elementwise()
+    program.trace.annotation("Optimizer.step#AdamW.step", start, program.now)
+
+
+@pytest.mark.parametrize("passes", [1, 2, 4])
+def test_every_launch_belongs_to_its_pass(passes: int, tmp_path: Path):
+    case = accumulating(tmp_path, passes)
+    assert micro_batches(case) == passes
+    number = micro_batch_of(case, passes)
+    counts = np.bincount(number[case.graph.on_gpu & (number >= 0)], minlength=passes) / case.steps
+    assert counts.tolist() == [2 * PASS] * passes
+    assert (number[case.graph.on_gpu] < 0).sum() / case.steps == OPTIMIZER
+
+
+def test_launch_bound_passes_are_merged(tmp_path: Path):
+    """Four passes bound by launches take as long as one with four times the samples, but for the optimizer."""
+    case = accumulating(tmp_path, 4)
+    found = only(accumulation, case)
+    step = case.step_of(found.change(case.graph))
+    optimizer = OPTIMIZER / (4 * 2 * PASS + OPTIMIZER)
+    assert step / case.step_ns == pytest.approx((1 - optimizer) / 4 + optimizer, rel=0.08)
+    assert found.work == 1 and not found.changes, "the same samples in an optimizer step"
+    assert found.title == "micro-batch 4 passes → 1, each 4 times as large"
+    (advised,) = (one for one in fixes(case).findings if one.id == "accumulation")
+    assert advised.changes is None and advised.speedup.low > 2
+
+
+def test_passes_that_fill_the_gpu_gain_nothing(tmp_path: Path):
+    case = accumulating(tmp_path, 4, gpu=500 * US, grid=[100_000, 1, 1])
+    assert "accumulation" not in [one.id for one in fixes(case).findings]
+    (why,) = (one for one in fixes(case).considered if one.id == "accumulation")
+    assert "× as fast" in why.reason
+
+
+def test_memory_limits_the_micro_batch(tmp_path: Path):
+    """100 GB of 140 are activations of one pass: twice that does not fit; 40 GB do."""
+    for gigabytes, factor in ((100, None), (40, 2)):
+        memory = RunMemory(10 << 30, None, (10 + gigabytes) << 30)
+        case = accumulating(tmp_path / str(gigabytes), 4, work=Work(32, None, None, 4), memory=memory)
+        found = list(accumulation.find(case))
+        assert (found[0].title if found else None) == (factor and "micro-batch 8 × 4 → 16 × 2")
+
+
+def test_a_larger_batch_changes_the_training(tmp_path: Path):
+    case = accumulating(tmp_path, 1)
+    assert not list(accumulation.find(case))
+    (found,) = (one for one in fixes(case).findings if one.id == "larger_batch")
+    assert found.changes == "8 times the samples in an optimizer step"
+    assert "gradient_accumulation_steps" not in only(larger_batch, case).fix
+
+
+def test_steps_that_differ_in_their_passes_have_none(tmp_path: Path):
+    program = Program()
+    for passes in (2, 1, 2):
+
+        def body(passes: int = passes) -> None:
+            for _ in range(passes):
+                program.small_mm()
+                program.backward(program.small_mm, 4)
+            program.python(1 * MS)
+
+        program.step(body)
+    assert micro_batches(program.case(tmp_path)) is None

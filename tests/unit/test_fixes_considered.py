@@ -1,0 +1,92 @@
+"""What is considered and not advised, with its reason; and what a fix costs before it gains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers.case import run_of
+from helpers.program import SHORT, Program
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.compile_time import compile_ns
+from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.predict import fixes
+from gpuprof.diagnosis.proposal import SURE
+
+
+def launching(tmp_path: Path, **run) -> Case:
+    """A launch-bound step that torch.compile would shorten."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(120):
+            program.op("aten::mm", "nvjet_hsh_128x64", SHORT, [[128, 512], [512, 512]], ["float", "float"])
+            for _ in range(8):
+                program.elementwise()
+        program.backward(program.small_mm, 60)
+
+    for _ in range(4):
+        program.step(body)
+    return program.case(tmp_path, replace(run_of(), **run) if run else None)
+
+
+def test_everything_is_either_advised_or_considered_once(tmp_path: Path):
+    found = fixes(launching(tmp_path))
+    advised, considered = {one.id for one in found.findings}, [one.id for one in found.considered]
+    assert not found.failed
+    assert "compile" in advised
+    assert len(considered) == len(set(considered)) and not advised & set(considered)
+    known = {page.id for page, _ in FINDINGS}
+    assert set(ABSENT) <= known and set(considered) <= known
+    assert all(one.reason and one.title for one in found.considered)
+
+
+def test_what_may_gain_nothing_is_not_advised(tmp_path: Path):
+    for one in fixes(launching(tmp_path)).findings:
+        assert one.speedup.low >= SURE, one.id
+
+
+@pytest.mark.parametrize(("left", "advised"), [(100_000, True), (300, False)])
+def test_compiling_has_to_be_earned_back(left: int, advised: bool, tmp_path: Path):
+    case = launching(tmp_path)
+    run = {"steps_total": left + 10, "steps_seen": 10, "remaining_ns": round(left * case.mean_ns), "status": "killed"}
+    found = fixes(launching(tmp_path / "run", **run))
+    compiled = [one for one in found.findings if one.id == "compile"]
+    assert bool(compiled) == advised
+    if advised:
+        (one,) = compiled
+        assert one.once_ns is not None and one.remaining_ns is not None
+        expected = run["remaining_ns"] * one.step_ns.expected / case.mean_ns + one.once_ns.expected
+        assert one.remaining_ns.expected == pytest.approx(expected, rel=1e-6)
+    else:
+        (why,) = (one for one in found.considered if one.id == "compile")
+        assert "earned back after" in why.reason and f"{left} are left" in why.reason
+
+
+def test_starting_again_counts_while_the_training_runs(tmp_path: Path):
+    case = launching(tmp_path)
+    run = {
+        "steps_total": 100_010,
+        "steps_seen": 10,
+        "remaining_ns": round(1e5 * case.mean_ns),
+        "startup_ns": 30 * 10**9,
+    }
+    still, over = (fixes(launching(tmp_path / s, **run, status=s)).findings for s in ("running", "killed"))
+    for a, b in zip(still, over, strict=True):
+        assert a.remaining_ns and b.remaining_ns
+        assert a.remaining_ns.expected - b.remaining_ns.expected == 30 * 10**9
+
+
+def test_the_time_to_compile_grows_with_the_kernels_and_with_other_lengths():
+    """Measured on an H200's host, in seconds: Llama with 4, 12 and 24 layers, BERT, ResNet-50."""
+    measured = {544: 20.9, 1520: 32.7, 2984: 47.5, 704: 40.1, 721: 39.6}
+    inside = 0
+    for kernels, seconds in measured.items():
+        low, _, high = compile_ns(kernels, False)
+        inside += low <= seconds * 1e9 <= high
+    assert inside >= 4
+    for kernels, seconds in {544: 20.9 + 23.2, 1520: 32.7 + 60.2, 2984: 47.5 + 101.8}.items():
+        low, _, high = compile_ns(kernels, True)
+        assert low <= seconds * 1e9 <= high
