@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -23,18 +24,10 @@ CONVOLUTION = re.compile(r"conv(?!ert)", re.IGNORECASE)
 GROUP_NORMS = frozenset({"aten::native_group_norm", "aten::native_group_norm_backward"})
 """Ops that have no kernel for channels_last on a GPU: torch copies their input to channels first, with a kernel that is
 far slower than cuDNN's conversions, and what follows them is in the one layout or the other."""
-COPIES_OF_EACH = (8.0, 15.0, 25.0)
-"""What a group norm's copies take, in units of the mean conversion, at best, as expected, at worst. Measured on an H200
-with torch 2.11 in two networks of 64 and 128 channels under autocast: 15 in training, 25 in a frozen encoder. Of 16
-group norms one between any two convolutions the step went from 16.2 to 23.0 ms."""
-NORM, NORM_BACKWARD = (0.67, 0.67, 1.0), (0.29, 0.29, 1.0)
-"""What is left of the time of batch norms in training mode, whose kernels for channels first are slow. Measured in the
-first of those networks with batch norms: its step went from 15.2 to 10.4 ms."""
-BIAS = (1.5, 2.8, 3.4)
-"""How many times as long summing a bias's gradient takes in channels_last: 2.2 and 3.4 there."""
-STAYS_AT_WORST = 0.3
-"""Assumed: share of the conversions' time that comes back as copies around other ops that know channels first only
-(reshapes, attention over pixels, pooling of some sizes)."""
+NORMS = (
+    ("native_batch_norm", calibrated.BATCH_NORM),
+    ("native_batch_norm_backward", calibrated.BATCH_NORM_BACKWARD),
+)
 
 PAGE = Page(
     id="channels_last",
@@ -120,13 +113,13 @@ def _change(case: Case, rows: Mask, norms: float, level: int) -> Change:
     graph = case.graph
     nodes = case.nodes_of_gpu(rows) & graph.on_gpu
     calls = case.nodes_in_calls(_own_calls(case, rows))
-    copies = norms * COPIES_OF_EACH[level] + (STAYS_AT_WORST if level == 2 else 0.0)
+    copies = norms * calibrated.GROUP_NORM_COPIES.rising[level] + calibrated.OTHER_COPIES.rising[level]
     factor = np.ones(len(graph))
-    for name, share in (("native_batch_norm", NORM), ("native_batch_norm_backward", NORM_BACKWARD)):
-        factor[case.nodes_within(case.ops_named(f"aten::{name}".__eq__)) & graph.on_gpu] = share[level]
+    for name, share in NORMS:
+        factor[case.nodes_within(case.ops_named(f"aten::{name}".__eq__)) & graph.on_gpu] = share.rising[level]
     sums = case.nodes_within(case.ops_named("aten::sum".__eq__))
     sums &= case.nodes_within(case.ops_named("aten::convolution_backward".__eq__))
-    factor[sums & graph.on_gpu] = BIAS[level]
+    factor[sums & graph.on_gpu] = calibrated.BIAS.rising[level]
     factor[nodes], factor[calls] = copies, min(copies, 1.0)
     gone = nodes | calls if not copies else np.zeros(len(graph), bool)
     return partial(_converted, gone=gone, factor=factor)

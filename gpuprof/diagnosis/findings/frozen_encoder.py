@@ -8,6 +8,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.frozen_passes import FrozenPasses
@@ -26,8 +27,6 @@ ONLINE = re.compile(r"\b(GRPO|RLOO|PPO|OnlineDPO|XPO|NashMD|GKD)Trainer|/(grpo|r
 """Trainers whose samples come out of the model itself: what another model says of them cannot be known before."""
 SECOND_EPOCH = 1.05
 """Epochs from which on a cache is used at all."""
-HOST_LEFT = 0.5
-"""Assumed: of the passes' host time what reading and copying their stored outputs takes, at worst."""
 
 PAGE = Page(
     id="frozen_encoder",
@@ -96,7 +95,7 @@ def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool
         fix=_fix(case, reference) + _cost(case, max(gpu_ns, host_ns), epochs),
         change=partial(_scaled, nodes=nodes, left=_factors(nodes, gpu, kept, kept)),
         best=partial(removed, nodes=nodes),
-        worst=partial(_scaled, nodes=nodes, left=_factors(nodes, gpu, kept, max(kept, HOST_LEFT))),
+        worst=partial(_scaled, nodes=nodes, left=_factors(nodes, gpu, kept, max(kept, calibrated.STORED_HOST.high))),
         key="reference" if reference else "encoder",
     )
 
