@@ -13,6 +13,7 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.conclusion import Conclusion, Recorded, by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.environment import environment_of, source_of
+from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
@@ -173,7 +174,7 @@ def _diagnosis(
     timeline = recorded.timeline
     return Diagnosis(
         source=recorded.source,
-        quality=conclusion.quality,
+        quality=_noted(conclusion.quality, missing_kernels.note(recorded.run, conclusion.case)),
         environment=recorded.environment,
         steps=conclusion.steps,
         budget=conclusion.budget,
@@ -199,6 +200,11 @@ def _diagnosis(
         _timed=recorded.timed,
         _case=conclusion.case,
     )
+
+
+def _noted(quality: Quality, issue: Issue | None) -> Quality:
+    """One more issue among the others."""
+    return quality if issue is None else judged((*quality.issues, issue))
 
 
 def _without_trace(run: RunFolder, failure: str) -> Diagnosis:

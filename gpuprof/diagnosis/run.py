@@ -128,6 +128,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         throughput=_throughput(steps, base, folder.own.world_size or 1, mean_ns),
         work=_work(steps, traced if len(traced) else base.rows),
         model=folder.own.model,
+        program=folder.own.program,
         optimizer=folder.own.optimizer,
         loader=folder.own.loader,
         memory=_memory(steps, folder.rank),

@@ -28,6 +28,8 @@ def label(diagnosis: Diagnosis) -> str:
         return "UNUSABLE RECORDING"
     if verdict.bound is None:
         return "NO VERDICT"
+    if verdict.second is not None:
+        return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
     text = "BALANCED" if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 

@@ -158,11 +158,12 @@ def _fix(case: Case, found: Attentions) -> str:
         name, note = "flash_attention_2", "  # soft caps: SDPA has none"
     else:
         name, note = "sdpa", ""
-    return case.stack.fix(
-        f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}\n'
-        "or in your own code: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
-        trl=f'SFTConfig(model_init_kwargs={{"attn_implementation": "{name}"}}){note}',
-        transformers=f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}',
+    stack, loaded = case.stack, case.stack.loaded(attn_implementation=name)
+    own = f"torch.nn.functional.scaled_dot_product_attention(q, k, v{', is_causal=True' if stack.is_causal else ''})"
+    return stack.fix(
+        f"{loaded}{note}\nor in your own code: {own}" if loaded else own,
+        trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),
+        transformers=f"{loaded}{note}" if loaded else "",
         unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',
     )
 

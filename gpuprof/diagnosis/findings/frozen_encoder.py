@@ -25,6 +25,8 @@ GENERATES = 2.0
 """Passes of the trained model without gradients, for each one with: more of them generate, step by step."""
 ONLINE = re.compile(r"\b(GRPO|RLOO|PPO|OnlineDPO|XPO|NashMD|GKD)Trainer|/(grpo|rloo|ppo|online_dpo|gkd)_trainer\.py")
 """Trainers whose samples come out of the model itself: what another model says of them cannot be known before."""
+FIELD = "precompute_ref_log_probs"
+"""Of the arguments of trl's DPO and KTO trainers."""
 SECOND_EPOCH = 1.05
 """Epochs from which on a cache is used at all."""
 
@@ -65,6 +67,8 @@ def find(case: Case) -> Iterator[Proposal]:
         return
     own = passes.of_trained
     online = case.trace.rows_named(case.trace.frames.name, ONLINE.search).any()
+    # The arguments of trl's trainers that generate their samples do not have the field.
+    online |= case.stack.kind in ("trl", "unsloth") and case.stack.has(FIELD) is False
     if not online and 0 < own.sum() <= GENERATES * passes.trained:
         yield from _proposal(case, passes, own, reference=True)
     yield from _proposal(case, passes, ~own, reference=False)
@@ -128,7 +132,9 @@ def _fix(case: Case, reference: bool) -> str:
         return case.stack.fix(
             "compute the reference's log-probabilities of every sample once, before the training, and keep them with "
             "the data",
-            trl="DPOConfig(precompute_ref_log_probs=True)  # KTOConfig has it, too",
+            trl=case.stack.setting({FIELD: True})
+            if case.stack.has(FIELD)
+            else f"DPOConfig({FIELD}=True)  # KTOConfig has it, too",
         )
     return (
         "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"

@@ -101,7 +101,7 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
-            transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
+            case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
         ),
         change=to(FETCH_NS[1]),
         best=to(FETCH_NS[0]),
@@ -154,7 +154,7 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         evidence=(Evidence(text),),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
-            transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
+            case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
         ),
         change=lambda graph: graph,
         worst=partial(scale, host=CROWDED),

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.stack import Code
 from gpuprof.projection.apart import ROUND
 from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
 from gpuprof.replay.graph import DEVICE, Graph
@@ -81,14 +82,14 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{chosen} times as much would take {before / 1e6:,.1f} ms"
     )
     room = "" if limit is not None else "  # if memory allows: its use was not recorded"
+    setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
         evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             f"DataLoader(..., batch_size={size}){room}",
-            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}){room}",
-            trl=f"SFTConfig(per_device_train_batch_size={size}){room}"
-            + ("\nor, with short samples: SFTConfig(packing=True)" if case.trains_on_tokens else ""),
+            setting,
+            trl=f"{setting}\nor, with short samples: SFTConfig(packing=True)" if case.trains_on_tokens else setting,
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),

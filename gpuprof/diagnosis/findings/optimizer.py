@@ -160,7 +160,7 @@ def _fix(case: Case, name: str) -> str:
     torch = f"torch.optim.{name}(..., fused=True)"
     if name != "AdamW":
         return torch
-    return case.stack.fix(torch, transformers=f'{case.stack.arguments}(optim="adamw_torch_fused")')
+    return case.stack.fix(torch, case.stack.setting({"optim": "adamw_torch_fused"}))
 
 
 def _per_group(values: np.ndarray, last: I64) -> np.ndarray:

@@ -235,8 +235,10 @@ def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
         return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed
     fixed = case.stack.fix(
         f"pad each batch to a multiple of {MULTIPLE}, so that few lengths occur",
-        transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})",
-        trl=f"SFTConfig(pad_to_multiple_of={MULTIPLE})",
+        transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})"
+        if case.stack.is_causal
+        else f"a data collator with padding=True, pad_to_multiple_of={MULTIPLE}",
+        trl=case.stack.setting({"pad_to_multiple_of": MULTIPLE}),
     )
     if compiling:
         vary = "model.compile(dynamic=True), torch._dynamo.mark_dynamic(tensor, 1)"

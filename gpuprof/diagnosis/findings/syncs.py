@@ -269,7 +269,7 @@ def _look_fix(case: Case, looks: Mask) -> str:
         "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
-    arguments = f"{case.stack.arguments}(logging_steps={EVERY}"
-    if case.ops_named(CHECK.search).any():
-        arguments += ", logging_nan_inf_filter=False"
-    return case.stack.fix(torch, transformers=f"{arguments})\nand in callbacks and losses of your own:\n{torch}")
+    checks = case.ops_named(CHECK.search).any()
+    extra = {"logging_nan_inf_filter": False} if checks else {}
+    note = f"\nand in callbacks and losses of your own:\n{torch}"
+    return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
