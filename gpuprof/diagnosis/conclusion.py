@@ -102,6 +102,13 @@ class Recorded:
         return None if self.budget is None else (float(self.budget.low), float(self.budget.high))
 
     @property
+    def alone(self) -> bool:
+        """Whether there is one GPU and one rank."""
+        talks = any(device.communication_ns for device in self.devices)
+        ranks = self.environment.world_size or (2 if talks else 1)
+        return ranks == 1 and len(self.devices) <= 1
+
+    @property
     def rare(self) -> RareStep | None:
         return self.run.baseline.rare if self.run else None
 
@@ -138,7 +145,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
-    said = summary(busiest, kernels, limits, turns, compiling_ns(case))
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
@@ -184,7 +191,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
         parts = part_shares(recorded.timeline, roof, busiest.device)
         cost = None if measured else profiler
-        said = summary(busiest, kernels, parts, take_turns(recorded.timeline))
+        said = summary(busiest, kernels, parts, take_turns(recorded.timeline), alone=recorded.alone)
         verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
         if verdict.bound is not None:
             doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)

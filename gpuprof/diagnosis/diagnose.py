@@ -39,6 +39,7 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
+from gpuprof.diagnosis.trained_on import trains_on_tokens, without_tokens
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
@@ -90,6 +91,8 @@ def diagnose(
     elif failure:
         said = [Issue("recording_unread", "warning", f"Another recording of this run could not be read: {failure}.")]
     facts = None if run is None else run_facts(run, timeline is not None and end_in_sync(trace, timeline))
+    if facts is not None and timeline is not None and not trains_on_tokens(timeline, facts.run):
+        facts = replace(facts, run=without_tokens(facts.run))
     on_cpu = run is not None and run.own.gpu is None and bool(run.own.versions)
     quality = quality_of(trace, timeline, facts, on_cpu)
     if said:

@@ -544,6 +544,7 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
     if telemetry is None:
         return
     for gpu in telemetry.gpus:
+        name = f"GPU {gpu.index}" if len(telemetry.gpus) > 1 else "The GPU"
         for pattern, severity in ((_SEVERE, "warning"), (_POWER_CAP, "info")):
             held = {reason: share for reason, share in gpu.throttled.items() if pattern.search(reason)}
             share = max(held.values(), default=0.0)
@@ -552,10 +553,10 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
             often = f"in {100 * share:.0f} % of the samples"
             if severity == "info":
                 limit = f" of {gpu.limit_w:,.0f} W" if gpu.limit_w else ""
-                text = f"GPU {gpu.index} was at its power limit{limit} {often}, which lowers its clock."
+                text = f"{name} was at its power limit{limit} {often}, which lowers its clock."
             else:
                 text = (
-                    f"GPU {gpu.index} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
+                    f"{name} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
                     " the same step is faster on a machine that cools and feeds it better."
                 )
             yield Issue("throttled", severity, text)  # type: ignore[arg-type]

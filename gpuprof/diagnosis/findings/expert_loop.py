@@ -148,7 +148,7 @@ def find(case: Case) -> Iterator[Proposal]:
     loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
         title="grouped GEMM instead of an expert loop",
-        evidence=spans(case, text, forward >= 0),
+        evidence=spans(case, text, inside),
         fix=case.stack.fix(
             f"{loaded}{NEEDS}" if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
             trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),

@@ -88,7 +88,7 @@ class Sequences:
 
 def find(case: Case) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
-    found = find_sequences(case)
+    found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
         return
     graph, count = case.graph, len(found.stretches)
@@ -147,6 +147,8 @@ def _liger(is_causal: bool, kinds: set[str]) -> str:
 
 
 def _absent(case: Case) -> str | None:
+    if not case.trains_on_tokens:
+        return None
     if find_sequences(case) is None:
         return "none of the sequences that Liger fuses was recorded"
     if case.sensitivities.host > case.sensitivities.device:

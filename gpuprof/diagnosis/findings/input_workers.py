@@ -59,7 +59,8 @@ the workers deliver: one batch per worker and step. """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is
 saturated. An `IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the
-training, removes the work instead of moving it. """,
+training, removes the work instead of moving it; so does decoding and resizing images once, or on the GPU
+(`torchvision.io.decode_jpeg(..., device="cuda")`, NVIDIA DALI), where it has time to spare. """,
 )
 
 

@@ -69,7 +69,7 @@ def find(case: Case) -> Iterator[Proposal]:
     """Packing, batches without padding, and batches of one length."""
     work = case.run.work if case.run else None
     real = _real_share(work)
-    if work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
+    if not case.trains_on_tokens or work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
         return
     graph = case.graph
     model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
@@ -150,7 +150,7 @@ def _grouped(case: Case) -> str:
 
 def _absent(case: Case) -> str | None:
     real = _real_share(case.run.work if case.run else None)
-    return None if real is None else f"{100 * (1 - real):,.0f} % of the tokens are padding"
+    return None if real is None or not case.trains_on_tokens else f"{100 * (1 - real):,.0f} % of the tokens are padding"
 
 
 ABSENT = Absent("packing", _absent)
