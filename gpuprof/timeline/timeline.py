@@ -12,6 +12,7 @@ from gpuprof.timeline.links import Links, link
 from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
 from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_phases
 from gpuprof.timeline.steps import Steps, find_steps, possible
+from gpuprof.timeline.workload import Workload, workload_of
 from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, U8, Trace
 
 
@@ -35,6 +36,8 @@ class Timeline:
     """The thread that steps, else the one that makes most calls; -1 without host events."""
     members: I64
     """Rows of the GPU work that belongs to the window: launched in it (or, launch unknown, begun in it)."""
+    workload: Workload
+    """Whether it is training or inference."""
 
     @property
     def window(self) -> tuple[int, int]:
@@ -70,6 +73,7 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
         devices=device_timelines(trace, links, kind, steps.window),
         main_thread=_main_thread(trace, steps, host),
         members=np.flatnonzero((moment >= low) & (moment < high)),
+        workload=workload_of(trace, steps, host, category),
     )
 
 
