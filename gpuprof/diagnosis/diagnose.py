@@ -25,11 +25,13 @@ from gpuprof.diagnosis.model import (
     Quality,
     Replay,
     Source,
+    StartUpPart,
+    StartUpTime,
     Steps,
     Window,
 )
 from gpuprof.diagnosis.paired import both_kinds
-from gpuprof.diagnosis.quality import judged, no_verdict, quality_of, with_issue
+from gpuprof.diagnosis.quality import judged, no_verdict, of_start_up, quality_of, with_issue
 from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative import representative
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts
@@ -40,6 +42,7 @@ from gpuprof.diagnosis.tables import Tables
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
+from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.model import Trace
@@ -141,7 +144,9 @@ def _with_gpu(
         conclusion = by_shares(recorded, kernels, averages, roof)
     else:
         case = _case(recorded, part, roof, analysis)
-        conclusion = by_replay(recorded, kernels, case, analysis, advise)
+        conclusion = by_replay(recorded, kernels, case, analysis, advise and _is_of_steps(timeline))
+    if timeline.start_up.share >= MOST_START_UP:
+        conclusion = replace(conclusion, verdict=of_start_up(conclusion.verdict, timeline.start_up), sensitivities=None)
     return _diagnosis(recorded, conclusion, roof, kernels, gap_summary(timeline, recorded.gaps, top), replay)
 
 
@@ -183,6 +188,8 @@ def _diagnosis(
         profiler=conclusion.profiler,
         verdict=conclusion.verdict,
         run=recorded.run,
+        workload=timeline.workload,
+        start_up=_start_up(timeline),
         roofline=conclusion.roofline,
         replay=replay,
         sensitivities=conclusion.sensitivities,
@@ -283,8 +290,18 @@ def _steps(timeline: Timeline, unprofiled: int | None) -> Steps:
     )
 
 
+def _is_of_steps(timeline: Timeline) -> bool:
+    """Whether what is analysed repeats, so that fixes can be predicted from it."""
+    return timeline.steps.source != "none" and timeline.start_up.share < MUCH_START_UP
+
+
+def _start_up(timeline: Timeline) -> StartUpTime:
+    found = timeline.start_up
+    return StartUpTime(found.ns, found.share, tuple(StartUpPart(name, ns) for name, ns in found.parts))
+
+
 def _phases(timeline: Timeline) -> tuple[PhaseTime, ...]:
-    if not timeline.devices:
+    if not timeline.devices or not timeline.host.known:
         return ()
     times = phase_times(
         timeline.trace, timeline.links, timeline.kind, timeline.phase, timeline.devices, timeline.window

@@ -15,7 +15,7 @@ _ENGINES = (
     ("tensorrt_llm", re.compile(r"(^|/)tensorrt_llm/|^trtllm::")),
     ("diffusers", re.compile(r"(^|/)diffusers/pipelines/")),
     ("transformers_pipeline", re.compile(r"(^|/)transformers/pipelines/")),
-    ("transformers_generate", re.compile(r"(^|/)transformers/generation/")),
+    ("transformers_generate", re.compile(r"(^|/)transformers/generation/utils")),
 )
 """What serves the model, by paths of its Python frames and names of its ops, the more telling first."""
 

@@ -13,15 +13,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.errors import GpuprofError
+from gpuprof.timeline.intervals import Cover, join
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.timeline.numbered import unnumbered
 from gpuprof.timeline.serving import is_iteration
+from gpuprof.timeline.startup import start_up_spans
 from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
 
 CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
+
+START_UP_SHARE = (0.05, 0.25)
+"""The program's start takes less than the first of a steady step, and at least the second of one that is left out."""
 
 LONGEST_NS = 86_400 * 10**9
 """A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
@@ -44,6 +49,8 @@ class Steps:
     cut: int
     merged: int = 1
     """Micro-steps per step, where ProfilerStep counted those of an accumulation."""
+    starting: int = 0
+    """Steps left out in which the program started: it loaded libraries, or compiled."""
 
     @property
     def window(self) -> tuple[int, int]:
@@ -72,13 +79,14 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     else:
         steps = _marked_steps(trace, links) or _optimizer_steps(trace) or _periodic(trace, links)
         steps = steps and _without_cut(steps, links)
+        steps = steps and _without_start_up(trace, links, steps)
     steps = steps or _whole(trace)
     if steps is None:
         return None
     if skip >= len(steps.start_ns):
         count = len(steps.start_ns)
         raise GpuprofError(f"--skip {skip} leaves no step: this trace has {count} ({steps.source})")
-    return Steps(steps.source, steps.name, steps.start_ns[skip:], steps.end_ns[skip:], steps.cut, steps.merged)
+    return replace(steps, start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:])
 
 
 def possible(trace: Trace, steps: Steps) -> bool:
@@ -275,6 +283,19 @@ def _without_cut(steps: Steps, links: Links) -> Steps | None:
     first, last = (keep[0], keep[-1] + 1) if len(keep) else (0, len(whole))
     cut = steps.cut + len(whole) - (last - first)
     return Steps(steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged)
+
+
+def _without_start_up(trace: Trace, links: Links, steps: Steps) -> Steps:
+    """Leaves out the first steps where the program's start takes much of them and next to nothing of those after."""
+    if len(steps.start_ns) < 2:
+        return steps
+    spent = Cover(join(*(spans for _, spans in start_up_spans(trace, links, allocations=False))))
+    share = spent.between(steps.start_ns, steps.end_ns) / np.maximum(steps.end_ns - steps.start_ns, 1)
+    steady = np.flatnonzero(share < START_UP_SHARE[0])
+    first = int(steady[0]) if len(steady) else 0
+    if not first or share[:first].min() < START_UP_SHARE[1] or share[first:].max() >= START_UP_SHARE[0]:
+        return steps
+    return replace(steps, start_ns=steps.start_ns[first:], end_ns=steps.end_ns[first:], starting=steps.starting + first)
 
 
 def _whole(trace: Trace) -> Steps | None:

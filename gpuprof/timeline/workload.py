@@ -75,9 +75,8 @@ def workload_of(trace: Trace, steps: Steps, host: HostPhases, category: U8) -> W
     marks = [name for name in ranges if is_iteration(name)]
     engine = _engine(trace, ranges)
     decoding = _any(trace, trace.gpu.name, _DECODE_KERNEL)
-    if not (marks or engine):
-        if why := _not_inference(trace, category):
-            return Workload("unknown", reason=why)
+    if not (marks or engine) and (why := _not_inference(trace, category)):
+        return Workload("unknown", reason=why)
     activity, batch = activity_of(marks)
     passes, rows = _one_token_passes(trace, steps)
     if activity is None and (passes or decoding):
