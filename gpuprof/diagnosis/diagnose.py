@@ -39,6 +39,7 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
+from gpuprof.diagnosis.unit_words import reworded
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
@@ -160,7 +161,9 @@ def _case(recorded: Recorded, part: Timeline, roof: Roofline | None, analysis: A
         sensitivities=analysis.sensitivities,
         roofline=roof,
         run=recorded.run,
-        stack=stack_of(recorded.timeline.trace, recorded.run, packages),
+        stack=stack_of(
+            recorded.timeline.trace, recorded.run, packages, inference=recorded.timeline.workload.is_inference
+        ),
         mean_step=analysis.mean,
         budget=recorded.budget,
         feed=recorded.feed,
@@ -173,35 +176,37 @@ def _diagnosis(
 ) -> Diagnosis:  # fmt: skip
     """All of a diagnosis: what was recorded, summed up, and what follows from it."""
     timeline = recorded.timeline
-    return Diagnosis(
-        source=recorded.source,
-        quality=conclusion.quality,
-        environment=recorded.environment,
-        steps=conclusion.steps,
-        budget=conclusion.budget,
-        window=Window(*timeline.window),
-        devices=recorded.devices,
-        devices_estimated=conclusion.devices_estimated,
-        gaps=gaps,
-        kernels=kernels,
-        phases=_phases(timeline),
-        profiler=conclusion.profiler,
-        verdict=conclusion.verdict,
-        run=recorded.run,
-        workload=timeline.workload,
-        start_up=_start_up(timeline),
-        roofline=conclusion.roofline,
-        replay=replay,
-        sensitivities=conclusion.sensitivities,
-        findings=conclusion.findings,
-        combined=conclusion.combined,
-        considered=conclusion.considered,
-        ranges=range_times(timeline),
-        activity=phase_activity(timeline),
-        _tables=Tables(timeline, recorded.gaps, roof),
-        _folder=recorded.folder,
-        _timed=recorded.timed,
-        _case=conclusion.case,
+    return reworded(
+        Diagnosis(
+            source=recorded.source,
+            quality=conclusion.quality,
+            environment=recorded.environment,
+            steps=conclusion.steps,
+            budget=conclusion.budget,
+            window=Window(*timeline.window),
+            devices=recorded.devices,
+            devices_estimated=conclusion.devices_estimated,
+            gaps=gaps,
+            kernels=kernels,
+            phases=_phases(timeline),
+            profiler=conclusion.profiler,
+            verdict=conclusion.verdict,
+            run=recorded.run,
+            workload=timeline.workload,
+            start_up=_start_up(timeline),
+            roofline=conclusion.roofline,
+            replay=replay,
+            sensitivities=conclusion.sensitivities,
+            findings=conclusion.findings,
+            combined=conclusion.combined,
+            considered=conclusion.considered,
+            ranges=range_times(timeline),
+            activity=phase_activity(timeline),
+            _tables=Tables(timeline, recorded.gaps, roof),
+            _folder=recorded.folder,
+            _timed=recorded.timed,
+            _case=conclusion.case,
+        )
     )
 
 

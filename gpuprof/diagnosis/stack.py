@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.tracefile.model import Trace
 
-KINDS = ("unsloth", "trl", "transformers", "lightning", "torch")
+KINDS = ("unsloth", "trl", "transformers", "lightning", "inference", "torch")
 _IN_TRACE = (
     ("unsloth", re.compile(r"unsloth", re.IGNORECASE)),
     ("trl", re.compile(r"(^|/)trl/")),
@@ -21,7 +21,8 @@ _IN_TRACE = (
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What drives the training loop; `torch`: a loop of one's own, or one that leaves no mark in the trace."""
+    """What drives the training loop. `torch`: a loop of one's own, or one that leaves no mark in the trace.
+    `inference`: nothing is trained."""
 
     kind: str
     peft: bool
@@ -33,6 +34,7 @@ class Stack:
             "trl": ("trl", "transformers"),
             "transformers": ("transformers",),
             "lightning": ("lightning",),
+            "inference": ("inference",),
         }
         for kind in order.get(self.kind, ()):
             if kind in others:
@@ -45,8 +47,12 @@ class Stack:
         return "SFTConfig" if self.kind in ("trl", "unsloth") else "TrainingArguments"
 
 
-def stack_of(trace: Trace, run: Run | None, packages: frozenset[str] = frozenset()) -> Stack:
+def stack_of(
+    trace: Trace, run: Run | None, packages: frozenset[str] = frozenset(), *, inference: bool = False
+) -> Stack:
     """From what the run imported and how its steps were told; without a run from names in the trace."""
+    if inference:
+        return Stack("inference", peft=False)
     if run is not None:
         by_trainer = run.step_source == "trainer"
         kind = next((k for k in ("unsloth", "trl", "transformers") if k in packages and by_trainer), "torch")

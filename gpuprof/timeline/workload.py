@@ -168,8 +168,6 @@ def _texts(trace: Trace, names: np.ndarray) -> list[str]:
     return [trace.strings[i] for i in np.unique(names).tolist() if i >= 0]
 
 
-def words_of(unit: Unit, count: int | None = None) -> str:
-    """`a step`, `an iteration`; with a count `5 steps`."""
-    if count is None:
-        return f"{'an' if unit[0] in 'aeiou' else 'a'} {unit}"
-    return f"{count:,} {unit}{'' if count == 1 else 's'}"
+def words_of(unit: Unit) -> str:
+    """`a step`, `an iteration`."""
+    return f"{'an' if unit[0] in 'aeiou' else 'a'} {unit}"

@@ -76,6 +76,7 @@ def find(case: Case) -> Iterator[Proposal]:
     if by_hand:
         fix = case.stack.fix(
             "take torch.cuda.empty_cache() out of the training loop",
+            inference="take torch.cuda.empty_cache() out of the loop",
             transformers=f"{case.stack.arguments}(torch_empty_cache_steps=None)  "
             "# and no torch.cuda.empty_cache() in callbacks",
         )

@@ -72,6 +72,7 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
             'with torch.autocast("cuda", dtype=torch.bfloat16):  # around the forward pass and the loss',
+            inference="model.to(torch.bfloat16)  # or from_pretrained(..., dtype=torch.bfloat16)",
             transformers=f"{case.stack.arguments}(bf16=True)",
             lightning='Trainer(precision="bf16-mixed")',
         ),

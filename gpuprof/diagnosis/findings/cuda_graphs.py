@@ -16,7 +16,15 @@ from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, g
 from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
+from gpuprof.diagnosis.findings.compile import (
+    REWRITTEN,
+    Passes,
+    code_of,
+    compiled,
+    passes,
+    passes_launch,
+    shapes_vary,
+)
 from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
@@ -83,6 +91,7 @@ def find(case: Case) -> Iterator[Proposal]:
         torch,
         transformers=f'{case.stack.arguments}(torch_compile=True, torch_compile_mode="reduce-overhead")  # '
         "keep shapes fixed",
+        inference=_for_inference(case),
         lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed',
     )
     found = passes(case)
@@ -92,7 +101,7 @@ def find(case: Case) -> Iterator[Proposal]:
         count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
             title="torch.compile with CUDA graphs",
-            evidence=spans(case, f"forward and backward launch {count:,.0f} kernels a step one by one", found.host),
+            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
             fix=fix,
             change=_graphed(found, 1),
             best=_graphed(found, 0),
@@ -133,6 +142,22 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=partly,
         last=True,
     )
+
+
+def _for_inference(case: Case) -> str:
+    """How what serves the model is told to launch graphs."""
+    compiled = 'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
+    ways = {
+        "vllm": "vllm serve ... without --enforce-eager; --compilation-config for the batch sizes that are captured",
+        "sglang": "sglang without --disable-cuda-graph; --cuda-graph-max-bs as large as the batches are",
+        "tensorrt_llm": "cuda_graph_config: {enable_padding: true, max_batch_size: ...}  # in the LLM API's options",
+        "diffusers": 'pipe.transformer = torch.compile(pipe.transformer, mode="reduce-overhead")  # or pipe.unet',
+        "transformers_pipeline": f"{compiled.replace('model', 'pipe.model')}  # keep shapes fixed",
+    }
+    if case.workload.decodes:
+        static = 'model.generation_config.cache_implementation = "static"  # the cache keeps its shape'
+        return ways.get(case.workload.engine or "", f"{static}\n{compiled}")
+    return ways.get(case.workload.engine or "", f"{compiled}  # keep shapes fixed")
 
 
 def _absent(case: Case) -> str | None:

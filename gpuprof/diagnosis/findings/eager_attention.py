@@ -27,6 +27,7 @@ from gpuprof.tracefile.model import I64, NO_TEXT, OP
 
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
 LEAST_QUERIES = 16
 """Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
 REACH = 120
@@ -85,6 +86,8 @@ class Attentions:
     """One more key than there are: a learned score that takes up attention."""
     capped: bool
     """Scores go through tanh."""
+    masked: bool
+    """Something is added to the scores, or written over them, before the softmax."""
 
 
 def find(case: Case) -> Iterator[Proposal]:
@@ -156,12 +159,30 @@ def _fix(case: Case, found: Attentions) -> str:
     else:
         name, note = "sdpa", ""
     return case.stack.fix(
-        f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}\n'
-        "or in your own code: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
+        f'{_model_class(case, found.masked)}.from_pretrained(..., attn_implementation="{name}"){note}\n'
+        f"or in your own code: torch.nn.functional.scaled_dot_product_attention({_arguments(found)}",
         trl=f'SFTConfig(model_init_kwargs={{"attn_implementation": "{name}"}}){note}',
-        transformers=f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}',
+        transformers=f'{_model_class(case, found.masked)}.from_pretrained(..., attn_implementation="{name}"){note}',
         unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',
     )
+
+
+def _arguments(found: Attentions) -> str:
+    """What to pass, so that the mask keeps its meaning: what it hides is not in the recording."""
+    if not found.masked:
+        return "q, k, v)  # no mask was added: not causal"
+    return "q, k, v, attn_mask=mask)\n# or is_causal=True without a mask, if that hides nothing but later positions"
+
+
+def _model_class(case: Case, masked: bool) -> str:
+    """The class to load the model with: that of the run's model, where it is known; else by whether it embeds words
+    and hides some from others."""
+    found = ((case.run and case.run.model) or {}).get("class")
+    known = isinstance(found, str) and found.isidentifier() and not found.startswith("Peft")
+    if known:
+        return str(found)
+    words = case.ops_named(lambda name: name == "aten::embedding").any()
+    return "AutoModelForCausalLM" if words and masked else "AutoModel"
 
 
 def _apply(graph: Graph, rework: Rework) -> Graph:
@@ -183,10 +204,11 @@ def find_attentions(case: Case) -> Attentions | None:
     softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
     products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
     tanh = case.ops_named(lambda name: name == "aten::tanh")[rows]
+    masking = case.ops_named(MASKING.__contains__)[rows]
     if not len(products):
         return None
     shapes = _Shapes(case)
-    found, sinks, capped = [], False, False
+    found, sinks, capped, masked = [], False, False, False
     following = np.searchsorted(products, softmax)
     for at, k in zip(softmax.tolist(), following.tolist(), strict=True):
         if k == 0 or k == len(products):
@@ -199,13 +221,14 @@ def find_attentions(case: Case) -> Attentions | None:
             continue
         sinks |= more
         capped |= bool(tanh[before:at].any())
+        masked |= bool(masking[before:at].any())
         found.append((int(rows[before]), int(rows[after]), shape, size))
     if not found:
         return None
     first, last, kinds, sizes = zip(*found, strict=True)
     start, end = np.array(first), np.array(last)
     stretches = Stretches(ops.thread[start].astype(np.int64), ops.start_ns[start], ops.end_ns[end])
-    return Attentions(stretches, kinds, np.array(sizes, np.int64), sinks, capped)
+    return Attentions(stretches, kinds, np.array(sizes, np.int64), sinks, capped, masked)
 
 
 class _Shapes:
@@ -248,7 +271,7 @@ def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
     ceilings = case.roofline.ceilings
     result = np.empty((2, len(found.shapes)))
     for i, (shape, size) in enumerate(zip(found.shapes, found.size.tolist(), strict=True)):
-        causal = level < 2 and shape.queries == shape.keys
+        causal = level < 2 and shape.queries == shape.keys and found.masked
         rate = ceilings.flops.get("bf16" if size == 2 else "tf32") or max(ceilings.flops.values())
         rows = shape.batch * shape.heads * (shape.queries + shape.keys) * (shape.width + shape.value_width) * size
         for backward, flops in enumerate((forward_flops(shape, causal), backward_flops(shape, causal))):

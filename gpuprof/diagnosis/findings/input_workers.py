@@ -95,11 +95,14 @@ def find(case: Case) -> Iterator[Proposal]:
         title=f"{wanted} input workers" if not has_workers else f"{workers} → {wanted} input workers",
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in the training's own process",
+            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}",
             nodes,
         ),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
+            inference=f"pipe(inputs, num_workers={wanted})"
+            if case.workload.engine == "transformers_pipeline"
+            else f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
             transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
         ),
         change=to(FETCH_NS[1]),
@@ -107,6 +110,10 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=to(FETCH_NS[2]),
         least_ns=batch_ns / wanted,
     )
+
+
+def _own_process(case: Case) -> str:
+    return "the process that runs the model" if case.workload.is_inference else "the training's own process"
 
 
 def _absent(case: Case) -> str | None:

@@ -25,6 +25,7 @@ SHARDED = 1.15
 
 PAGE = Page(
     id="naive_pipeline",
+    applies=("training",),
     title="The GPUs of one process take turns",
     means="""
 The model's layers lie on several GPUs, as `device_map="auto"` puts them. A batch goes through the first GPU's layers,

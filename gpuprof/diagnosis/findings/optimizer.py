@@ -34,6 +34,7 @@ LOOP_PYTHON = (0.2, 0.27, 0.4)
 
 PAGE = Page(
     id="optimizer",
+    applies=("training",),
     title="The optimizer updates in many small steps",
     means="""
 A for-loop optimizer launches about eight kernels for each parameter; the foreach one a few for each list of

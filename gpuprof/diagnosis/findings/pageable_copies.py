@@ -107,6 +107,7 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True)\n'
             "and what is no batch: tensor.pin_memory() once, before the training",
+            inference='inputs.pin_memory().to("cuda", non_blocking=True)  # or buffers that are pinned once and reused',
             transformers=f"{case.stack.arguments}(dataloader_pin_memory=True)\n"
             'and what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
         ),

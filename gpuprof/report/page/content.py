@@ -288,14 +288,14 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         id=finding.id,
         title=escape(finding.title),
         severity=finding.severity,
-        gain=fixes.gain(finding, now),
+        gain=fixes.gain(finding, now, diagnosis.unit),
         now=duration(now),
         low=low,
         expected=expected,
         high=high,
         present=100 * now / longest,
         fix="\n".join(map(escape, finding.fix.splitlines())),
-        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding))),
+        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
         places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
@@ -334,7 +334,7 @@ def combined(diagnosis: Diagnosis) -> str:
     now = fixes.now_ns(diagnosis)
     if not both or not now:
         return ""
-    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"
+    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now, diagnosis.unit)}"
 
 
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
