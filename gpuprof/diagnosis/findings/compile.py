@@ -135,6 +135,7 @@ def find(case: Case) -> Iterator[Proposal]:
             "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
             if varies
             else "model.compile()  # before the first step",
+            inference=_for_inference(case, varies),
             transformers=f"{arguments}(torch_compile=True)",
             lightning="model = torch.compile(model)  # before Trainer.fit",
         ),
@@ -173,6 +174,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         claim_model(REWRITTEN, fewer_launches(a, b)),
         -quantity(a, b, lambda side: side.counts.compiled).more,
     )
+
+
+def _for_inference(case: Case, varies: bool) -> str:
+    """What to compile of what serves the model."""
+    model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
+    call = f"{model or 'model'}.compile({'dynamic=True' if varies else ''})"
+    return f"{call}  # before the first request{'; the shapes of requests vary' if varies else ''}"
 
 
 def passes_launch(case: Case) -> str:

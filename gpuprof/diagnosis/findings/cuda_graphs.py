@@ -29,11 +29,13 @@ from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
-from gpuprof.replay.graph import STREAM, Graph
+from gpuprof.replay.graph import STREAM, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.model import Mask
 
+SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
+"""Engines that capture decoding themselves, if they are let."""
 LAUNCHED = (0.0, 0.0, 0.15)
 """Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst (a
 guess: one of seven)."""
@@ -79,7 +81,10 @@ graphs hold is not free for anything else.
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """CUDA graphs: with torch.compile, or on top of it where it is used already."""
+    """CUDA graphs: with torch.compile, or on top of it where it is used already; as a setting of a serving engine."""
+    if case.workload.decodes and case.workload.engine in SERVERS:
+        yield from _of_engine(case)
+        return
     if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any() or shapes_vary(case):
         return
     graph = case.graph
@@ -137,6 +142,50 @@ def find(case: Case) -> Iterator[Proposal]:
         title="CUDA graphs for the compiled model",
         evidence=spans(case, text, host),
         fix=fix,
+        change=captured(1),
+        best=captured(0),
+        worst=partly,
+        last=True,
+    )
+
+
+def _of_engine(case: Case) -> Iterator[Proposal]:
+    """An engine that decodes without graphs: it can capture the whole pass of the model."""
+    graph, trace = case.graph, case.trace
+    if trace.rows_named(trace.calls.name, GRAPH_LAUNCH.search).any():
+        return
+    model = graph.on_gpu & model_phases(graph)
+    source = launcher_of(graph)[model]
+    steps = graph.step[source[source >= 0]]
+    if not len(steps):
+        return
+    host = np.zeros(len(graph), bool)
+    first = []
+    for step in np.unique(steps).tolist():
+        launching = source[source >= 0][steps == step]
+        between = (graph.step == step) & (graph.lane >= 0) & ~graph.waits
+        between &= (np.arange(len(graph)) >= launching.min()) & (np.arange(len(graph)) <= launching.max())
+        host |= between
+        first.append(int(np.flatnonzero(between)[0]))
+    entries = np.array(first)
+
+    def captured(way: int) -> Change:
+        def change(graph: Graph) -> Graph:
+            less = _at_once(removed(graph, host), model)
+            duration = less.duration_ns.copy()
+            duration[entries] += GRAPH_NS[way]
+            return less.with_durations(duration)
+
+        return change
+
+    def partly(graph: Graph) -> Graph:
+        return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
+
+    count = float(model.sum()) / graph.steps
+    yield Proposal(
+        title="CUDA graphs for decoding",
+        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels a step one by one", host),
+        fix=_for_inference(case),
         change=captured(1),
         best=captured(0),
         worst=partly,

@@ -72,7 +72,7 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{chosen} times as much would take {step_ns / 1e6:,.1f} ms"
     )
-    room = "" if limit is not None else "  # if memory allows: its use was not recorded"
+    room = "" if largest_factor(case) is not None else "  # if memory allows: its use was not recorded"
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
         evidence=spans(case, text, model & (graph.lane >= 0)),

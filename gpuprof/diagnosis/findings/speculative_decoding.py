@@ -51,7 +51,7 @@ _SPECULATES = re.compile(
     r"TARGET_VERIFY|DRAFT_EXTEND|eagle_worker|spec_decode/(eagle|medusa|ngram)|assisted_decoding|candidate_generator"
 )
 _FIXES = {
-    "vllm": "vllm serve ... --speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 4}'  # or eagle3",
+    "vllm": 'vllm serve ... --speculative-config \'{"method": "ngram", "num_speculative_tokens": 4}\'  # or eagle3',
     "sglang": "sglang ... --speculative-algorithm EAGLE3 --speculative-draft-model-path ...",
 }
 _OTHERWISE = "model.generate(..., assistant_model=small_model)  # of the same family, or prompt_lookup_num_tokens=4"

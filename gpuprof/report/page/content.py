@@ -20,6 +20,7 @@ from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
+from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.model import AUTOGRAD_ENGINE
 
 KERNELS = 12
@@ -163,18 +164,18 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 def _step_tile(diagnosis: Diagnosis) -> Tile:
     steps = diagnosis.steps
     assert steps is not None
-    recorded = duration(steps.recorded_ns)
+    recorded, each = duration(steps.recorded_ns), words_of(diagnosis.unit)
     if steps.source == "none":
         return Tile(recorded, "recorded", "no steps were found")
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        return Tile(duration(budget.mean_ns), "a step, mean", f"{usually}{recorded} under the profiler")
+        return Tile(duration(budget.mean_ns), f"{each}, mean", f"{usually}{recorded} under the profiler")
     if steps.unprofiled_ns is not None:
-        return Tile(duration(steps.unprofiled_ns), "a step, measured", f"{recorded} under the profiler")
+        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", f"{recorded} under the profiler")
     if steps.estimated_ns is not None:
-        return Tile(f"≈ {duration(steps.estimated_ns)}", "a step, estimated", f"{recorded} under the profiler")
-    return Tile(recorded, "a step", "as recorded")
+        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", f"{recorded} under the profiler")
+    return Tile(recorded, each, "as recorded")
 
 
 def _busy_note(diagnosis: Diagnosis) -> str:
@@ -277,10 +278,12 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     if not now:
         return []
     longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
-    return [_card(number, finding, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)]
+    return [
+        _card(number, finding, diagnosis, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)
+    ]
 
 
-def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
+def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
     low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
     return Card(
