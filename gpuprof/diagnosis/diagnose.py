@@ -46,6 +46,7 @@ from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
 
@@ -100,6 +101,8 @@ def diagnose(
     source, environment = source_of(trace, run), environment_of(trace, run)
     if timeline is None:
         return _nothing_recorded(source, environment, quality, facts and facts.run, run)
+    if facts is not None and facts.run is not None:
+        timeline = _as_run(timeline, facts.run)
     gaps = find_gaps(timeline)
     found = devices(timeline, gaps)
     has_mean = facts is not None and step_ms is None and timeline.steps.source != "none"
@@ -293,6 +296,13 @@ def _steps(timeline: Timeline, unprofiled: int | None) -> Steps:
         inflation=None if unprofiled is None else recorded / unprofiled,
         cut=steps.cut,
     )
+
+
+def _as_run(timeline: Timeline, run: Run) -> Timeline:
+    """The timeline of a run, which knows of an optimizer or a trainer whatever its window shows."""
+    if run.optimizer or run.step_source in ("optimizer", "trainer"):
+        return replace(timeline, workload=Workload("training", reason="the run has an optimizer"))
+    return timeline
 
 
 def _is_of_steps(timeline: Timeline) -> bool:

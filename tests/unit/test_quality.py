@@ -31,7 +31,8 @@ def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool
             builder.step(step, at, at + STEP)
         for i in range(count):
             t = at + i * 20_000
-            builder.op("aten::mm", t, t + 10_000, **({"Input Dims": [[8, 8], [8, 8]]} if shapes else {}))
+            told = {"Input Dims": [[8, 8], [8, 8]]} if shapes else {}
+            builder.op("aten::mm", t, t + 10_000, **told, **{"Sequence number": i, "Fwd thread id": 0})
             builder.launch("gemm", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
     return builder
 
@@ -322,12 +323,34 @@ CASES = {
         lambda: overhead(WINDOW // 2, "Lazy Function Loading"),
         {"profiler_overhead": "warning"},
         WARNED,
+        of_the_fine={"start_up_steps": "info"},
     ),
     "profiler_overhead: only inside of the steps, and once": Boundary(
         lambda: overhead(WINDOW, at=WINDOW - WINDOW // 10),
         lambda: overhead(WINDOW, at=WINDOW - WINDOW // 200).overhead("Buffer Flush", WINDOW - WINDOW // 200, WINDOW),
         {"profiler_overhead": "warning"},
         WARNED,
+    ),
+    "start_up": Boundary(
+        lambda: overhead(2 * WINDOW // 5, "Lazy Function Loading", at=WINDOW // 4),
+        lambda: overhead(WINDOW // 100, "Lazy Function Loading", at=WINDOW // 4),
+        {"start_up": "warning"},
+        WARNED,
+        r"^40 % of this window is the program's start \(loading code 1 ms\).*no fix is predicted",
+    ),
+    "start_up: little of it": Boundary(
+        lambda: overhead(WINDOW // 20, "Runtime Triggered Module Loading", at=WINDOW // 4),
+        sound,
+        {"start_up": "info"},
+        "ok",
+        r"^5 % of this window .*loading code",
+    ),
+    "start_up_steps": Boundary(
+        lambda: overhead(STEP // 2, "Lazy Function Loading", at=STEP // 4),
+        lambda: overhead(STEP // 100, "Lazy Function Loading", at=STEP // 4),
+        {"start_up_steps": "info"},
+        "ok",
+        "^1 step at the beginning",
     ),
     "steps_apart": Boundary(
         lambda: sound_ranges(810_000),

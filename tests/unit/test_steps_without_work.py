@@ -24,7 +24,7 @@ def mostly_idle(working: tuple[int, ...] = (0, 4)) -> TraceBuilder:
     for i in range(STEPS):
         at = 10 * MS * i
         builder.step(i, at, at + 10 * MS)
-        builder.op("aten::mm", at + 100 * US, at + 300 * US)
+        builder.op("aten::mm", at + 100 * US, at + 300 * US, **{"Sequence number": i, "Fwd thread id": 0})
         if i in working:
             builder.launch("gemm", (at + 150 * US, at + 160 * US), (at + 200 * US, at + 9 * MS))
     return builder
