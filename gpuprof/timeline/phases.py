@@ -46,7 +46,8 @@ _RANGES = [
     (
         DATA,
         _words(
-            r"dataload\w*|data_?load\w*|load_?data|(get|next|fetch)_?batch", r"data$|enumerate\(DataLoader\)|DataLoader"
+            r"dataload\w*|data_?load\w*|load_?data|(get|next|fetch|load)_?batch",
+            r"data$|enumerate\(DataLoader\)|DataLoader",
         ),
     ),
     (OPTIMIZER, _words(r"optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*", r"Optimizer\.")),

@@ -23,7 +23,9 @@ def old_training(steps: int = 3, names: tuple[str, ...] = ("MmBackward0", "torch
         for k in range(10):  # forward: 1 ms of the host, 2 ms of the GPU
             t = at + k * 100 * US
             builder.op("aten::mm", t, t + 80 * US, MAIN)
-            builder.launch("gemm", (t + 20 * US, t + 30 * US), (at + k * 200 * US + 50 * US, at + k * 200 * US + 250 * US))
+            builder.launch(
+                "gemm", (t + 20 * US, t + 30 * US), (at + k * 200 * US + 50 * US, at + k * 200 * US + 250 * US)
+            )
         for k in range(20):  # backward: 4 ms of the host on autograd's thread, and of the GPU
             t = at + 3 * MS + k * 200 * US
             builder.op(names[k % len(names)], t, t + 180 * US, AUTOGRAD)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.make_trace import TraceBuilder
@@ -31,8 +32,9 @@ def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool
             builder.step(step, at, at + STEP)
         for i in range(count):
             t = at + i * 20_000
-            told = {"Input Dims": [[8, 8], [8, 8]]} if shapes else {}
-            builder.op("aten::mm", t, t + 10_000, **told, **{"Sequence number": i, "Fwd thread id": 0})
+            told: dict[str, Any] = {"Input Dims": [[8, 8], [8, 8]]} if shapes else {}
+            told |= {"Sequence number": i, "Fwd thread id": 0}
+            builder.op("aten::mm", t, t + 10_000, **told)
             builder.launch("gemm", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
     return builder
 
