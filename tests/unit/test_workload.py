@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from helpers.valid_json import document
 import gpuprof
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.unit_words import in_unit
+from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 
 DECODE = "void vllm::paged_attention_v2_kernel<bf16>"
@@ -227,6 +229,13 @@ def test_the_words_are_those_of_the_workload(tmp_path):
     assert " a step" not in text
     assert "an iteration" in found.verdict.summary
     assert document(found)["workload"]["unit"] == "iteration"
+
+
+def test_the_page_speaks_of_iterations_too(tmp_path):
+    page = render(diagnosed(served(lambda p: forward(p, tokens=64), 4), tmp_path))
+    assert "an iteration, estimated" in page and "One iteration of the GPU" in page
+    shown = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
+    assert not re.search(r"\ba step\b", shown)
 
 
 @pytest.mark.parametrize(

@@ -120,6 +120,8 @@ def _absent(case: Case) -> str | None:
     waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
     graph = case.graph
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
+    if case.workload.is_inference and not waited:
+        return None  # requests need no DataLoader
     return f"a step waits {in_ms(waited)} for its batches"
 
 

@@ -166,7 +166,7 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     assert steps is not None
     recorded, each = duration(steps.recorded_ns), words_of(diagnosis.unit)
     if steps.source == "none":
-        return Tile(recorded, "recorded", "no steps were found")
+        return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
