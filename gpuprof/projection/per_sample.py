@@ -30,6 +30,13 @@ PREPARING = re.compile(
     re.IGNORECASE,
 )
 """Python code that prepares samples, by its path or name."""
+_COMPUTES = re.compile(
+    r"^(?!c10d::|autograd::|torch::|prim::|record_|nccl)\w+::"
+    r"(?!slice|narrow|view|as_strided|_?reshape|_unsafe_view|t$|transpose|permute|expand|select|(un)?squeeze|unbind|split"
+    r"|chunk|detach|alias|empty|flatten|unflatten|resize_|set_|item|is_|size|stride|numel|lift_fresh|record_stream|result_)"
+)
+"""Ops that work on elements; views and questions take a microsecond for any batch. Ranges of compiled code and of
+Dynamo are none either."""
 
 
 def preparing(graph: Graph) -> Mask:
@@ -64,7 +71,7 @@ def _stretches(graph: Graph, wanted: Mask) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _in_cpu_ops(graph: Graph, rows: np.ndarray) -> Mask:
-    """Whether nodes are in an op that launches nothing."""
+    """Whether nodes are in an op that launches nothing and computes something."""
     timeline = graph.timeline
     ops, parent = timeline.trace.ops, timeline.nesting.parent
     launching = np.zeros(len(ops) + 1, bool)
@@ -79,7 +86,8 @@ def _in_cpu_ops(graph: Graph, rows: np.ndarray) -> Mask:
     root = np.append(inherit(np.where(ops.kind == OP, outer, -1), parent, -1), -1)
     inner = climb(graph.scope[rows], parent, lambda found, _: ops.kind[found] != OP)
     top = root[inner]
-    return (inner >= 0) & (top >= 0) & ~launching[top]
+    computes = np.append(timeline.trace.rows_named(ops.name, _COMPUTES.search), False)[inner]
+    return (inner >= 0) & (top >= 0) & ~launching[top] & computes
 
 
 def _in_preparing_code(graph: Graph, rows: np.ndarray) -> np.ndarray:

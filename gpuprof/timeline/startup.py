@@ -21,6 +21,8 @@ LONG_NS = 1_000_000
 context or a lock."""
 MUCH_START_UP, MOST_START_UP = 0.2, 0.5
 """From the first share of the window on nothing is predicted from it, from the second on there is no verdict."""
+ONCE = 0.9
+"""Share of it in the first of several steps: what comes again in later ones is no start-up."""
 IDLE_SHARE = 0.9
 """A launch blocks, too, where the queue is full: then the GPU is at work meanwhile."""
 
@@ -66,11 +68,16 @@ class StartUp:
         return self.ns / self.window_ns if self.window_ns > 0 else 0.0
 
 
-def start_up(trace: Trace, links: Links, window: tuple[int, int], allocations: bool) -> StartUp:
-    """What of a window is start-up; `allocations`: whether those count, as they do where there are no steps."""
-    low, high = window
+def start_up(trace: Trace, links: Links, start_ns: I64, end_ns: I64, allocations: bool) -> StartUp:
+    """What of the steps' window is start-up: of several steps only what the first has and the others do not.
+
+    `allocations`: whether those count, as they do where there are no steps.
+    """
+    low, high = int(start_ns[0]), int(end_ns[-1])
     seen, parts = EMPTY, []
     for name, spans in start_up_spans(trace, links, allocations):
+        if len(start_ns) > 1 and clip(spans, low, int(end_ns[0])).total < ONCE * clip(spans, low, high).total:
+            continue
         before = seen.total
         seen = join(seen, clip(spans, low, high))
         if seen.total > before:

@@ -76,7 +76,7 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
         devices=device_timelines(trace, links, kind, steps.window),
         main_thread=_main_thread(trace, steps, host),
         members=np.flatnonzero((moment >= low) & (moment < high)),
-        start_up=start_up(trace, links, steps.window, allocations=steps.source == "none"),
+        start_up=start_up(trace, links, steps.start_ns, steps.end_ns, allocations=steps.source == "none"),
         workload=workload_of(trace, steps, host, category),
     )
 

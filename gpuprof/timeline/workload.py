@@ -31,6 +31,8 @@ _DECODE_KERNEL = re.compile(
 )
 """Attention of one new token against a cache."""
 
+MODEL_SHARE = 0.05
+"""Of the GPU's time the part that multiplies, from which on ops are those of a model."""
 _EMBEDDING = "aten::embedding"
 _ATTENTION = "aten::scaled_dot_product_attention"
 _NUMBER = re.compile(r"\d+")
@@ -113,7 +115,10 @@ def _not_inference(trace: Trace, category: U8) -> str:
     if not np.any(trace.ops.kind == OP):
         return "no ops tell what was computed"
     model = np.isin(category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
-    return "" if model.any() else "nothing that a model multiplies was recorded"
+    ns = (trace.gpu.end_ns - trace.gpu.start_ns).clip(0).astype(np.float64)
+    if ns[model].sum() > MODEL_SHARE * ns.sum():
+        return ""
+    return "little was recorded that a model multiplies"
 
 
 def _reason(marks: list[str], engine: str | None) -> str:

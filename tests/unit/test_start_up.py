@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers.program import BF16, MS, PRODUCT, US, Program
 from helpers.valid_json import document
@@ -122,7 +123,8 @@ def test_allocations_of_a_step_are_no_start_up(tmp_path):
         program.step(lambda: (call(program, "cudaMalloc", 5 * MS), layers(program)))
     timeline = timeline_of(program, tmp_path)
     assert timeline.start_up.ns == 0
-    everything = start_up(timeline.trace, timeline.links, timeline.window, allocations=True)
+    low, high = (np.array([t]) for t in timeline.window)
+    everything = start_up(timeline.trace, timeline.links, low, high, allocations=True)
     assert everything.ns == 15 * MS
 
 
@@ -148,6 +150,8 @@ def test_steps_that_compile_again_and_again_stay(tmp_path):
         program.step(lambda: (compiles(program), layers(program)))
     found = diagnosed(program, tmp_path)
     assert found.steps is not None and found.steps.count == 4
+    assert found.start_up is not None and found.start_up.ns == 0
+    assert found.verdict.bound == "host"
 
 
 def test_a_single_step_that_is_mostly_loading_has_no_verdict(tmp_path):

@@ -107,6 +107,19 @@ def compiling(program: Program) -> None:
     program.now += 6 * MS
 
 
+def views(program: Program) -> None:
+    """Parameters become views of a flat buffer: many ops, none of which touches an element."""
+    for _ in range(600):
+        program.trace.op("aten::narrow", program.now, program.now + 9 * US)
+        program.trace.op("aten::as_strided", program.now + 1 * US, program.now + 5 * US)
+        program.now += 10 * US
+
+
+def compiled_prologue(program: Program) -> None:
+    program.trace.op("TorchDynamo Cache Lookup", program.now, program.now + 4 * MS)
+    program.now += 6 * MS
+
+
 def slow_launch(program: Program) -> None:
     """The op looks for its fastest kernel before it launches it."""
     program.op("aten::cudnn_convolution", PLAIN, 50 * US, host=6 * MS)
@@ -120,8 +133,18 @@ def slow_launch(program: Program) -> None:
         (pause, 0),
         (compiling, 0),
         (slow_launch, 0),
+        (views, 0),
+        (compiled_prologue, 0),
     ],
-    ids=["ops on the CPU", "a range that loads data", "a pause", "compiling", "an op that launches"],
+    ids=[
+        "ops on the CPU",
+        "a range that loads data",
+        "a pause",
+        "compiling",
+        "an op that launches",
+        "views",
+        "compiled",
+    ],
 )
 def test_preparing_samples_is_found_by_what_it_does(tmp_path, body, expected):
     case = step(body, tmp_path)
