@@ -238,11 +238,15 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         )
 
 
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:,.0f} ms" if ns >= 1e7 else f"{ns / 1e6:,.1f} ms"
+
+
 def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     """Host time in which the program starts, in the window or in steps that were left out for it."""
     found, left_out = timeline.start_up, timeline.steps.starting
     if found.share >= START_UP_SHARE:
-        parts = ", ".join(f"{name} {ns / 1e6:,.0f} ms" for name, ns in found.parts)
+        parts = ", ".join(f"{name} {_ms(ns)}" for name, ns in found.parts)
         severe = found.share >= MUCH_START_UP
         yield (
             "start_up",

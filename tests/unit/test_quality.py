@@ -334,18 +334,18 @@ CASES = {
         WARNED,
     ),
     "start_up": Boundary(
-        lambda: overhead(2 * WINDOW // 5, "Lazy Function Loading", at=WINDOW // 4),
-        lambda: overhead(WINDOW // 100, "Lazy Function Loading", at=WINDOW // 4),
+        lambda: sound((50,)).overhead("Lazy Function Loading", STEP // 4, STEP // 4 + 2 * STEP // 5),
+        lambda: sound((50,)).overhead("Lazy Function Loading", STEP // 4, STEP // 4 + STEP // 100),
         {"start_up": "warning"},
         WARNED,
-        r"^40 % of this window is the program's start \(loading code 1 ms\).*no fix is predicted",
+        r"^40 % of this window is the program's start \(loading code 0.4 ms\).*no fix is predicted",
     ),
     "start_up: little of it": Boundary(
-        lambda: overhead(WINDOW // 20, "Runtime Triggered Module Loading", at=WINDOW // 4),
-        sound,
+        lambda: overhead(STEP // 5, "Runtime Triggered Module Loading", at=STEP // 4),
+        lambda: overhead(STEP, "Runtime Triggered Module Loading", at=STEP // 2),  # in each step: no start
         {"start_up": "info"},
-        "ok",
-        r"^5 % of this window .*loading code",
+        NOTED,
+        r"^10 % of this window .*loading code",
     ),
     "start_up_steps": Boundary(
         lambda: overhead(STEP // 2, "Lazy Function Loading", at=STEP // 4),
