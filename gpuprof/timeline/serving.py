@@ -43,8 +43,8 @@ def activity_of(names: list[str]) -> tuple[Activity | None, int | None]:
     read = [one for one in map(_mark, names) if one is not None]
     if not read:
         return None, None
-    kinds = [kind for kind, _ in read]
-    kind = max(dict.fromkeys(kinds), key=kinds.count)
+    kinds: list[Activity] = [kind for kind, _ in read]
+    kind: Activity = max(dict.fromkeys(kinds), key=kinds.count)
     return kind, max(batch for one, batch in read if one == kind)
 
 
@@ -64,4 +64,5 @@ def _mark(name: str) -> tuple[Activity, int] | None:
 def _of_requests(prompts: int, generating: int) -> tuple[Activity, int]:
     if not prompts:
         return "decode", generating
-    return ("mixed" if generating else "prefill"), prompts + generating
+    kind: Activity = "mixed" if generating else "prefill"
+    return kind, prompts + generating
