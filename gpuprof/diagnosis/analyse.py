@@ -46,6 +46,11 @@ SHORT_NS = 4_000
 """Kernels shorter than this of which nothing else is known are limited by their launch and ramp-up, not by what they
 compute or move."""
 
+READS_WEIGHTS = 128
+"""Sequences that get a new token at once, up to which reading weights takes longer than multiplying by them: each
+weight of 2 bytes is read for 2 operations a sequence, and GPUs do 150 (A100) to 295 (H100) operations in bf16 in the
+time of a byte, by their datasheets."""
+
 _CODES: dict[str | None, int] = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
 
@@ -135,11 +140,25 @@ def bound_parts(timeline: Timeline, roofline: Roofline | None) -> dict[str, F64]
     gpu = timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     bound = np.full(len(gpu), NO_BOUND, np.uint8) if roofline is None else roofline.split.bound
-    usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)
-    usual = np.where((gpu.kind == KERNEL) & (whole < SHORT_NS), np.uint8(LATENCY), usual[timeline.category])
+    usual = _usual(timeline)
+    if timeline.host.known:
+        usual = np.where((gpu.kind == KERNEL) & (whole < SHORT_NS), np.uint8(LATENCY), usual)
     for other in (_counted(timeline), usual):
         bound = np.where(bound == NO_BOUND, other, bound)
     return {name: np.where(bound == code, whole, 0.0) for name, code in _CODES.items() if name}
+
+
+def _usual(timeline: Timeline) -> U8:
+    """Per GPU event what usually limits its like. Of a recording of the GPU alone that is not known: the same kernel is
+    limited by something else in another program. Where each sequence gets one new token all kernels read weights, or
+    the cache, and do little else, those of graphs that were recorded as a whole too."""
+    gpu, work = timeline.trace.gpu, timeline.workload
+    if not timeline.host.known and not work.is_inference:
+        return np.full(len(gpu), NO_BOUND, np.uint8)
+    usual = np.array([_CODES.get(category_bound(name), NO_BOUND) for name in CATEGORIES], np.uint8)[timeline.category]
+    if work.decodes and (work.batch or 1) <= READS_WEIGHTS:
+        usual = np.where((gpu.kind == KERNEL) & (timeline.kind == COMPUTE_WORK), np.uint8(MEMORY), usual)
+    return usual
 
 
 def part_shares(timeline: Timeline, roofline: Roofline | None, device: int) -> dict[str, float]:

@@ -24,6 +24,7 @@ from gpuprof.replay.simulate import ROUNDS, Schedule, simulate
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.model import I64, Mask, Trace
 
 Change = Callable[[Graph], Graph]
@@ -54,6 +55,11 @@ class Case:
     @property
     def trace(self) -> Trace:
         return self.timeline.trace
+
+    @property
+    def workload(self) -> Workload:
+        """Whether it is training or inference."""
+        return self.timeline.workload
 
     @property
     def graph(self) -> Graph:

@@ -27,11 +27,13 @@ from gpuprof.diagnosis.model import (
     Quality,
     Replay,
     Source,
+    StartUpPart,
+    StartUpTime,
     Steps,
     Window,
 )
 from gpuprof.diagnosis.paired import both_kinds
-from gpuprof.diagnosis.quality import judged, no_verdict, quality_of, with_issue
+from gpuprof.diagnosis.quality import judged, no_verdict, of_start_up, quality_of, with_issue
 from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative import representative
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts
@@ -40,11 +42,14 @@ from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cos
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.trained_on import trains_on_tokens, without_tokens
+from gpuprof.diagnosis.unit_words import reworded
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
+from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
 
@@ -100,6 +105,8 @@ def diagnose(
     source, environment = source_of(trace, run), environment_of(trace, run)
     if timeline is None:
         return _nothing_recorded(source, environment, quality, facts and facts.run, run)
+    if facts is not None and facts.run is not None:
+        timeline = _as_run(timeline, facts.run)
     gaps = find_gaps(timeline)
     found = devices(timeline, gaps)
     has_mean = facts is not None and step_ms is None and timeline.steps.source != "none"
@@ -145,7 +152,9 @@ def _with_gpu(
         conclusion = by_shares(recorded, kernels, averages, roof)
     else:
         case = _case(recorded, part, roof, analysis)
-        conclusion = by_replay(recorded, kernels, case, analysis, advise)
+        conclusion = by_replay(recorded, kernels, case, analysis, advise and _is_of_steps(timeline))
+    if timeline.start_up.share >= MOST_START_UP:
+        conclusion = replace(conclusion, verdict=of_start_up(conclusion.verdict, timeline.start_up), sensitivities=None)
     return _diagnosis(recorded, conclusion, roof, kernels, gap_summary(timeline, recorded.gaps, top), replay)
 
 
@@ -159,7 +168,9 @@ def _case(recorded: Recorded, part: Timeline, roof: Roofline | None, analysis: A
         sensitivities=analysis.sensitivities,
         roofline=roof,
         run=recorded.run,
-        stack=stack_of(recorded.timeline.trace, recorded.run, packages),
+        stack=stack_of(
+            recorded.timeline.trace, recorded.run, packages, inference=recorded.timeline.workload.is_inference
+        ),
         mean_step=analysis.mean,
         budget=recorded.budget,
         feed=recorded.feed,
@@ -172,33 +183,37 @@ def _diagnosis(
 ) -> Diagnosis:  # fmt: skip
     """All of a diagnosis: what was recorded, summed up, and what follows from it."""
     timeline = recorded.timeline
-    return Diagnosis(
-        source=recorded.source,
-        quality=_noted(conclusion.quality, missing_kernels.note(recorded.run, conclusion.case)),
-        environment=recorded.environment,
-        steps=conclusion.steps,
-        budget=conclusion.budget,
-        window=Window(*timeline.window),
-        devices=recorded.devices,
-        devices_estimated=conclusion.devices_estimated,
-        gaps=gaps,
-        kernels=kernels,
-        phases=_phases(timeline),
-        profiler=conclusion.profiler,
-        verdict=conclusion.verdict,
-        run=recorded.run,
-        roofline=conclusion.roofline,
-        replay=replay,
-        sensitivities=conclusion.sensitivities,
-        findings=conclusion.findings,
-        combined=conclusion.combined,
-        considered=conclusion.considered,
-        ranges=range_times(timeline),
-        activity=phase_activity(timeline),
-        _tables=Tables(timeline, recorded.gaps, roof),
-        _folder=recorded.folder,
-        _timed=recorded.timed,
-        _case=conclusion.case,
+    return reworded(
+        Diagnosis(
+            source=recorded.source,
+            quality=_noted(conclusion.quality, missing_kernels.note(recorded.run, conclusion.case)),
+            environment=recorded.environment,
+            steps=conclusion.steps,
+            budget=conclusion.budget,
+            window=Window(*timeline.window),
+            devices=recorded.devices,
+            devices_estimated=conclusion.devices_estimated,
+            gaps=gaps,
+            kernels=kernels,
+            phases=_phases(timeline),
+            profiler=conclusion.profiler,
+            verdict=conclusion.verdict,
+            run=recorded.run,
+            workload=timeline.workload,
+            start_up=_start_up(timeline),
+            roofline=conclusion.roofline,
+            replay=replay,
+            sensitivities=conclusion.sensitivities,
+            findings=conclusion.findings,
+            combined=conclusion.combined,
+            considered=conclusion.considered,
+            ranges=range_times(timeline),
+            activity=phase_activity(timeline),
+            _tables=Tables(timeline, recorded.gaps, roof),
+            _folder=recorded.folder,
+            _timed=recorded.timed,
+            _case=conclusion.case,
+        )
     )
 
 
@@ -292,8 +307,25 @@ def _steps(timeline: Timeline, unprofiled: int | None) -> Steps:
     )
 
 
+def _as_run(timeline: Timeline, run: Run) -> Timeline:
+    """The timeline of a run, which knows of an optimizer or a trainer whatever its window shows."""
+    if run.optimizer or run.step_source in ("optimizer", "trainer"):
+        return replace(timeline, workload=Workload("training", reason="the run has an optimizer"))
+    return timeline
+
+
+def _is_of_steps(timeline: Timeline) -> bool:
+    """Whether what is analysed repeats, so that fixes can be predicted from it."""
+    return timeline.steps.source != "none" and timeline.start_up.share < MUCH_START_UP
+
+
+def _start_up(timeline: Timeline) -> StartUpTime:
+    found = timeline.start_up
+    return StartUpTime(found.ns, found.share, tuple(StartUpPart(name, ns) for name, ns in found.parts))
+
+
 def _phases(timeline: Timeline) -> tuple[PhaseTime, ...]:
-    if not timeline.devices:
+    if not timeline.devices or not timeline.host.known:
         return ()
     times = phase_times(
         timeline.trace, timeline.links, timeline.kind, timeline.phase, timeline.devices, timeline.window

@@ -32,6 +32,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "quality": plain(d.quality),
         "environment": plain(d.environment),
         "run": plain(d.run),
+        "workload": plain(d.workload),
+        "start_up": plain(d.start_up),
         "steps": plain(d.steps),
         "budget": plain(d.budget),
         "window": _window(d.window),

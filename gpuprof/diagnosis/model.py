@@ -13,6 +13,7 @@ from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
+from gpuprof.timeline.workload import Unit, Workload
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
@@ -375,6 +376,24 @@ class Combined:
 
 
 @dataclass(frozen=True, slots=True)
+class StartUpPart:
+    """Time of one kind of start-up: loading code, creating the context, first allocations, compiling."""
+
+    name: str
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartUpTime:
+    """Host time of the window in which the program starts, which happens once. The parts sum to `ns`."""
+
+    ns: int
+    share: float
+    """Of the window."""
+    parts: tuple[StartUpPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     bound: Bound | None
     family: Family | None
@@ -409,6 +428,10 @@ class Diagnosis:
     run: Run | None = None
     """Where the recording is of a run that `gpuprof trace` made."""
     roofline: RooflineSummary | None = None
+    workload: Workload | None = None
+    """Whether it is training or inference; None where nothing was recorded."""
+    start_up: StartUpTime | None = None
+    """None where nothing was recorded."""
     replay: Replay = Replay(None, False)
     sensitivities: Sensitivities | None = None
     findings: tuple[Finding, ...] = ()
@@ -440,6 +463,11 @@ class Diagnosis:
             return self.budget.mean_ns
         known = (steps.unprofiled_ns, self.budget and self.budget.mean_ns, steps.estimated_ns, steps.recorded_ns)
         return next(ns for ns in known if ns is not None)
+
+    @property
+    def unit(self) -> Unit:
+        """What a step is called: step, iteration, request or token."""
+        return self.workload.unit if self.workload else "step"
 
     @property
     def tables(self) -> Tables:

@@ -52,6 +52,8 @@ def fixes(case: Case) -> Fixes:
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
     for page, find in FINDINGS:
+        if not page.applies_to(case.workload.kind):
+            continue
         try:
             proposals = [_Predicted(page.id, one, predict(case, one)) for one in find(case)]
             found += (advised := [one for one in proposals if not _why_not(case, one)])

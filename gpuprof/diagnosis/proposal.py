@@ -32,6 +32,12 @@ class Page:
     """How the predicted step comes about."""
     wrong: str
     """When the prediction, or the advice, does not hold."""
+    applies: tuple[str, ...] = ("training", "inference")
+    """Kinds of work that it is looked for in; work of unknown kind is treated as training."""
+
+    def applies_to(self, kind: str) -> bool:
+        """Whether a recording of this kind of work can have the problem."""
+        return ("training" if kind == "unknown" else kind) in self.applies
 
 
 @dataclass(frozen=True, slots=True)

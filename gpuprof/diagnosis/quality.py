@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpuprof.diagnosis.model import Issue, Quality, Verdict
 from gpuprof.diagnosis.run import RunFacts, worst_first
 from gpuprof.timeline.quality import check
+from gpuprof.timeline.startup import StartUp
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import Trace
 
@@ -42,3 +43,12 @@ def no_verdict(quality: Quality) -> Verdict:
     """In place of a verdict why there is none."""
     first = next((i.message for i in quality.issues if i.severity == "error"), "")
     return Verdict(bound=None, family=None, cause=None, confidence=None, summary=first)
+
+
+def of_start_up(verdict: Verdict, start_up: StartUp) -> Verdict:
+    """In place of the verdict on a window that is mostly the program's start."""
+    text = (
+        f"{100 * start_up.share:.0f} % of this window is the program's start, {start_up.parts[0][0]} above all: it says"
+        " nothing about a step."
+    )
+    return Verdict(bound=None, family=None, cause=None, confidence=None, summary=f"{verdict.summary} {text}")

@@ -19,7 +19,7 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.program import Flag, Program
 
-KINDS = ("unsloth", "trl", "transformers", "lightning", "torch")
+KINDS = ("unsloth", "trl", "transformers", "lightning", "inference", "torch")
 _IN_TRACE = (
     ("unsloth", re.compile(r"unsloth", re.IGNORECASE)),
     ("trl", re.compile(r"(^|/)trl/")),
@@ -31,6 +31,7 @@ _BUILDS_ON = {
     "trl": ("trl", "transformers"),
     "transformers": ("transformers",),
     "lightning": ("lightning",),
+    "inference": ("inference",),
 }
 """Kinds whose text fits a kind, the best first."""
 _LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
@@ -59,7 +60,8 @@ class Code(str):
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """What drives the training loop; `torch`: a loop of one's own, or one that leaves no mark in the trace."""
+    """What drives the training loop. `torch`: a loop of one's own, or one that leaves no mark in the trace.
+    `inference`: nothing is trained."""
 
     kind: str
     peft: bool
@@ -184,9 +186,13 @@ class Stack:
         return f"{f'AutoModelFor{task[1]}' if task else own or 'AutoModelForCausalLM'}.from_pretrained(..., {given})"
 
 
-def stack_of(trace: Trace, run: Run | None, packages: frozenset[str] = frozenset()) -> Stack:
+def stack_of(
+    trace: Trace, run: Run | None, packages: frozenset[str] = frozenset(), *, inference: bool = False
+) -> Stack:
     """From what the run says of its program, else from what it imported and how its steps were counted; without a run
-    from names in the trace."""
+    from names in the trace. inference: nothing is trained."""
+    if inference:
+        return Stack("inference", peft=False)
     if run is None:
         names = np.unique(np.concatenate([trace.ops.name, trace.frames.name]))
         texts = [trace.strings[i] for i in names.tolist() if i >= 0]

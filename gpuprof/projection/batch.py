@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,12 +14,13 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
 from gpuprof.costs.work import recorded_sms
 from gpuprof.projection.apart import ROUND, more_calls, rounds_of
+from gpuprof.projection.per_sample import preparing
 from gpuprof.projection.squares import on_squares
 from gpuprof.projection.weights import on_weights
-from gpuprof.replay.graph import INPUT, TRANSFER, Graph
+from gpuprof.replay.graph import COMMUNICATION, INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
-from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
+from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import AUTOGRAD_ENGINE, F64, I64, Mask
 
@@ -27,6 +29,9 @@ PERSISTENT = 0.9
 for fewer tokens."""
 GROWS = calibrated.GROWS.rising
 """Exponent of a kernel's growth with its work, at least, usually and at most."""
+SCALARS = 1024
+"""Bytes of a copy to the host up to which it is of single values: the loss, a norm, a flag."""
+EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
 ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
 """Bytes of a weight by the format of the product; half precision where that is not known."""
@@ -44,26 +49,41 @@ def another_batch(
     """The change that makes a step's work that of `factor` times the tokens, in `samples` times the samples (None: as
     many times).
 
-    growth: per GPU event of the trace how many times as long it takes. Copies of batches and preparing them grow with
-    the tokens; the host does the same, but for samples that go through attention one after another, each of which takes
-    `of_a_round` of what a recorded one does. rounds: `rounds_of` the graph, where it is known already.
+    growth: per GPU event of the trace how many times as long it takes. Copies of batches and of results, preparing
+    samples, and collectives that exchange tokens grow with the tokens; the host does the same otherwise, but for
+    samples that go through attention one after another, each of which takes `of_a_round` of what a recorded one does.
+    rounds: `rounds_of` the graph, where it is known already.
     """
     trace = graph.timeline.trace
     per_event = np.append(growth, 1.0)[graph.gpu_row]
     to_device = np.append(trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text), False)[graph.gpu_row]
-    batch_copy = (graph.resource == TRANSFER) & (to_device | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
-    by_node = np.where(graph.on_gpu & model_phases(graph), per_event, 1.0)
+    results = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoH" in text), False)[graph.gpu_row]
+    results &= np.append(trace.gpu.bytes, 0)[graph.gpu_row] > SCALARS
+    batch_copy = (graph.resource == TRANSFER) & (to_device | results | ~graph.on_gpu) & (graph.phase != OPTIMIZER)
+    by_node = np.where(graph.on_gpu & (model_phases(graph) | (graph.phase == DATA)), per_event, 1.0)
     more = (factor if samples is None else samples) - 1
     if more:
         rounds = rounds_of(graph) if rounds is None else rounds
         many = rounds > 0
         by_node[many] = more_calls(rounds, more, np.where(graph.on_gpu, by_node, 1.0), graph.on_gpu, of_a_round)[many]
-    by_node[(graph.resource == INPUT) | batch_copy] = factor
+    by_node[(graph.resource == INPUT) | batch_copy | exchanges_tokens(graph)] = factor
+    by_node[preparing(graph)] = more + 1
 
     def change(graph: Graph) -> Graph:
         return graph.with_durations(graph.duration_ns * by_node)
 
     return change
+
+
+def exchanges_tokens(graph: Graph) -> Mask:
+    """Nodes of collectives that move tokens between ranks (experts, tables of embeddings, stages of a pipeline): those
+    of weights and gradients move the same for any batch."""
+    timeline = graph.timeline
+    trace = timeline.trace
+    named = trace.rows_named(trace.gpu.name, EXCHANGE.search)
+    ops = np.append(trace.rows_named(trace.ops.name, EXCHANGE.search), False)
+    named |= ops[timeline.links.scope] | ops[timeline.links.op]
+    return (graph.resource == COMMUNICATION) & graph.on_gpu & np.append(named, False)[graph.gpu_row]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
+from gpuprof.timeline.workload import Unit
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
@@ -46,21 +47,23 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
         return []
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[:shown], 1):
-        head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now))
+        head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now, diagnosis.unit))
         code = [Text(escape(line), "cyan") for line in finding.fix.splitlines()]
-        lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding)), *code]))
+        lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
     more = diagnosis.findings[shown:]
     if more:
         lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
     both = diagnosis.combined
     if both:
-        lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gain(both, now)}"))
+        gained = gain(both, now, diagnosis.unit)
+        lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
     return lines
 
 
-def conditions(finding: Finding) -> list[str]:
-    """What else a fix means: what it changes about the training, and what it costs before it gains."""
-    found = [f"changes the training: {escape(finding.changes)}"] if finding.changes else []
+def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
+    """What else a fix means: what it changes about the training or its results, and what it costs before it gains."""
+    what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
+    found = [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:
         found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it gains")
     return found
@@ -87,11 +90,11 @@ def _numbered(number: int, lines: list[Text]) -> Table:
     return grid
 
 
-def gain(found: Finding | Combined, now_ns: float) -> str:
+def gain(found: Finding | Combined, now_ns: float, unit: Unit = "step") -> str:
     """`74 → 13–30 ms   2.5–5.7×`, or for more work in a step `same step, 8× the work`."""
     if found.work != 1.0:
         change = found.step_ns.expected / now_ns
-        step = "same step" if abs(change - 1) < SAME else f"step {_steps(now_ns, found.step_ns)}"
+        step = f"same {unit}" if abs(change - 1) < SAME else f"{unit} {_steps(now_ns, found.step_ns)}"
         return f"{step}, {_factor(found.work)} the work   {_times(found.speedup)}"
     return f"{_steps(now_ns, found.step_ns)}   {_times(found.speedup)}"
 

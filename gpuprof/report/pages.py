@@ -21,9 +21,14 @@ SECTIONS = (
 
 def markdown(page: Page) -> str:
     """The page as Markdown."""
-    parts = [f"# {page.title}", f"`{page.id}`"]
+    parts = [f"# {page.title}", f"`{page.id}`{_applies(page)}"]
     parts += [f"## {title}\n\n{getattr(page, name).strip()}" for name, title in SECTIONS]
     return "\n\n".join(parts) + "\n"
+
+
+def _applies(page: Page) -> str:
+    """` · training only`, where the problem is not looked for in everything."""
+    return f" · {page.applies[0]} only" if len(page.applies) == 1 else ""
 
 
 def index(pages: Sequence[Page]) -> str:
@@ -35,7 +40,7 @@ def index(pages: Sequence[Page]) -> str:
 
 def render(page: Page, width: int) -> RenderableType:
     """The page for a terminal."""
-    parts: list[RenderableType] = [Text(page.title, "bold"), Text(page.id, "dim")]
+    parts: list[RenderableType] = [Text(page.title, "bold"), Text(f"{page.id}{_applies(page)}", "dim")]
     for name, title in SECTIONS:
         parts += [Text(""), Text(title, "bold"), Markdown(getattr(page, name).strip())]
     return Group(*parts)

@@ -19,6 +19,7 @@ from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
 from gpuprof.report.stepbar import Bar, Part
+from gpuprof.timeline.workload import words_of
 
 GUTTER = 13
 """Cells left of the content, which hold the name of the section."""
@@ -69,7 +70,7 @@ def render(
         [*_headline(diagnosis, width), *_summary(diagnosis)],
         section("quality", issues(bad)),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
-        section("step", _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
+        section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
         section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
         section("considered", fixes.considered(diagnosis)) if verbose else [],
@@ -221,7 +222,7 @@ def _per_step(diagnosis: Diagnosis) -> int:
 
 def _a_step(diagnosis: Diagnosis) -> str:
     """Nothing where the whole recording is the window."""
-    return " a step" if diagnosis.steps and diagnosis.steps.source != "none" else ""
+    return f" {words_of(diagnosis.unit)}" if diagnosis.steps and diagnosis.steps.source != "none" else ""
 
 
 def _causes(diagnosis: Diagnosis, width: int) -> list[Text]:

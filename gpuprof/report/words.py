@@ -7,6 +7,7 @@ from collections import Counter
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps
+from gpuprof.diagnosis.unit_words import in_unit
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
@@ -47,6 +48,10 @@ def _lacks_trace(diagnosis: Diagnosis) -> bool:
 
 def step_time(diagnosis: Diagnosis) -> str:
     """How long a step takes, and whether that is with the profiler or without."""
+    return in_unit(_step_time(diagnosis), diagnosis.unit)
+
+
+def _step_time(diagnosis: Diagnosis) -> str:
     steps = diagnosis.steps
     if steps is None:
         told = diagnosis.run.baseline if diagnosis.run else None
@@ -112,7 +117,7 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
     if steps and steps.source != "none":
         by = f" by {shown(steps.name, 40)}" if steps.name else f" by {steps.source.replace('_', ' ')}"
         cut = f", {steps.cut:,} cut short" if steps.cut else ""
-        parts.append(f"{amount(steps.count, 'step')}{by}{cut}")
+        parts.append(f"{amount(steps.count, diagnosis.unit)}{by}{cut}")
     if where.rank is not None and has_peers(where):
         parts.append(f"rank {where.rank}" + (f" of {where.world_size}" if where.world_size else ""))
     if diagnosis.source.events or not diagnosis.run:
@@ -135,6 +140,11 @@ _WITHOUT = "The step, the verdict and the fixes are without it, the single waits
 
 def profiler(diagnosis: Diagnosis) -> str | None:
     """What the recording itself did to the step; None where that is not known."""
+    text = _profiler(diagnosis)
+    return text and in_unit(text, diagnosis.unit)
+
+
+def _profiler(diagnosis: Diagnosis) -> str | None:
     steps, cost = diagnosis.steps, diagnosis.profiler
     if steps is None or steps.source == "none" or diagnosis.quality.status == "unusable":
         return None
@@ -164,6 +174,10 @@ def profiler(diagnosis: Diagnosis) -> str | None:
 
 def next_step(diagnosis: Diagnosis) -> str:
     """The one thing to do now that would tell more."""
+    return in_unit(_next_step(diagnosis), diagnosis.unit)
+
+
+def _next_step(diagnosis: Diagnosis) -> str:
     steps, cost = diagnosis.steps, diagnosis.profiler
     if _lacks_trace(diagnosis) and diagnosis.run and diagnosis.run.status == "running":
         return "gpuprof diagnose, once the window is recorded"

@@ -1,9 +1,11 @@
 """Which part of the training an op, and the GPU work that it launched, belongs to.
 
 Marks are what names and autograd say: DataLoader ranges, the autograd engine's `evaluate_function`, forward thread
-ids (above 0 on backward ops), optimizer ranges, the user's own ranges. Ops inherit the mark of the innermost span
+ids (above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges,
+the user's own ranges. Ops inherit the mark of the innermost span
 around them. Host time that no mark covers is told by what comes next: before a backward pass it is forward, between
-backward and optimizer it is the optimizer's (clipping, unscaling), after the optimizer it is other (logging).
+backward and optimizer it is the optimizer's (clipping, unscaling), after the optimizer it is other (logging). A
+recording without ops, ranges and threads of autograd has no phases: all of it is other.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, climb, inherit
 from gpuprof.timeline.steps import Steps
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Trace
+from gpuprof.tracefile.model import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
 
 PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other")
 DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(PHASES))
@@ -25,6 +27,8 @@ _UNSET = 255
 
 _AUTOGRAD_NAME = "pt_autograd_"
 """What PyTorch calls the threads of its engine, followed by the device, since version 1.9."""
+_AUTOGRAD_NODE = re.compile(r"^(torch::autograd::)?(\w*Backward\d*|AccumulateGrad)$")
+"""Nodes of autograd's graph, as recordings without the engine's ranges name their ops."""
 WITHIN = 0.95
 """A thread with this share of its calls inside the ranges of backward is the engine's. The first and last calls of a
 recording may lie outside of a range that it cut; a thread with other work has far more of it elsewhere."""
@@ -42,7 +46,8 @@ _RANGES = [
     (
         DATA,
         _words(
-            r"dataload\w*|data_?load\w*|load_?data|(get|next|fetch)_?batch", r"data$|enumerate\(DataLoader\)|DataLoader"
+            r"dataload\w*|data_?load\w*|load_?data|(get|next|fetch|load)_?batch",
+            r"data$|enumerate\(DataLoader\)|DataLoader",
         ),
     ),
     (OPTIMIZER, _words(r"optimi[sz]er|opt_?step|zero_?grad|clip_?grad\w*", r"Optimizer\.")),
@@ -63,9 +68,13 @@ class HostPhases:
     autograd: frozenset[int]
     """Threads that run the backward pass only."""
     step_end: I64
+    known: bool = True
+    """Whether anything in the recording tells one phase from another."""
 
     def at(self, thread: I32, t: I64) -> U8:
         """Phase of moments outside all ops, on the given threads."""
+        if not self.known:
+            return np.full(len(t), OTHER, np.uint8)
         phases = self._by_neighbours(t)
         phases[np.isin(thread, list(self.autograd))] = BACKWARD
         return phases
@@ -96,8 +105,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     ops = trace.ops
     mark = _marks(trace)
     named = mark != _UNSET
-    engine = trace.rows_named(ops.name, lambda text: text.startswith(AUTOGRAD_ENGINE))
-    autograd_op = engine | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
+    autograd_op = _autograd_ops(trace)
     mark[autograd_op] = BACKWARD
     # Under checkpointing the forward runs again inside the backward: with gradients on, so its ops have a sequence
     # number, and no forward thread, which backward ops have.
@@ -118,14 +126,25 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     ranges = union(*_spans(trace, (phase == BACKWARD) & (ops.kind == ANNOTATION)))
     engine = autograd_threads(trace, ranges)
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main} | engine
-    backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), engine, steps)
+    backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), engine, steps, autograd)
     optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
-    result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns)
+    known = len(ops) > 0 or bool(engine)
+    result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns, known)
     bare = np.flatnonzero(phase == _UNSET)
     # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
     root = _roots(trace, nesting)[bare]
     phase[bare] = result.at(ops.thread[root], ops.start_ns[root])
     return result
+
+
+def _autograd_ops(trace: Trace) -> Mask:
+    """Ops that autograd's engine runs: by its ranges or forward thread ids, else by the names of its nodes."""
+    ops = trace.ops
+    engine = trace.rows_named(ops.name, lambda text: text.startswith(AUTOGRAD_ENGINE))
+    found = engine | ((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
+    if found.any():
+        return found
+    return trace.rows_named(ops.name, _AUTOGRAD_NODE.search) & (ops.kind == OP)
 
 
 def autograd_threads(trace: Trace, backward: Intervals) -> frozenset[int]:
@@ -204,7 +223,9 @@ def _spans(trace: Trace, rows: np.ndarray) -> tuple[I64, I64]:
     return trace.ops.start_ns[rows], trace.ops.end_ns[rows]
 
 
-def _passes(trace: Trace, rows: np.ndarray, engine: frozenset[int], steps: Steps) -> Intervals:
+def _passes(
+    trace: Trace, rows: np.ndarray, engine: frozenset[int], steps: Steps, autograd: frozenset[int]
+) -> Intervals:
     """Backward passes as whole spans: the engine's ops of one pass, or the calls of its threads, with what lies
     between them.
 
@@ -213,7 +234,10 @@ def _passes(trace: Trace, rows: np.ndarray, engine: frozenset[int], steps: Steps
     """
     ops, calls = trace.ops, trace.calls
     pieces = union(*_spans(trace, rows))
-    forward = ops.start_ns[~rows & (ops.kind == OP) & (ops.forward_thread == 0)]
+    ahead = ops.forward_thread == 0
+    if not ahead.any():  # forward thread ids were not recorded
+        ahead = ~np.isin(ops.thread, list(autograd))
+    forward = ops.start_ns[~rows & (ops.kind == OP) & ahead]
     if engine:
         own = np.isin(calls.thread, list(engine))
         pieces = join(pieces, union(calls.start_ns[own], calls.end_ns[own]))

@@ -15,6 +15,7 @@ import numpy as np
 from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
+from gpuprof.timeline.startup import MUCH_START_UP
 from gpuprof.timeline.steps import whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
@@ -31,6 +32,8 @@ AT_THE_END = 0.02
 """Part of the recording in which the last GPU work must end for what was launched after it to be waiting still."""
 TOUCHING_SHARE = 0.9
 """Steps follow each other; what they leave out is logging and saving, some per cent."""
+START_UP_SHARE = 0.02
+"""The program's start is mentioned from this share of the window on."""
 AHEAD_SHARE = 0.25
 """Work that ends this share of the window after it: then the host's steps are not the device's."""
 
@@ -105,6 +108,7 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
             f"{negative:,} events end before they start (a clock problem of the driver): they count as taking no time.",
         )
     yield from _steps(timeline)
+    yield from _start_up(timeline)
     yield from _host(trace, timeline)
 
 
@@ -208,8 +212,8 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "no_steps",
             "warning",
-            f"No steps were found, so the whole recording counts as one, start-up and all. {_how_to_mark(timeline)},"
-            " or name the range that is a step with --step.",
+            f"No steps were found, so the whole recording counts as one, start-up and all, and no fix is predicted from"
+            f" it. {_how_to_mark(timeline)}, or name the range that is a step with --step.",
         )
     elif steps.source == "periodicity":
         yield (
@@ -232,6 +236,31 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "info",
             f"{steps.cut} incomplete step{'s' if steps.cut > 1 else ''} at the edge of the recording"
             f" {'are' if steps.cut > 1 else 'is'} left out.",
+        )
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:,.0f} ms" if ns >= 1e7 else f"{ns / 1e6:,.1f} ms"
+
+
+def _start_up(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """Host time in which the program starts, in the window or in steps that were left out for it."""
+    found, left_out = timeline.start_up, timeline.steps.starting
+    if found.share >= START_UP_SHARE:
+        parts = ", ".join(f"{name} {_ms(ns)}" for name, ns in found.parts)
+        severe = found.share >= MUCH_START_UP
+        yield (
+            "start_up",
+            "warning" if severe else "info",
+            f"{100 * found.share:.0f} % of this window is the program's start ({parts}): it happens once"
+            f"{', so no fix is predicted' if severe else ''}. Record later steps, after a warm-up.",
+        )
+    if left_out:
+        yield (
+            "start_up_steps",
+            "info",
+            f"{left_out} step{'s' if left_out > 1 else ''} at the beginning, in which the program loads or compiles"
+            f" code, {'are' if left_out > 1 else 'is'} left out.",
         )
 
 

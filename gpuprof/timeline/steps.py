@@ -1,7 +1,8 @@
 """Where one step ends and the next begins.
 
-First that applies: the range the user names, ProfilerStep#N, a repeated user range that is called a step, the ends
-of the optimizer's steps, the period of the kernel sequence. Otherwise the whole recording is one window.
+First that applies: the range the user names, a serving engine's iterations, ProfilerStep#N, a repeated user range that
+is called a step, the ends of the optimizer's steps, the period of the kernel sequence. Otherwise the whole recording is
+one window.
 """
 
 from __future__ import annotations
@@ -12,14 +13,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.errors import GpuprofError
+from gpuprof.timeline.intervals import Cover, join
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.timeline.numbered import unnumbered
+from gpuprof.timeline.serving import is_iteration
+from gpuprof.timeline.startup import start_up_spans
 from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
 
 CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by
 sequence lengths and logging, which move kernel sizes but hardly their number."""
+
+START_UP_SHARE = (0.05, 0.25)
+"""The program's start takes less than the first of a steady step, and at least the second of one that is left out."""
 
 LONGEST_NS = 86_400 * 10**9
 """A window longer than a day is no recording but a wrong time: profilers write some MB a second."""
@@ -27,6 +34,8 @@ LONGEST_NS = 86_400 * 10**9
 _STEP_WORD = re.compile(r"(^|[^a-z])(train(ing)?[ _-]?)?(step|iter(ation)?|batch)([^a-z]|$)", re.IGNORECASE)
 _NOT_A_STEP = re.compile(r"optimizer|scheduler|zero_grad|dataloader|profilerstep|lr_step", re.IGNORECASE)
 _DIGITS = re.compile(r"\d+")
+_ONCE_A_PASS = frozenset({"aten::embedding", "aten::argmax", "aten::multinomial"})
+"""What a model does before its first and after its last layer: words become vectors, and a token is chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +49,8 @@ class Steps:
     cut: int
     merged: int = 1
     """Micro-steps per step, where ProfilerStep counted those of an accumulation."""
+    starting: int = 0
+    """Steps left out in which the program started: it loaded libraries, or compiled."""
 
     @property
     def window(self) -> tuple[int, int]:
@@ -66,15 +77,16 @@ def find_steps(trace: Trace, links: Links, pattern: str | None = None, skip: int
     if pattern is not None:
         steps: Steps | None = _named(trace, pattern)
     else:
-        steps = _profiler_steps(trace) or _user_ranges(trace) or _optimizer_steps(trace) or _periodic(trace, links)
+        steps = _marked_steps(trace, links) or _optimizer_steps(trace) or _periodic(trace, links)
         steps = steps and _without_cut(steps, links)
+        steps = steps and _without_start_up(trace, links, steps)
     steps = steps or _whole(trace)
     if steps is None:
         return None
     if skip >= len(steps.start_ns):
         count = len(steps.start_ns)
         raise GpuprofError(f"--skip {skip} leaves no step: this trace has {count} ({steps.source})")
-    return Steps(steps.source, steps.name, steps.start_ns[skip:], steps.end_ns[skip:], steps.cut, steps.merged)
+    return replace(steps, start_ns=steps.start_ns[skip:], end_ns=steps.end_ns[skip:])
 
 
 def possible(trace: Trace, steps: Steps) -> bool:
@@ -112,6 +124,33 @@ def _profiler_steps(trace: Trace) -> Steps | None:
     names = [i for i, text in enumerate(trace.strings) if text.startswith("ProfilerStep")]
     rows = np.flatnonzero(np.isin(trace.ops.name, names))
     return _merge_micro_steps(trace, _spans(trace, rows, "profiler_step", "ProfilerStep#*")) if len(rows) else None
+
+
+def _marked_steps(trace: Trace, links: Links) -> Steps | None:
+    """The steps that ranges mark. A ProfilerStep around many iterations of a serving engine is none of them."""
+    profiler, engine = _profiler_steps(trace), _engine_iterations(trace, links)
+    if profiler is not None and (engine is None or len(engine.start_ns) <= len(profiler.start_ns)):
+        return profiler
+    return engine or profiler or _user_ranges(trace)
+
+
+def _engine_iterations(trace: Trace, links: Links) -> Steps | None:
+    """From the beginning of one iteration of a serving engine to that of the next: each is launched in a fraction of
+    its time. The last one lasts until the GPU is done with it, and is left out where there are others."""
+    ops = trace.ops
+    names = {name for name in np.unique(ops.name[ops.kind == ANNOTATION]).tolist() if is_iteration(trace.strings[name])}
+    if not names:
+        return None
+    found = _spans(trace, np.flatnonzero((ops.kind == ANNOTATION) & np.isin(ops.name, list(names))), "user_range", "")
+    if not len(found.start_ns):
+        return None
+    row = np.flatnonzero((ops.start_ns == found.start_ns[0]) & np.isin(ops.name, list(names)))[0]
+    found = replace(found, name=_DIGITS.sub("#", trace.strings[ops.name[row]]).partition("(")[0])
+    if len(found.start_ns) > 1:
+        return replace(found, start_ns=found.start_ns[:-1], end_ns=found.start_ns[1:], cut=1)
+    begun = (links.begun_ns >= found.start_ns[0]) & (links.begun_ns < found.end_ns[0])
+    last = trace.gpu.end_ns[begun].max(initial=found.end_ns[0])
+    return replace(found, end_ns=np.array([last]))
 
 
 def _user_ranges(trace: Trace) -> Steps | None:
@@ -172,7 +211,8 @@ def _merge_micro_steps(trace: Trace, steps: Steps) -> Steps:
 def _periodic(trace: Trace, links: Links) -> Steps | None:
     """The period of the kernel sequence, told by kernels that run once a step.
 
-    Layers repeat too: a period counts only if it holds a backward pass, where the trace has ops to tell.
+    Layers repeat too: a period counts only if it holds a backward pass or, without any, what a model does once in a
+    pass, where the trace has ops to tell.
     """
     known = np.flatnonzero(links.begun_ns != ABSENT)
     if len(known) < 64:
@@ -197,17 +237,20 @@ def _periodic(trace: Trace, links: Links) -> Steps | None:
         same = float(np.mean(names[:-period] == names[period:])) if 0 < period < len(names) else 0.0
         starts = begun[marks]
         covers = (marks[-1] - marks[0] + period) >= 0.8 * len(names)
-        if same >= 0.9 and covers and _has_backward(trace, starts):
+        if same >= 0.9 and covers and _is_whole_pass(trace, starts):
             return Steps("periodicity", trace.strings[name], starts[:-1], starts[1:], 0)
     return None
 
 
-def _has_backward(trace: Trace, starts: I64) -> bool:
+def _is_whole_pass(trace: Trace, starts: I64) -> bool:
+    """Whether each period holds a backward pass, or, where there is none, an op that no layer has."""
     ops = trace.ops
     if not len(ops):
         return True
-    backward = np.flatnonzero((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
-    hits = np.searchsorted(np.sort(ops.start_ns[backward]), starts)
+    once = np.flatnonzero((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
+    if not len(once):
+        once = np.flatnonzero(trace.rows_named(ops.name, _ONCE_A_PASS.__contains__))
+    hits = np.searchsorted(np.sort(ops.start_ns[once]), starts)
     return bool(np.all(np.diff(hits) > 0))
 
 
@@ -240,6 +283,19 @@ def _without_cut(steps: Steps, links: Links) -> Steps | None:
     first, last = (keep[0], keep[-1] + 1) if len(keep) else (0, len(whole))
     cut = steps.cut + len(whole) - (last - first)
     return Steps(steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged)
+
+
+def _without_start_up(trace: Trace, links: Links, steps: Steps) -> Steps:
+    """Leaves out the first steps where the program's start takes much of them and next to nothing of those after."""
+    if len(steps.start_ns) < 2:
+        return steps
+    spent = Cover(join(*(spans for _, spans in start_up_spans(trace, links, allocations=False))))
+    share = spent.between(steps.start_ns, steps.end_ns) / np.maximum(steps.end_ns - steps.start_ns, 1)
+    steady = np.flatnonzero(share < START_UP_SHARE[0])
+    first = int(steady[0]) if len(steady) else 0
+    if not first or share[:first].min() < START_UP_SHARE[1] or share[first:].max() >= START_UP_SHARE[0]:
+        return steps
+    return replace(steps, start_ns=steps.start_ns[first:], end_ns=steps.end_ns[first:], starting=steps.starting + first)
 
 
 def _whole(trace: Trace) -> Steps | None:

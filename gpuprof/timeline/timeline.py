@@ -11,7 +11,9 @@ from gpuprof.timeline.devices import COMMUNICATE, DeviceTimeline, device_timelin
 from gpuprof.timeline.links import Links, link
 from gpuprof.timeline.nesting import Nesting, busiest_thread, nest
 from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_phases
+from gpuprof.timeline.startup import StartUp, start_up
 from gpuprof.timeline.steps import Steps, find_steps, possible
+from gpuprof.timeline.workload import Workload, workload_of
 from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, U8, Trace
 
 
@@ -35,6 +37,10 @@ class Timeline:
     """The thread that steps, else the one that makes most calls; -1 without host events."""
     members: I64
     """Rows of the GPU work that belongs to the window: launched in it (or, launch unknown, begun in it)."""
+    start_up: StartUp
+    """What of the window is the program's start."""
+    workload: Workload
+    """Whether it is training or inference."""
 
     @property
     def window(self) -> tuple[int, int]:
@@ -70,6 +76,8 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
         devices=device_timelines(trace, links, kind, steps.window),
         main_thread=_main_thread(trace, steps, host),
         members=np.flatnonzero((moment >= low) & (moment < high)),
+        start_up=start_up(trace, links, steps.start_ns, steps.end_ns, allocations=steps.source == "none"),
+        workload=workload_of(trace, steps, host, category),
     )
 
 

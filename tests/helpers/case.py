@@ -34,7 +34,7 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
         sensitivities=sensitivities(removal.graph),
         roofline=roofline(timeline),
         run=run,
-        stack=stack_of(trace, None),
+        stack=stack_of(trace, None, inference=timeline.workload.is_inference),
     )
 
 

@@ -29,10 +29,12 @@ LATENCY, GAP = 2 * US, 1 * US
 class Program:
     """A training loop: a host that runs on one thread at a time, and a clock per stream; all times in ns."""
 
-    def __init__(self, memory: int = 140 * GB) -> None:
+    def __init__(self, memory: int = 140 * GB, *, gradients: bool = True) -> None:
         gpus = [{"id": 0, "name": "NVIDIA H200", "totalGlobalMem": memory, "numSms": 132}]
         self.trace = TraceBuilder(deviceProperties=gpus)
         self.now, self.sequence, self.steps, self.tid = 1 * MS, 0, 0, MAIN
+        self.gradients = gradients
+        """Whether autograd records: ops of the forward pass have sequence numbers."""
         self.free: dict[int, int] = {}
         """Stream → end of what was launched on it."""
 
@@ -43,6 +45,8 @@ class Program:
 
     def numbered(self) -> dict[str, int]:
         """The arguments of a new op of the forward pass (a checkpoint's repeated one too)."""
+        if not self.gradients:
+            return {}
         self.sequence += 1
         return {"Sequence number": self.sequence, "Fwd thread id": 0}
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.make_trace import TraceBuilder
@@ -31,7 +32,9 @@ def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool
             builder.step(step, at, at + STEP)
         for i in range(count):
             t = at + i * 20_000
-            builder.op("aten::mm", t, t + 10_000, **({"Input Dims": [[8, 8], [8, 8]]} if shapes else {}))
+            told: dict[str, Any] = {"Input Dims": [[8, 8], [8, 8]]} if shapes else {}
+            told |= {"Sequence number": i, "Fwd thread id": 0}
+            builder.op("aten::mm", t, t + 10_000, **told)
             builder.launch("gemm", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
     return builder
 
@@ -322,12 +325,34 @@ CASES = {
         lambda: overhead(WINDOW // 2, "Lazy Function Loading"),
         {"profiler_overhead": "warning"},
         WARNED,
+        of_the_fine={"start_up_steps": "info"},
     ),
     "profiler_overhead: only inside of the steps, and once": Boundary(
         lambda: overhead(WINDOW, at=WINDOW - WINDOW // 10),
         lambda: overhead(WINDOW, at=WINDOW - WINDOW // 200).overhead("Buffer Flush", WINDOW - WINDOW // 200, WINDOW),
         {"profiler_overhead": "warning"},
         WARNED,
+    ),
+    "start_up": Boundary(
+        lambda: sound((50,)).overhead("Lazy Function Loading", STEP // 4, STEP // 4 + 2 * STEP // 5),
+        lambda: sound((50,)).overhead("Lazy Function Loading", STEP // 4, STEP // 4 + STEP // 100),
+        {"start_up": "warning"},
+        WARNED,
+        r"^40 % of this window is the program's start \(loading code 0.4 ms\).*no fix is predicted",
+    ),
+    "start_up: little of it": Boundary(
+        lambda: overhead(STEP // 5, "Runtime Triggered Module Loading", at=STEP // 4),
+        lambda: overhead(STEP, "Runtime Triggered Module Loading", at=STEP // 2),  # in each step: no start
+        {"start_up": "info"},
+        NOTED,
+        r"^10 % of this window .*loading code",
+    ),
+    "start_up_steps": Boundary(
+        lambda: overhead(STEP // 2, "Lazy Function Loading", at=STEP // 4),
+        lambda: overhead(STEP // 100, "Lazy Function Loading", at=STEP // 4),
+        {"start_up_steps": "info"},
+        "ok",
+        "^1 step at the beginning",
     ),
     "steps_apart": Boundary(
         lambda: sound_ranges(810_000),

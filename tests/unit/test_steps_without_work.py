@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.make_trace import TraceBuilder
@@ -24,7 +25,8 @@ def mostly_idle(working: tuple[int, ...] = (0, 4)) -> TraceBuilder:
     for i in range(STEPS):
         at = 10 * MS * i
         builder.step(i, at, at + 10 * MS)
-        builder.op("aten::mm", at + 100 * US, at + 300 * US)
+        told: dict[str, Any] = {"Sequence number": i, "Fwd thread id": 0}
+        builder.op("aten::mm", at + 100 * US, at + 300 * US, **told)
         if i in working:
             builder.launch("gemm", (at + 150 * US, at + 160 * US), (at + 200 * US, at + 9 * MS))
     return builder

@@ -10,12 +10,13 @@ import numpy as np
 
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.compiler_names import COMPILED, COMPILING, GRAPH_LAUNCH, LOADING
+from gpuprof.diagnosis.compiler_names import COMPILED, GRAPH_LAUNCH
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
+from gpuprof.timeline.startup import COMPILING, LOADING
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
 

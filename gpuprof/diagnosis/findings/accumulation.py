@@ -18,6 +18,7 @@ from gpuprof.tracefile.model import I64
 
 PAGE = Page(
     id="accumulation",
+    applies=("training",),
     title="Gradients are accumulated over small micro-batches",
     means="""
 With gradient accumulation an optimizer step runs several forward and backward passes. Every pass launches all kernels

@@ -40,6 +40,7 @@ HALF = ("c10::BFloat16", "c10::Half")
 
 PAGE = Page(
     id="adapter_casts",
+    applies=("training",),
     title="Adapters compute in fp32",
     means="""
 PEFT creates LoRA adapters in fp32 even where the model is in bf16. Every adapted layer then casts its whole input to

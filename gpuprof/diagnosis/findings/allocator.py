@@ -78,6 +78,7 @@ def find(case: Case) -> Iterator[Proposal]:
             case.stack.setting(
                 {"torch_empty_cache_steps": None}, note="  # and no torch.cuda.empty_cache() in callbacks"
             ),
+            inference="take torch.cuda.empty_cache() out of the loop",
         )
         fix += f"\nor, where memory is short without it:\n{settings}"
     yield Proposal(

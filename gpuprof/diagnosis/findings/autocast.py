@@ -68,6 +68,7 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             'with torch.autocast("cuda", dtype=torch.bfloat16):  # around the forward pass and the loss',
             case.stack.setting({"bf16": True}),
+            inference="model.to(torch.bfloat16)  # or from_pretrained(..., dtype=torch.bfloat16)",
             lightning='Trainer(precision="bf16-mixed")',
         ),
         change=_cast(case, roof, nodes, launch_ns, 1),

@@ -119,7 +119,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="torch.compile",
         evidence=spans(
             case,
-            f"forward and backward launch {before:,.0f} kernels a step one by one, which takes the host "
+            f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the host "
             f"{host_ms:,.0f} ms; "
             f"fused they are about {after:,.0f}",
             found.host,
@@ -129,6 +129,7 @@ def find(case: Case) -> Iterator[Proposal]:
             if varies
             else "model.compile()  # before the first step",
             case.stack.setting({"torch_compile": True}),
+            inference=_for_inference(case, varies),
             lightning="model = torch.compile(model)  # before Trainer.fit",
         ),
         change=compiled(found, 1),
@@ -166,6 +167,18 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         claim_model(REWRITTEN, fewer_launches(a, b)),
         -quantity(a, b, lambda side: side.counts.compiled).more,
     )
+
+
+def _for_inference(case: Case, varies: bool) -> str:
+    """What to compile of what serves the model."""
+    model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
+    call = f"{model or 'model'}.compile({'dynamic=True' if varies else ''})"
+    return f"{call}  # before the first request{'; the shapes of requests vary' if varies else ''}"
+
+
+def passes_launch(case: Case) -> str:
+    """`forward and backward launch`: what a compiler would rewrite."""
+    return "the forward pass launches" if case.workload.is_inference else "forward and backward launch"
 
 
 def code_of(side: Facts) -> str:

@@ -17,18 +17,28 @@ from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, g
 from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import REWRITTEN, Passes, code_of, compiled, passes, shapes_vary
+from gpuprof.diagnosis.findings.compile import (
+    REWRITTEN,
+    Passes,
+    code_of,
+    compiled,
+    passes,
+    passes_launch,
+    shapes_vary,
+)
 from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
-from gpuprof.replay.graph import STREAM, Graph
+from gpuprof.replay.graph import STREAM, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.model import Mask
 
 LAUNCHED = calibrated.LAUNCHED.rising
 """Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""
+SERVERS = ("vllm", "sglang", "tgi", "tensorrt_llm")
+"""Engines that capture decoding themselves, if they are let."""
 WORTH = 1.05
 """What graphs have to gain beyond compiling, as a plain `torch.compile` is less particular."""
 MOST_REGIONS = 10
@@ -71,7 +81,10 @@ graphs hold is not free for anything else.
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """CUDA graphs: with torch.compile, or on top of it where it is used already."""
+    """CUDA graphs: with torch.compile, or on top of it where it is used already; as a setting of a serving engine."""
+    if case.workload.decodes and case.workload.engine in SERVERS:
+        yield from _of_engine(case)
+        return
     if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any() or shapes_vary(case):
         return
     graph = case.graph
@@ -84,6 +97,7 @@ def find(case: Case) -> Iterator[Proposal]:
         case.stack.setting(
             {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, note="  # keep shapes fixed"
         ),
+        inference=_for_inference(case),
         lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed',
     )
     found = passes(case)
@@ -93,7 +107,7 @@ def find(case: Case) -> Iterator[Proposal]:
         count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
         yield Proposal(
             title="torch.compile with CUDA graphs",
-            evidence=spans(case, f"forward and backward launch {count:,.0f} kernels a step one by one", found.host),
+            evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
             fix=fix,
             change=_graphed(found, 1),
             best=_graphed(found, 0),
@@ -134,6 +148,66 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=partly,
         last=True,
     )
+
+
+def _of_engine(case: Case) -> Iterator[Proposal]:
+    """An engine that decodes without graphs: it can capture the whole pass of the model."""
+    graph, trace = case.graph, case.trace
+    if trace.rows_named(trace.calls.name, GRAPH_LAUNCH.search).any():
+        return
+    model = graph.on_gpu & model_phases(graph)
+    source = launcher_of(graph)[model]
+    steps = graph.step[source[source >= 0]]
+    if not len(steps):
+        return
+    host = np.zeros(len(graph), bool)
+    first = []
+    for step in np.unique(steps).tolist():
+        launching = source[source >= 0][steps == step]
+        between = (graph.step == step) & (graph.lane >= 0) & ~graph.waits
+        between &= (np.arange(len(graph)) >= launching.min()) & (np.arange(len(graph)) <= launching.max())
+        host |= between
+        first.append(int(np.flatnonzero(between)[0]))
+    entries = np.array(first)
+
+    def captured(way: int) -> Change:
+        def change(graph: Graph) -> Graph:
+            less = _at_once(removed(graph, host), model)
+            duration = less.duration_ns.copy()
+            duration[entries] += GRAPH_NS[way]
+            return less.with_durations(duration)
+
+        return change
+
+    def partly(graph: Graph) -> Graph:
+        return graph.with_durations(np.where(host, graph.duration_ns * LAUNCHED[2], graph.duration_ns))
+
+    count = float(model.sum()) / graph.steps
+    yield Proposal(
+        title="CUDA graphs for decoding",
+        evidence=spans(case, f"the forward pass launches {count:,.0f} kernels a step one by one", host),
+        fix=_for_inference(case),
+        change=captured(1),
+        best=captured(0),
+        worst=partly,
+        last=True,
+    )
+
+
+def _for_inference(case: Case) -> str:
+    """How what serves the model is told to launch graphs."""
+    compiled = 'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
+    ways = {
+        "vllm": "vllm serve ... without --enforce-eager; --compilation-config for the batch sizes that are captured",
+        "sglang": "sglang without --disable-cuda-graph; --cuda-graph-max-bs as large as the batches are",
+        "tensorrt_llm": "cuda_graph_config: {enable_padding: true, max_batch_size: ...}  # in the LLM API's options",
+        "diffusers": 'pipe.transformer = torch.compile(pipe.transformer, mode="reduce-overhead")  # or pipe.unet',
+        "transformers_pipeline": f"{compiled.replace('model', 'pipe.model')}  # keep shapes fixed",
+    }
+    if case.workload.decodes:
+        static = 'model.generation_config.cache_implementation = "static"  # the cache keeps its shape'
+        return ways.get(case.workload.engine or "", f"{static}\n{compiled}")
+    return ways.get(case.workload.engine or "", f"{compiled}  # keep shapes fixed")
 
 
 def _absent(case: Case) -> str | None:

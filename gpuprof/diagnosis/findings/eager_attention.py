@@ -28,6 +28,7 @@ from gpuprof.tracefile.model import I64, NO_TEXT, OP
 
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
+MASKING = frozenset({"aten::add", "aten::add_", "aten::masked_fill", "aten::masked_fill_", "aten::where"})
 LEAST_QUERIES = 16
 """Shorter sequences' scores cost nothing; a softmax over experts or a head of a classifier is no attention either."""
 REACH = 120
@@ -83,6 +84,8 @@ class Attentions:
     """One more key than there are: a learned score that takes up attention."""
     capped: bool
     """Scores go through tanh."""
+    masked: bool
+    """Something is added to the scores, or written over them, before the softmax."""
 
 
 def find(case: Case) -> Iterator[Proposal]:
@@ -158,14 +161,31 @@ def _fix(case: Case, found: Attentions) -> str:
         name, note = "flash_attention_2", "  # soft caps: SDPA has none"
     else:
         name, note = "sdpa", ""
-    stack, loaded = case.stack, case.stack.loaded(attn_implementation=name)
-    own = f"torch.nn.functional.scaled_dot_product_attention(q, k, v{', is_causal=True' if stack.is_causal else ''})"
+    stack, loaded = case.stack, _loaded(case, found, name)
+    own = f"torch.nn.functional.scaled_dot_product_attention({_arguments(found)}"
     return stack.fix(
         f"{loaded}{note}\nor in your own code: {own}" if loaded else own,
         trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),
         transformers=f"{loaded}{note}" if loaded else "",
         unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',
     )
+
+
+def _arguments(found: Attentions) -> str:
+    """What to pass, so that the mask keeps its meaning: what it hides is not in the recording."""
+    if not found.masked:
+        return "q, k, v)  # no mask was added: not causal"
+    return "q, k, v, attn_mask=mask)\n# or is_causal=True without a mask, if that hides nothing but later positions"
+
+
+def _loaded(case: Case, found: Attentions, name: str) -> str:
+    """How the model is loaded with another attention; empty where transformers did not make it. Of an unknown class it
+    depends on whether it embeds words and hides some from others."""
+    loaded = case.stack.loaded(attn_implementation=name)
+    words = case.ops_named(lambda text: text == "aten::embedding").any()
+    if case.stack.model_class is None and not (words and found.masked):
+        return loaded.replace("AutoModelForCausalLM", "AutoModel")
+    return loaded
 
 
 def _apply(graph: Graph, rework: Rework) -> Graph:
@@ -187,10 +207,11 @@ def find_attentions(case: Case) -> Attentions | None:
     softmax = np.flatnonzero((case.ops_named(SOFTMAX.__contains__) & ~fallback)[rows])
     products = np.flatnonzero(case.ops_named(PRODUCTS.__contains__)[rows])
     tanh = case.ops_named(lambda name: name == "aten::tanh")[rows]
+    masking = case.ops_named(MASKING.__contains__)[rows]
     if not len(products):
         return None
     shapes = _Shapes(case)
-    found, sinks, capped = [], False, False
+    found, sinks, capped, masked = [], False, False, False
     following = np.searchsorted(products, softmax)
     for at, k in zip(softmax.tolist(), following.tolist(), strict=True):
         if k == 0 or k == len(products):
@@ -203,13 +224,14 @@ def find_attentions(case: Case) -> Attentions | None:
             continue
         sinks |= more
         capped |= bool(tanh[before:at].any())
+        masked |= bool(masking[before:at].any())
         found.append((int(rows[before]), int(rows[after]), shape, size))
     if not found:
         return None
     first, last, kinds, sizes = zip(*found, strict=True)
     start, end = np.array(first), np.array(last)
     stretches = Stretches(ops.thread[start].astype(np.int64), ops.start_ns[start], ops.end_ns[end])
-    return Attentions(stretches, kinds, np.array(sizes, np.int64), sinks, capped)
+    return Attentions(stretches, kinds, np.array(sizes, np.int64), sinks, capped, masked)
 
 
 class _Shapes:
@@ -252,7 +274,7 @@ def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
     ceilings = case.roofline.ceilings
     result = np.empty((2, len(found.shapes)))
     for i, (shape, size) in enumerate(zip(found.shapes, found.size.tolist(), strict=True)):
-        causal = case.trains_on_tokens and level < 2 and shape.queries == shape.keys
+        causal = case.trains_on_tokens and level < 2 and shape.queries == shape.keys and found.masked
         rate = ceilings.flops.get("bf16" if size == 2 else "tf32") or max(ceilings.flops.values())
         rows = shape.batch * shape.heads * (shape.queries + shape.keys) * (shape.width + shape.value_width) * size
         for backward, flops in enumerate((forward_flops(shape, causal), backward_flops(shape, causal))):

@@ -33,6 +33,7 @@ SMALLER_MB, LARGER_MB = 5, 100
 
 PAGE = Page(
     id="exposed_communication",
+    applies=("training",),
     title="Nothing is computed while gradients or weights are exchanged",
     means="""
 Ranks exchange gradients (DDP) or weights and gradients (FSDP) on a stream of their own, so that the GPU can compute

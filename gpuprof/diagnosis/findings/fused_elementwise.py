@@ -52,6 +52,7 @@ CATEGORIES = ("elementwise", "norm", "rope", "reduction", "loss", "softmax")
 
 PAGE = Page(
     id="fused_elementwise",
+    applies=("training",),
     title="Activations go through memory for every elementwise operation",
     means="""
 Written in plain torch, an RMSNorm is a cast, a square, a mean, a root, two products and a cast back; rotary

@@ -96,12 +96,15 @@ def find(case: Case) -> Iterator[Proposal]:
         title=f"{wanted} input workers" if not has_workers else f"{workers} → {wanted} input workers",
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in the training's own process",
+            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}",
             nodes,
         ),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
             case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
+            inference=f"pipe(inputs, num_workers={wanted})"
+            if case.workload.engine == "transformers_pipeline"
+            else f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
         ),
         change=to(FETCH_NS[1]),
         best=to(FETCH_NS[0]),
@@ -110,10 +113,16 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def _own_process(case: Case) -> str:
+    return "the process that runs the model" if case.workload.is_inference else "the training's own process"
+
+
 def _absent(case: Case) -> str | None:
     waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
     graph = case.graph
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
+    if case.workload.is_inference and not waited:
+        return None  # requests need no DataLoader
     return f"a step waits {in_ms(waited)} for its batches"
 
 

@@ -29,6 +29,7 @@ HOST_WORST = calibrated.HOST_WORST.value
 
 PAGE = Page(
     id="larger_batch",
+    applies=("training",),
     title="The step takes as long for more tokens",
     means="""
 The host needs the same time to launch a kernel whatever its size, and a small kernel the same time on the GPU until
@@ -57,21 +58,11 @@ with the tokens. Memory use is only known for recordings made with `gpuprof trac
 
 def find(case: Case) -> Iterator[Proposal]:
     """The batch that gains, if one does."""
-    graph = case.graph
-    model = model_phases(graph)
-    if not (model & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
-        return  # what multiplies nothing is no model
-    limit = largest_factor(case)
-    chosen, before = 1, case.step_ns
-    for factor in FACTORS:
-        if limit is not None and factor > limit:
-            break
-        step = case.step_of(scaled_batch(case, factor)(graph))
-        if (factor // chosen) * before < DOUBLING * step:
-            break
-        chosen, before = factor, step
-    if chosen == 1:
+    found = best_factor(case)
+    if found is None:
         return
+    chosen, step_ns = found
+    graph = case.graph
     samples = micro_size(case)
     tokens = micro_tokens(case)
     size = f"{samples * chosen}" if samples else f"{chosen} * batch_size"
@@ -79,9 +70,9 @@ def find(case: Case) -> Iterator[Proposal]:
     said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
-        f"{chosen} times as much would take {before / 1e6:,.1f} ms"
+        f"{chosen} times as much would take {step_ns / 1e6:,.1f} ms"
     )
-    room = "" if limit is not None else "  # if memory allows: its use was not recorded"
+    room = "" if largest_factor(case) is not None else "  # if memory allows: its use was not recorded"
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
@@ -97,6 +88,24 @@ def find(case: Case) -> Iterator[Proposal]:
         work=float(chosen),
         changes=f"{chosen} times the samples in an optimizer step",
     )
+
+
+def best_factor(case: Case) -> tuple[int, float] | None:
+    """The largest of the factors whose last doubling gains enough and fits in memory, and the step with it, ns; None
+    where none does."""
+    graph = case.graph
+    if not (model_phases(graph) & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
+        return None  # what multiplies nothing is no model
+    limit = largest_factor(case)
+    chosen, before = 1, case.step_ns
+    for factor in FACTORS:
+        if limit is not None and factor > limit:
+            break
+        step = case.step_of(scaled_batch(case, factor)(graph))
+        if (factor // chosen) * before < DOUBLING * step:
+            break
+        chosen, before = factor, step
+    return None if chosen == 1 else (chosen, before)
 
 
 def _absent(case: Case) -> str | None:

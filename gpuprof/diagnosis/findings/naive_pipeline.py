@@ -25,6 +25,7 @@ SHARDED = calibrated.SHARDED.value
 
 PAGE = Page(
     id="naive_pipeline",
+    applies=("training",),
     title="The GPUs of one process take turns",
     means="""
 The model's layers lie on several GPUs, as `device_map="auto"` puts them. A batch goes through the first GPU's layers,

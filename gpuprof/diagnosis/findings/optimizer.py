@@ -34,6 +34,7 @@ LOOP_PYTHON = calibrated.OPTIMIZER_LOOP_PYTHON.rising
 
 PAGE = Page(
     id="optimizer",
+    applies=("training",),
     title="The optimizer updates in many small steps",
     means="""
 A for-loop optimizer launches about eight kernels for each parameter; the foreach one a few for each list of

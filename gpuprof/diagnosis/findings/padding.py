@@ -40,6 +40,7 @@ FLASH_TRL = {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}}
 
 PAGE = Page(
     id="padding",
+    applies=("training",),
     title="Part of the batch is padding",
     means="""
 Samples of different lengths are padded to one, and the padding goes through every matrix product like tokens do.

@@ -111,6 +111,7 @@ def find(case: Case) -> Iterator[Proposal]:
                 {"dataloader_pin_memory": True},
                 note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
             ),
+            inference='inputs.pin_memory().to("cuda", non_blocking=True)  # or buffers that are pinned once and reused',
         ),
         change=pinned(1),
         best=pinned(0),

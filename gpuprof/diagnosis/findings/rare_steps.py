@@ -32,6 +32,7 @@ RARER = calibrated.RARER.value
 
 PAGE = Page(
     id="rare_steps",
+    applies=("training",),
     title="Saving, evaluating or logging holds the training up",
     means="""
 Every so many steps the training writes a checkpoint, evaluates or logs. The GPU does no training in that time, and if

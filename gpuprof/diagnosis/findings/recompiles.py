@@ -13,12 +13,12 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
-from gpuprof.diagnosis.compiler_names import COMPILING, LOADING
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
+from gpuprof.timeline.startup import COMPILING, LOADING
 from gpuprof.tracefile.model import OP, Mask
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value

@@ -43,6 +43,7 @@ rest."""
 
 PAGE = Page(
     id="recompute",
+    applies=("training",),
     title="Gradient checkpointing repeats the forward pass",
     means="""
 Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves

@@ -269,6 +269,12 @@ def _look_fix(case: Case, looks: Mask) -> str:
         "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
+    if case.workload.is_inference:
+        return (
+            "keep results on the GPU until all are computed: one .cpu() at the end\n"
+            f"test for the end of a sequence every {EVERY} tokens, not after each\n"
+            "torch.where(...)  # instead of `if tensor:`"
+        )
     checks = case.ops_named(CHECK.search).any()
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = f"\nand in callbacks and losses of your own:\n{torch}"

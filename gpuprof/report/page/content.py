@@ -21,6 +21,7 @@ from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
+from gpuprof.timeline.workload import words_of
 from gpuprof.tracefile.model import AUTOGRAD_ENGINE
 
 KERNELS = 12
@@ -164,18 +165,18 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
 def _step_tile(diagnosis: Diagnosis) -> Tile:
     steps = diagnosis.steps
     assert steps is not None
-    recorded = duration(steps.recorded_ns)
+    recorded, each = duration(steps.recorded_ns), words_of(diagnosis.unit)
     if steps.source == "none":
-        return Tile(recorded, "recorded", "no steps were found")
+        return Tile(recorded, "recorded", f"no {diagnosis.unit}s were found")
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        return Tile(duration(budget.mean_ns), "a step, mean", f"{usually}{recorded} under the profiler")
+        return Tile(duration(budget.mean_ns), f"{each}, mean", f"{usually}{recorded} under the profiler")
     if steps.unprofiled_ns is not None:
-        return Tile(duration(steps.unprofiled_ns), "a step, measured", f"{recorded} under the profiler")
+        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", f"{recorded} under the profiler")
     if steps.estimated_ns is not None:
-        return Tile(f"≈ {duration(steps.estimated_ns)}", "a step, estimated", f"{recorded} under the profiler")
-    return Tile(recorded, "a step", "as recorded")
+        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", f"{recorded} under the profiler")
+    return Tile(recorded, each, "as recorded")
 
 
 def _busy_note(diagnosis: Diagnosis) -> str:
@@ -278,10 +279,12 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     if not now:
         return []
     longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
-    return [_card(number, finding, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)]
+    return [
+        _card(number, finding, diagnosis, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)
+    ]
 
 
-def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
+def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
     low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
     return Card(
@@ -289,14 +292,14 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         id=finding.id,
         title=escape(finding.title),
         severity=finding.severity,
-        gain=fixes.gain(finding, now),
+        gain=fixes.gain(finding, now, diagnosis.unit),
         now=duration(now),
         low=low,
         expected=expected,
         high=high,
         present=100 * now / longest,
         fix="\n".join(map(escape, finding.fix.splitlines())),
-        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding))),
+        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
         places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
@@ -335,7 +338,7 @@ def combined(diagnosis: Diagnosis) -> str:
     now = fixes.now_ns(diagnosis)
     if not both or not now:
         return ""
-    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now)}"
+    return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now, diagnosis.unit)}"
 
 
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:

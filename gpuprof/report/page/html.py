@@ -18,12 +18,14 @@ from typing import Any
 import jinja2
 
 from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.unit_words import in_unit
 from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
 from gpuprof.report.page.packing import embed
 from gpuprof.report.page.part import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
+from gpuprof.timeline.workload import words_of
 
 _HERE = files("gpuprof.report.page")
 
@@ -45,6 +47,8 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
     return template("report.html").render(
+        unit=diagnosis.unit,
+        each=words_of(diagnosis.unit),
         verdict=verdict,
         cause=cause,
         family=diagnosis.verdict.family or "none",
@@ -90,10 +94,11 @@ def _chart(name: str, diagnosis: Diagnosis) -> dict[str, Any] | None:
     if legend:  # HTML wraps at any width, where plotly's legend would take the plot's room
         margin = figure.layout.margin.t - charts.LEGEND_PX
         figure.update_layout(showlegend=False, height=figure.layout.height - charts.LEGEND_PX, margin={"t": margin})
-    text = charts.to_json(figure)
+    text = in_unit(charts.to_json(figure), diagnosis.unit)
     # Its height must be known before it is drawn, or the page jumps.
     height = json.loads(text)["layout"]["height"]
-    said = {"title": meta["title"], "note": meta["note"], "legend": legend}
+    title, note = (in_unit(meta[key], diagnosis.unit) for key in ("title", "note"))
+    said = {"title": title, "note": note, "legend": legend}
     return {"name": name, **said, "json": text, "height": height}
 
 

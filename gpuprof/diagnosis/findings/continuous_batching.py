@@ -1,0 +1,73 @@
+"""Inference that takes as long for more requests at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.larger_batch import best_factor, scaled_batch, slower_host
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.batch import model_phases
+from gpuprof.replay.graph import DEVICE
+
+PAGE = Page(
+    id="continuous_batching",
+    applies=("inference",),
+    title="More requests at once would take as long",
+    means="""
+An iteration of inference reads every weight once and launches every kernel once, for one request as for many. With few
+requests at once the GPU waits for the CPU, or for its memory, while most of its arithmetic is unused. Continuous
+batching lets requests join and leave a running batch after each iteration, so that it stays large.
+""",
+    detected="""
+Replaying the iteration with kernels as they would be for 2, 4 and 8 times the requests, as for a larger batch in
+training; the largest whose last doubling still gains 20 % in requests per second.
+""",
+    gain="""
+As for a larger batch: each kernel's arithmetic and traffic grow with the requests, except reading weights. What the CPU
+does for each request (preprocessing, copies) grows with them too.
+""",
+    wrong="""
+A single user's request does not get faster: this is a gain in throughput, and the latency of a request grows to that
+of the larger iteration. Memory for the caches of more requests is needed, whose use a trace does not show.
+""",
+)
+
+_FIXES = {
+    "vllm": "vllm serve ... --max-num-seqs {more}  # and that many requests at once; memory: --gpu-memory-utilization",
+    "sglang": "sglang ... --max-running-requests {more}  # and that many requests at once",
+    "tgi": "text-generation-launcher ... --max-batch-size {more}  # and that many requests at once",
+    "tensorrt_llm": "trtllm-serve ... --max_batch_size {more}  # and that many requests at once",
+    "diffusers": "pipe(prompts, num_images_per_prompt=...)  # {factor} times the images in a call",
+    "transformers_pipeline": "pipe(inputs, batch_size={more})  # a list of inputs, not one by one",
+    "transformers_generate": "serve with continuous batching: vLLM, SGLang, or model.generate_batch(inputs, ...)",
+}
+_OTHERWISE = "{factor} times the requests in a batch: a queue in front of the model that collects them"
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """The number of requests at once that gains, if one does."""
+    found = best_factor(case)
+    if found is None:
+        return
+    factor, step_ns = found
+    graph, batch = case.graph, case.workload.batch
+    busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
+    model = model_phases(graph)
+    now = f"{batch:,} requests at once" if batch else "a batch"
+    text = (
+        f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
+        f"{factor} times as many would take {step_ns / 1e6:,.1f} ms"
+    )
+    more = f"{batch * factor}" if batch else f"{factor}"
+    fix = _FIXES.get(case.workload.engine or "", _OTHERWISE)
+    yield Proposal(
+        title=f"{batch} → {batch * factor} requests at once" if batch else f"{factor} × the requests at once",
+        evidence=spans(case, text, model & (graph.lane >= 0)),
+        fix=fix.format(more=more, factor=factor),
+        change=scaled_batch(case, factor),
+        best=scaled_batch(case, factor, 0),
+        worst=slower_host(case, scaled_batch(case, factor, 2)),
+        work=float(factor),
+    )

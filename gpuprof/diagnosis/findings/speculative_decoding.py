@@ -1,0 +1,95 @@
+"""Decoding for few sequences: each iteration reads all weights for a token or two."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.findings.larger_batch import scaled_batch
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.projection.batch import model_phases
+from gpuprof.replay.graph import Graph
+
+FEW = 2
+"""Sequences at once up to which it is advised: with more the arithmetic of rejected tokens is no longer free."""
+DRAFTED = 4
+"""Tokens that are drafted for an iteration."""
+ACCEPTED = (0.8, 0.65, 0.45)
+"""Share of drafted tokens that the model accepts: 0.6 to 0.9 for drafts by a smaller model of the family (Leviathan et
+al., 2023, table 3), less for n-grams of the prompt."""
+DRAFT_COST = (0.02, 0.06, 0.15)
+"""Of an iteration what drafting a token takes: a model of a hundredth to a tenth of the size, or a head on top."""
+
+PAGE = Page(
+    id="speculative_decoding",
+    applies=("inference",),
+    title="Decoding reads all weights for each token of few sequences",
+    means="""
+To make one token, every weight of the model is read. For one sequence that is all an iteration does: its arithmetic
+would be enough for a hundred tokens. With speculative decoding something cheap drafts the next tokens, and one
+iteration of the model checks them all and keeps those that it would have made.
+""",
+    detected="""
+Iterations that make one token for each of at most 2 sequences, without drafting already.
+""",
+    gain="""
+An iteration over 5 tokens instead of 1, with its kernels grown as for a larger batch, and 4 drafted tokens at 6 % of an
+iteration each. With 65 % of drafted tokens accepted each iteration gives 2.5 tokens: (1 − a⁵) / (1 − a), as Leviathan
+et al. (2023) derive. The interval covers 45 to 80 %.
+""",
+    wrong="""
+How many drafted tokens are accepted depends on the text: code and extraction accept most, free prose at high
+temperature few. A draft model takes memory. With many requests at once the gain is gone.
+""",
+)
+
+_SPECULATES = re.compile(
+    r"TARGET_VERIFY|DRAFT_EXTEND|eagle_worker|spec_decode/(eagle|medusa|ngram)|assisted_decoding|candidate_generator"
+)
+_FIXES = {
+    "vllm": 'vllm serve ... --speculative-config \'{"method": "ngram", "num_speculative_tokens": 4}\'  # or eagle3',
+    "sglang": "sglang ... --speculative-algorithm EAGLE3 --speculative-draft-model-path ...",
+}
+_OTHERWISE = "model.generate(..., assistant_model=small_model)  # of the same family, or prompt_lookup_num_tokens=4"
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """Drafted tokens, where decoding is for few sequences."""
+    work, graph = case.workload, case.graph
+    if not work.decodes or work.batch is None or work.batch > FEW or speculates(case):
+        return
+    model = model_phases(graph)
+    tokens = [(1 - share ** (DRAFTED + 1)) / (1 - share) for share in ACCEPTED]
+
+    def change(way: int) -> Change:
+        def then(graph: Graph) -> Graph:
+            checked = scaled_batch(case, DRAFTED + 1, way)(graph)
+            # Fewer accepted tokens mean more iterations for the same text.
+            factor = (1 + DRAFTED * DRAFT_COST[way]) * tokens[1] / tokens[way]
+            return checked.with_durations(np.where(model, checked.duration_ns * factor, checked.duration_ns))
+
+        return then
+
+    sequences = f"{work.batch} sequence{'s' if work.batch > 1 else ''}"
+    text = f"all weights are read for one token of {sequences}, which takes {case.step_ns / 1e6:,.1f} ms"
+    yield Proposal(
+        title="speculative decoding",
+        evidence=spans(case, text, model & graph.on_gpu),
+        fix=_FIXES.get(work.engine or "", _OTHERWISE),
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+        work=tokens[1],
+        same_batch=True,
+        excludes=("continuous_batching",),
+    )
+
+
+def speculates(case: Case) -> bool:
+    """Whether tokens are drafted already."""
+    trace = case.trace
+    return any(bool(trace.rows_named(table.name, _SPECULATES.search).any()) for table in (trace.ops, trace.frames))

@@ -1,0 +1,91 @@
+"""A key-value cache that is copied whole for each new token."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.replay.graph import Graph
+from gpuprof.tracefile.model import NO_TEXT, Mask
+
+LEFT = (0.2, 0.4, 0.7)
+"""Of the host time and GPU time of a concatenation what writing the new token into its place takes."""
+
+PAGE = Page(
+    id="static_cache",
+    applies=("inference",),
+    title="The key-value cache is copied for each token",
+    means="""
+Decoding appends one token's keys and values to the cache of every layer. Appending by concatenation allocates a new
+cache and copies the old one, for each layer and token: traffic that grows with the text, and shapes that differ in each
+iteration, so that neither torch.compile nor CUDA graphs apply. A static cache has its full length from the beginning,
+and the token is written into its place.
+""",
+    detected="""
+Concatenations of tensors of four dimensions whose second has one position, the first many: a cache and a token. Where
+shapes were not recorded it is not looked for.
+""",
+    gain="""
+The concatenations take 40 % of what they took, 20 to 70 %. That the iteration can then be compiled or captured as a
+CUDA graph is a finding of its own.
+""",
+    wrong="""
+Attention over a static cache reads its full length, filled or not: choose the length of the longest text, not of the
+model. Its memory is taken from the beginning.
+""",
+)
+
+_LIST = re.compile(r"\[[\d, ]*\]")
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """A cache of fixed length, where it is concatenated."""
+    if not case.workload.is_inference:
+        return
+    ops = appends(case)
+    nodes = case.nodes_within(ops) & ~case.graph.waits
+    if not nodes.any():
+        return
+    graph = case.graph
+
+    def change(level: int) -> Change:
+        def then(graph: Graph) -> Graph:
+            return graph.with_durations(np.where(nodes, graph.duration_ns * LEFT[level], graph.duration_ns))
+
+        return then
+
+    count = case.per_step(float(ops.sum()))
+    gpu_ms = case.per_step(float(graph.duration_ns[nodes & graph.on_gpu].sum())) / 1e6
+    yield Proposal(
+        title="static key-value cache",
+        evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
+        fix='model.generation_config.cache_implementation = "static"\n'
+        "or in your own code: transformers.StaticCache(config=model.config, max_cache_len=...)",
+        change=change(1),
+        best=change(0),
+        worst=change(2),
+    )
+
+
+def appends(case: Case) -> Mask:
+    """Rows of the ops that append one position to a cache."""
+    trace = case.trace
+    rows = case.ops_named(lambda name: name == "aten::cat") & (trace.ops.dims != NO_TEXT)
+    low, high = case.timeline.window
+    rows &= (trace.ops.start_ns >= low) & (trace.ops.start_ns < high)
+    wanted = [dims for dims in np.unique(trace.ops.dims[rows]).tolist() if _appends(trace.text(dims) or "")]
+    return rows & np.isin(trace.ops.dims, wanted)
+
+
+def _appends(dims: str) -> bool:
+    """Whether the arguments' shapes are those of a cache and of one position: [[1, 8, 127, 64], [1, 8, 1, 64]]."""
+    shapes = [[int(n) for n in re.findall(r"\d+", text)] for text in _LIST.findall(dims)]
+    if len(shapes) < 2 or len(shapes[0]) != 4 or len(shapes[1]) != 4:
+        return False
+    differs = [at for at in range(4) if shapes[0][at] != shapes[1][at]]
+    return differs in ([1], [2]) and shapes[1][differs[0]] == 1

@@ -1,0 +1,52 @@
+"""A diagnosis in the words of what was recorded: a step of inference is an iteration, a request or a token."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from gpuprof.diagnosis.model import Considered, Diagnosis, Finding
+from gpuprof.timeline.workload import Unit
+
+_STEP = re.compile(r"""(?<![\w.(#"'=-])(?:(?P<article>[Aa]) )?(?P<word>[Ss]tep)(?P<many>s?)(?![\w(=#-])""")
+"""The word in a sentence: not in code, an option or a name."""
+
+
+def in_unit(text: str, unit: Unit) -> str:
+    """The sentence with `unit` where it says step: `launches 929 kernels a step` → `… an iteration`."""
+    return text if unit == "step" else _STEP.sub(lambda found: _word(found, unit), text)
+
+
+def _word(found: re.Match[str], unit: str) -> str:
+    word = unit.capitalize() if found["word"][0].isupper() else unit
+    article = found["article"]
+    before = f"{article}{'n' if unit[0] in 'aeiou' else ''} " if article else ""
+    return f"{before}{word}{found['many']}"
+
+
+def reworded(diagnosis: Diagnosis) -> Diagnosis:
+    """The same with its sentences in the words of its workload; what to write into a program stays."""
+    unit = diagnosis.unit
+    if unit == "step":
+        return diagnosis
+    quality, verdict, combined = diagnosis.quality, diagnosis.verdict, diagnosis.combined
+    issues = tuple(replace(one, message=in_unit(one.message, unit)) for one in quality.issues)
+    return replace(
+        diagnosis,
+        quality=replace(quality, issues=issues),
+        verdict=replace(verdict, summary=in_unit(verdict.summary, unit)),
+        replay=replace(diagnosis.replay, reason=in_unit(diagnosis.replay.reason, unit)),
+        findings=tuple(_finding(one, unit) for one in diagnosis.findings),
+        combined=combined and replace(combined, titles=tuple(in_unit(title, unit) for title in combined.titles)),
+        considered=tuple(_considered(one, unit) for one in diagnosis.considered),
+    )
+
+
+def _finding(one: Finding, unit: Unit) -> Finding:
+    evidence = tuple(replace(found, text=in_unit(found.text, unit)) for found in one.evidence)
+    changes = one.changes and in_unit(one.changes, unit)
+    return replace(one, title=in_unit(one.title, unit), evidence=evidence, changes=changes)
+
+
+def _considered(one: Considered, unit: Unit) -> Considered:
+    return replace(one, title=in_unit(one.title, unit), reason=in_unit(one.reason, unit))

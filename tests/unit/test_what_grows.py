@@ -1,0 +1,164 @@
+"""What of a step takes longer for a larger batch besides the model's kernels: preparing samples, copies, exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.program import MS, PLAIN, US, Program
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.projection.batch import another_batch
+from gpuprof.projection.per_sample import preparing
+
+FACTOR = 4.0
+
+
+def step(body: Callable[[Program], object], folder: Path) -> Case:
+    """Three steps of a model's forward and backward pass, and what is asked for before them."""
+    program = Program()
+
+    def whole() -> None:
+        body(program)
+        for _ in range(10):
+            program.mm(512, 512, 512)
+        program.backward(lambda: program.op("aten::mm", PLAIN, dims=[[512, 512], [512, 512]]), 10)
+
+    for _ in range(3):
+        program.step(whole)
+    return program.case(folder)
+
+
+def grown(case: Case) -> np.ndarray:
+    """Per node how many times as long it takes in a batch of four times the size, whose kernels take as long."""
+    graph = case.graph
+    change = another_batch(graph, np.ones(len(case.trace.gpu)), FACTOR)
+    return change(graph).duration_ns / np.maximum(graph.duration_ns, 1e-9)
+
+
+def of_kernels(case: Case, name: str) -> np.ndarray:
+    rows = case.trace.rows_named(case.trace.gpu.name, lambda text: name in text)
+    nodes = case.nodes_of_gpu(rows) & case.graph.on_gpu & (case.graph.duration_ns > 0)
+    return grown(case)[nodes]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "op", "expected"),
+    [
+        ("ncclDevKernel_SendRecv", "record_param_comms", FACTOR),
+        ("ncclKernel_AllToAll_Sum_int8_t", "record_param_comms", FACTOR),
+        ("ncclDevKernel_Generic", "nccl:all_to_all", FACTOR),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl:all_reduce", 1.0),
+        ("ncclDevKernel_AllGather_RING_LL", "nccl:all_gather", 1.0),
+    ],
+)
+def test_an_exchange_of_tokens_grows_and_one_of_weights_does_not(tmp_path, kernel, op, expected):
+    def exchange(program: Program) -> None:
+        start = program.now
+        program.launch(kernel, (start + 2 * US, start + 6 * US), 300 * US, stream=20)
+        program.now += 20 * US
+        program.trace.annotation(op, start, program.now)
+
+    found = of_kernels(step(exchange, tmp_path), kernel)
+    assert len(found) and found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [
+        ("Memcpy HtoD (Pinned -> Device)", 10**6, FACTOR),
+        ("Memcpy DtoH (Device -> Pinned)", 10**6, FACTOR),
+        ("Memcpy DtoH (Device -> Pinned)", 4, 1.0),
+    ],
+)
+def test_copies_of_batches_and_results_grow_and_those_of_single_values_do_not(tmp_path, name, size, expected):
+    def copy(program: Program) -> None:
+        start = program.now
+        program.launch(name, (start, start + 4 * US), 50 * US, cat="gpu_memcpy", bytes=size)
+        program.now += 10 * US
+
+    found = of_kernels(step(copy, tmp_path), name)
+    assert len(found) and found == pytest.approx(expected)
+
+
+def cpu_ops(program: Program) -> None:
+    for _ in range(30):
+        program.trace.op("aten::_upsample_bilinear2d_aa", program.now, program.now + 150 * US)
+        program.now += 200 * US
+
+
+def in_range(name: str) -> Callable[[Program], object]:
+    def body(program: Program) -> None:
+        program.trace.annotation(name, program.now, program.now + 6 * MS)
+        program.now += 6 * MS
+
+    return body
+
+
+def pause(program: Program) -> None:
+    program.python(6 * MS)
+
+
+def compiling(program: Program) -> None:
+    program.trace.annotation("entire_frame_compile (dynamo_timed)", program.now, program.now + 6 * MS)
+    program.trace.op("aten::empty", program.now, program.now + 10 * US)
+    program.now += 6 * MS
+
+
+def views(program: Program) -> None:
+    """Parameters become views of a flat buffer: many ops, none of which touches an element."""
+    for _ in range(600):
+        program.trace.op("aten::narrow", program.now, program.now + 9 * US)
+        program.trace.op("aten::as_strided", program.now + 1 * US, program.now + 5 * US)
+        program.now += 10 * US
+
+
+def compiled_prologue(program: Program) -> None:
+    program.trace.op("TorchDynamo Cache Lookup", program.now, program.now + 4 * MS)
+    program.now += 6 * MS
+
+
+def slow_launch(program: Program) -> None:
+    """The op looks for its fastest kernel before it launches it."""
+    program.op("aten::cudnn_convolution", PLAIN, 50 * US, host=6 * MS)
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (cpu_ops, 6 * MS),
+        (in_range("## load_batch ##"), 6 * MS),
+        (pause, 0),
+        (compiling, 0),
+        (slow_launch, 0),
+        (views, 0),
+        (compiled_prologue, 0),
+    ],
+    ids=[
+        "ops on the CPU",
+        "a range that loads data",
+        "a pause",
+        "compiling",
+        "an op that launches",
+        "views",
+        "compiled",
+    ],
+)
+def test_preparing_samples_is_found_by_what_it_does(tmp_path, body, expected):
+    case = step(body, tmp_path)
+    graph = case.graph
+    nodes = (graph.lane >= 0) & (grown(case) > 1)
+    assert case.per_step(float(graph.duration_ns[nodes].sum())) == pytest.approx(expected, abs=150 * US)
+    assert grown(case)[nodes] == pytest.approx(FACTOR)
+
+
+def test_the_ops_of_an_optimizer_on_the_cpu_are_no_samples(tmp_path):
+    def body(program: Program) -> None:
+        start = program.now
+        cpu_ops(program)
+        program.trace.annotation("Optimizer.step#CPUAdam.step", start, program.now)
+
+    case = step(body, tmp_path)
+    assert not preparing(case.graph).any()
