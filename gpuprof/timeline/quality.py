@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.timeline.captures import captures, within
 from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
@@ -24,6 +25,8 @@ LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphL
 
 LOST_SHARE = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
+MOSTLY = 0.5
+"""With more of the launches without GPU work than this the recording tells nothing of the device."""
 OVERHEAD_SHARE = 0.01
 """Overhead that the profiler reports of itself is told from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
@@ -92,7 +95,7 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         return
     launches = _launches(trace)
     if not len(trace.gpu):
-        yield _no_gpu(trace, int(launches.sum()))
+        yield _no_gpu(trace, launches)
     else:
         yield from _lost(trace, timeline, launches)
         yield from _unlinked(timeline)
@@ -108,12 +111,16 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
     yield from _host(trace, timeline)
 
 
-def _no_gpu(trace: Trace, launches: int) -> tuple[str, str, str]:
-    if launches:
+def _no_gpu(trace: Trace, launches: np.ndarray) -> tuple[str, str, str]:
+    count = int(launches.sum())
+    if count:
+        captured = int(within(captures(trace), trace.calls.start_ns[launches]).sum())
+        if captured > MOSTLY * count:
+            return _captured("error", captured, count)
         return (
             "no_gpu_events",
             "error",
-            f"{launches:,} kernels and copies were launched but no GPU event was recorded: CUPTI delivered nothing"
+            f"{count:,} kernels and copies were launched but no GPU event was recorded: CUPTI delivered nothing"
             " (another profiler attached, missing permission for GPU counters, or a driver that does not match)."
             " Free CUPTI and record again.",
         )
@@ -144,8 +151,14 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     inside &= (calls.correlation != ABSENT) & (calls.correlation != 0)
     total = int(inside.sum())
     answered = np.isin(calls.correlation[inside], trace.gpu.correlation)
-    queued = _queued(trace, calls.start_ns[inside], answered)
-    lost = total - int(answered.sum()) - queued
+    graphs = clip(captures(trace), low, high)
+    in_capture = within(graphs, calls.start_ns[inside]) & ~answered
+    captured = int(in_capture.sum())
+    queued = _queued(trace, calls.start_ns[inside][~in_capture], answered[~in_capture])
+    lost = total - int(answered.sum()) - captured - queued
+    if captured > LOST_SHARE * total:
+        mostly = captured > MOSTLY * total or graphs.total > MOSTLY * (high - low)
+        yield _captured("error" if mostly else "warning", captured, total)
     if queued > LOST_SHARE * total:
         yield (
             "ends_busy",
@@ -153,7 +166,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             f"The recording ends while the GPU is at work: {queued:,} of {total:,} launches had not run by then.",
         )
     if total and lost > LOST_SHARE * total:
-        severe = lost > 0.5 * total
+        severe = lost > MOSTLY * total
         before = int(np.sum(calls.start_ns[inside] < trace.gpu.start_ns.min()))
         where = f" {before:,} of them lie before the first GPU event." if before > 0.5 * lost else ""
         yield (
@@ -162,6 +175,16 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the device looks idler than"
             f" it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update the driver.",
         )
+
+
+def _captured(severity: str, captured: int, launches: int) -> tuple[str, str, str]:
+    return (
+        "graph_capture",
+        severity,
+        f"This records the capture of a CUDA graph: {captured:,} of {launches:,} launches went into the graph and did not"
+        " run, so the device's idle time says nothing of a step. Record steps after the warm-up, which replay the"
+        " graph.",
+    )
 
 
 def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:

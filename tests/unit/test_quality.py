@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from helpers.make_trace import TraceBuilder
+from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 import gpuprof
 from gpuprof.timeline import quality
@@ -81,10 +81,29 @@ def runs_over(ns: int) -> TraceBuilder:
     return sound().launch("gemm", (WINDOW - 2_000, WINDOW - 1_000), (WINDOW - 500, WINDOW + ns))
 
 
-def calls_without_work(name: str, at: int = 5_000, count: int = 90, correlation: int = 10**6) -> TraceBuilder:
+def calls_without_work(
+    name: str, at: int = 5_000, count: int = 90, correlation: int = 10**6, captured: bool = False
+) -> TraceBuilder:
+    """Calls without GPU work, if `captured` on another thread than that which captures a graph at the time."""
     builder = sound()
+    if captured:
+        builder.call("cudaStreamBeginCapture", at - 1, at).call("cudaStreamEndCapture", at + count, at + count + 1)
     for i in range(count):
-        builder.call(name, at + i, at + i + 1, correlation=correlation and correlation + i)
+        tid = AUTOGRAD if captured else MAIN
+        builder.call(name, at + i, at + i + 1, tid=tid, correlation=correlation and correlation + i)
+    return builder
+
+
+def captured_steps(launches: int, begin: str) -> TraceBuilder:
+    """Steps whose first launches, of 100 in both together, go into a graph; of 100 the recording cuts the last."""
+    builder, each = sound(), launches // 2
+    kernels = [i for i, event in enumerate(builder.events) if event["cat"] == "kernel"]
+    for i in reversed([*kernels[:each], *kernels[50 : 50 + each]]):
+        del builder.events[i]
+    for at in (0, STEP):
+        builder.call(begin, at, at + 1)
+        if launches < 100 or not at:
+            builder.call("cudaStreamEndCapture", at + each * 20_000 - 1, at + each * 20_000)
     return builder
 
 
@@ -237,6 +256,34 @@ CASES = {
         lambda: calls_without_work("hipExtModuleLaunchKernel", correlation=0),
         {"gpu_events_lost": "warning"},
         WARNED,
+    ),
+    "graph_capture": Boundary(
+        lambda: calls_without_work("cudaLaunchKernel", count=3, captured=True),
+        lambda: calls_without_work("cudaLaunchKernel", count=2, captured=True),
+        {"graph_capture": "warning"},
+        WARNED,
+        "^This records the capture of a CUDA graph: 3 of 103 launches",
+    ),
+    "graph_capture: what ran during it was not captured": Boundary(
+        lambda: without(sound(), "kernel", 3).call("hipStreamBeginCapture", 0, 1).call("hipStreamEndCapture", 5, 6),
+        lambda: sound().call("cudaStreamBeginCapture", 0, 1).call("cudaStreamEndCapture", STEP // 2, STEP),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "graph_capture: most of the recording": Boundary(
+        lambda: captured_steps(60, "cudaStreamBeginCapture_v10000"),
+        lambda: captured_steps(40, "cudaStreamBeginCapture_v10000"),
+        {"graph_capture": "error"},
+        FAILED,
+        "^This records the capture of a CUDA graph: 60 of 100 launches",
+        of_the_fine={"graph_capture": "warning"},
+    ),
+    "graph_capture: nothing but one": Boundary(
+        lambda: captured_steps(100, "hipStreamBeginCapture"),
+        sound,
+        {"graph_capture": "error"},
+        FAILED,
+        "^This records the capture of a CUDA graph: 100 of 100 launches",
     ),
     "ends_busy": Boundary(
         lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=3),
