@@ -181,8 +181,8 @@ def _captured(severity: str, captured: int, launches: int) -> tuple[str, str, st
     return (
         "graph_capture",
         severity,
-        f"This records the capture of a CUDA graph: {captured:,} of {launches:,} launches went into the graph and did not"
-        " run, so the device's idle time says nothing of a step. Record steps after the warm-up, which replay the"
+        f"This records the capture of a CUDA graph: {captured:,} of {launches:,} launches went into the graph and did"
+        " not run, so the device's idle time says nothing of a step. Record steps after the warm-up, which replay the"
         " graph.",
     )
 
