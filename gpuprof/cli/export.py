@@ -142,11 +142,12 @@ def _begins(path: Path, mark: bytes) -> bool:
 
 def write_one(name: str, diagnosis: Diagnosis, target: Path) -> str:
     """Writes one format; returns what was written, in words."""
-    from gpuprof.interop.parquet import write_parquet
+    from gpuprof.interop.parquet import needs_pyarrow, write_parquet
     from gpuprof.interop.perfetto import write_perfetto
     from gpuprof.interop.speedscope import write_speedscope
 
     if name == "parquet":
+        needs_pyarrow()
         try:
             target.mkdir(parents=True, exist_ok=True)
             rows = write_parquet(diagnosis, target)

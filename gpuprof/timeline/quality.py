@@ -131,12 +131,38 @@ def _no_gpu(trace: Trace, launches: np.ndarray) -> tuple[str, str, str]:
             "The part of the file that could be read holds no GPU events: the profiler writes them last. Let the export"
             " finish before the job ends and record again.",
         )
+    if other := _other_accelerator(trace):
+        return (
+            "no_gpu_events",
+            "error",
+            f"This records {other}: its events are kept, but gpuprof has a verdict only for CUDA and ROCm GPUs.",
+        )
     return (
         "no_gpu_events",
         "error",
         "The trace holds no GPU events: the recording was made on the CPU only. Record with"
         " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
+
+
+_ACCELERATORS = {
+    "mtia": "an MTIA accelerator",
+    "hpu": "a Gaudi accelerator (HPU)",
+    "npu": "an Ascend accelerator (NPU)",
+    "xla": "an XLA device",
+    "privateuse1": "an accelerator behind PyTorch's PrivateUse1",
+}
+"""How the categories of their events begin."""
+
+
+def _other_accelerator(trace: Trace) -> str | None:
+    """What the events of other devices than GPUs are of."""
+    for category in np.unique(trace.other.category).tolist():
+        text = (trace.text(category) or "").lower()
+        found = next((said for begin, said in _ACCELERATORS.items() if text.startswith(begin)), None)
+        if found:
+            return found
+    return None
 
 
 def _launches(trace: Trace) -> np.ndarray:

@@ -30,7 +30,7 @@ from gpuprof.projection.elsewhere import Elsewhere, combined
 from gpuprof.projection.host import another_host, measured_factor
 from gpuprof.projection.json import schema, to_json
 from gpuprof.projection.kernels import scaled_kernels
-from gpuprof.projection.model import Price
+from gpuprof.projection.model import Interval, Price
 from gpuprof.projection.names import gpu_named
 from gpuprof.projection.project import project
 from gpuprof.projection.ranks import scaling
@@ -203,6 +203,17 @@ def test_measured_goes_before_the_table_and_that_before_the_model():
 
 
 # -- the host
+
+
+def test_nothing_gets_most_done_that_gets_less_done():
+    found = gpuprof.project(diagnosed(RUNS / "tiny_lora"), ["H100 SXM"]).gpus[0]
+    half, third = (dataclasses.replace(found, speedup=Interval(f, f, f), bound="memory") for f in (0.5, 1 / 3))
+    assert summarize([half]).startswith("H100 SXM5 80GB does 0.50× the recorded work per time, bound by memory")
+    assert summarize([half, third]).startswith(
+        "None of them gets as much done as the recorded GPU; H100 SXM5 80GB comes"
+    )
+    twice = dataclasses.replace(half, speedup=Interval(2, 2, 2))
+    assert summarize([twice, third]).startswith("H100 SXM5 80GB gets most done: 2.00× the recorded work per time")
 
 
 def test_what_binds_there_may_be_unknown():

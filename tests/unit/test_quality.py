@@ -212,6 +212,15 @@ CASES = {
         FAILED,
         "on the CPU only",
     ),
+    "no_gpu_events: of another accelerator": Boundary(
+        lambda: without(without(sound(), "kernel"), "cuda_runtime").event(
+            ph="X", cat="mtia_ccp_events", name="dma_request", pid=0, tid=3, ts=5_000, dur=9_000, args={}
+        ),
+        sound,
+        {"no_gpu_events": "error"},
+        FAILED,
+        "^This records an MTIA accelerator: .* only for CUDA and ROCm GPUs",
+    ),
     "gpu_events_lost": Boundary(
         lambda: without(sound(), "kernel", 3),
         lambda: without(sound(), "kernel", 2),
