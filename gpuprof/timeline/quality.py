@@ -27,6 +27,10 @@ LOST_SHARE = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
 MOSTLY = 0.5
 """With more of the launches without GPU work than this the recording tells nothing of the device."""
+FEW_EVENTS, LITTLE_SHARE = 10, 0.01
+"""Fewer GPU events than this that fill less than this of the window are not a step's work."""
+LEAST_WORK_NS = 1_000
+"""Nor is what takes less than the launch of one kernel."""
 OVERHEAD_SHARE = 0.01
 """Overhead that the profiler reports of itself is told from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
@@ -100,6 +104,8 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         yield from _lost(trace, timeline, launches)
         yield from _unlinked(timeline)
         yield from _ahead(timeline)
+        yield from _little(timeline)
+        yield from _silent_end(trace, timeline)
     negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
     if negative:
         yield (
@@ -248,6 +254,36 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
                 " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )
+
+
+def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """Too little GPU work to tell anything of a step that does some."""
+    gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
+    worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
+    few = len(rows) < FEW_EVENTS and worked < LITTLE_SHARE * (high - low)
+    if few or worked < LEAST_WORK_NS:
+        yield (
+            "little_gpu_work",
+            "error",
+            f"The GPU works {worked / 1e3:,.3g} µs in {(high - low) / 1e6:,.3g} ms, in {len(rows):,} kernels and copies:"
+            " that is too little to tell what a step waits for. Record whole steps.",
+        )
+
+
+def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """A window whose larger part comes after the last thing that was recorded in it."""
+    low, high = timeline.window
+    spans = ((trace.ops, trace.ops.kind == OP), *((t, slice(None)) for t in (trace.calls, trace.gpu, trace.frames)))
+    ends = [table.end_ns[rows][table.start_ns[rows] < high] for table, rows in spans]
+    last = max((int(found.max()) for found in ends if len(found)), default=low)
+    if high - last > MOSTLY * (high - low):
+        yield (
+            "silent_end",
+            "error",
+            f"Nothing was recorded in the last {(high - last) / 1e6:,.3g} of {(high - low) / 1e6:,.3g} ms: the range that"
+            " is called a step goes on long after the work in it. Step the profiler once a step (prof.step()), or name the"
+            " range that is a step with --step.",
+        )
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:

@@ -107,8 +107,24 @@ def captured_steps(launches: int, begin: str) -> TraceBuilder:
     return builder
 
 
-def one_step(length: int) -> TraceBuilder:
-    builder = TraceBuilder().step(0, 0, length).op("aten::mm", 0, length, **{"Input Dims": [[8, 8]]})
+def alone(length: int) -> TraceBuilder:
+    """A step with a single kernel."""
+    return one_step(10_000, work=length)
+
+
+def sparse(kernels: int) -> TraceBuilder:
+    """A step of 100 ms with some short kernels."""
+    builder = TraceBuilder().step(0, 0, 10**8).op("aten::mm", 0, 10**8, **{"Input Dims": [[8, 8]]})
+    for i in range(kernels):
+        builder.launch("gemm", (i * 10**7, i * 10**7 + 1_000), (i * 10**7 + 2_000, i * 10**7 + 12_000))
+    return builder
+
+
+def one_step(length: int, then: int = 0, work: int | None = None) -> TraceBuilder:
+    """A step with a kernel, `then` ns longer than what is recorded in it."""
+    builder = TraceBuilder().step(0, 0, length + then).op("aten::mm", 0, length, **{"Input Dims": [[8, 8]]})
+    if work is not None:
+        return builder.launch("gemm", (1_000, 2_000), (3_000, 3_000 + work))
     return builder.launch("gemm", (1_000, 2_000), (3_000, length - 1_000))
 
 
@@ -193,7 +209,7 @@ CASES = {
         of_the_fine={"no_gpu_events": "error", **GUESSES},
     ),
     "no_events: an empty list": Boundary(
-        TraceBuilder, lambda: TraceBuilder().gpu("gemm", 5, 6), {"no_events": "error"}, FAILED, of_the_fine=BARE
+        TraceBuilder, lambda: TraceBuilder().gpu("gemm", 5, 1_005), {"no_events": "error"}, FAILED, of_the_fine=BARE
     ),
     "no_gpu_events: recorded on the CPU": Boundary(
         lambda: without(without(sound(), "kernel"), "cuda_runtime"),
@@ -220,6 +236,23 @@ CASES = {
         {"no_gpu_events": "error"},
         FAILED,
         "^This records an MTIA accelerator: .* only for CUDA and ROCm GPUs",
+    ),
+    "little_gpu_work: one short kernel": Boundary(
+        lambda: alone(999),
+        lambda: alone(1_000),
+        {"little_gpu_work": "error"},
+        FAILED,
+        "^The GPU works 0.999 µs in 0.01",
+    ),
+    "little_gpu_work: a few in a long step": Boundary(
+        lambda: sparse(9), lambda: sparse(10), {"little_gpu_work": "error"}, FAILED, "in 9 kernels and copies"
+    ),
+    "silent_end": Boundary(
+        lambda: one_step(10_000, then=10_001),
+        lambda: one_step(10_000, then=10_000),
+        {"silent_end": "error"},
+        FAILED,
+        "^Nothing was recorded in the last 0.01 of 0.02 ms",
     ),
     "gpu_events_lost": Boundary(
         lambda: without(sound(), "kernel", 3),
