@@ -265,8 +265,8 @@ def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "little_gpu_work",
             "error",
-            f"The GPU works {worked / 1e3:,.3g} µs in {(high - low) / 1e6:,.3g} ms, in {len(rows):,} kernels and copies:"
-            " that is too little to tell what a step waits for. Record whole steps.",
+            f"The GPU works {worked / 1e3:,.3f} µs in {(high - low) / 1e6:,.2f} ms (kernels and copies: {len(rows):,}):"
+            " too little to tell what a step waits for. Record whole steps.",
         )
 
 
@@ -280,9 +280,9 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
         yield (
             "silent_end",
             "error",
-            f"Nothing was recorded in the last {(high - last) / 1e6:,.3g} of {(high - low) / 1e6:,.3g} ms: the range that"
-            " is called a step goes on long after the work in it. Step the profiler once a step (prof.step()), or name the"
-            " range that is a step with --step.",
+            f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range"
+            " that is called a step goes on long after its work. Step the profiler once a step (prof.step()), or name"
+            " the range that is a step with --step.",
         )
 
 
