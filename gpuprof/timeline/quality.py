@@ -16,7 +16,7 @@ from gpuprof.timeline.captures import captures, within
 from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
-from gpuprof.timeline.steps import whole_ns
+from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
 
@@ -106,6 +106,7 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         yield from _ahead(timeline)
         yield from _little(timeline)
         yield from _silent_end(trace, timeline)
+    yield from _far(timeline)
     negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
     if negative:
         yield (
@@ -254,6 +255,19 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
                 " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )
+
+
+def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """Work that the steps launched and that cannot have run when the file says."""
+    gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
+    far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_NS) | (gpu.end_ns[rows] > high + LONGEST_NS)))
+    if far:
+        yield (
+            "impossible_times",
+            "error",
+            f"{far:,} kernels or copies that the steps launched lie more than a day from them: their times are wrong, so"
+            " none can be believed. Record again.",
+        )
 
 
 def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:

@@ -254,6 +254,14 @@ CASES = {
         FAILED,
         "^Nothing was recorded in the last 0.01 of 0.02 ms",
     ),
+    "impossible_times: of work that the steps launched": Boundary(
+        lambda: sound().launch("gemm", (500, 600), (4 * 10**18, 4 * 10**18 + 1_000), stream=9),
+        lambda: sound().launch("gemm", (500, 600), (WINDOW + DAY - 1_000, WINDOW + DAY), stream=9),
+        {"impossible_times": "error", "host_ahead": "warning"},
+        FAILED,
+        "^1 kernels or copies that the steps launched lie more than a day",
+        of_the_fine={"host_ahead": "warning"},
+    ),
     "gpu_events_lost": Boundary(
         lambda: without(sound(), "kernel", 3),
         lambda: without(sound(), "kernel", 2),
