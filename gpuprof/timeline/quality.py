@@ -265,8 +265,8 @@ def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "impossible_times",
             "error",
-            f"{far:,} kernels or copies that the steps launched lie more than a day from them: their times are wrong, so"
-            " none can be believed. Record again.",
+            f"{far:,} kernels or copies that the steps launched lie more than a day from them: their times are wrong,"
+            " so none can be believed. Record again.",
         )
 
 
