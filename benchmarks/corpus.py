@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gpuprof
-from benchmarks.invariants import broken
+from benchmarks.invariants import broken, inapplicable
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
 
@@ -58,7 +58,7 @@ def row(path: Path) -> Row:
     except Exception as error:
         return Row(str(path), "", (f"{type(error).__name__}: {error}",))
     try:
-        wrong = tuple(broken(found))
+        wrong = (*broken(found), *inapplicable(found))
     except Exception as error:
         wrong = (f"{type(error).__name__}: {error}",)
     return Row(str(path), _text(found), wrong, _other(found), time.perf_counter() - begun)

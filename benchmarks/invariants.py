@@ -27,6 +27,15 @@ def broken(diagnosis: Diagnosis) -> list[str]:
     return [f"{check.__name__[1:]}: {what}" for check in checks for what in check(diagnosis)]
 
 
+def inapplicable(diagnosis: Diagnosis) -> list[str]:
+    """Advice that does not fit what was recorded: of a sound recording none, of a damaged one nobody can say."""
+    d = diagnosis
+    if d.run is not None or not d.phases or any(p.phase in ("backward", "optimizer") for p in d.phases):
+        return []
+    told = [(one.id, word) for one in d.findings for word in _TRAINING_WORDS if word in one.fix]
+    return [f"fixes: {name}: {word} where nothing is trained" for name, word in told]
+
+
 def _length(diagnosis: Diagnosis) -> int | None:
     return None if diagnosis.window is None else diagnosis.window.end_ns - diagnosis.window.start_ns
 
@@ -112,7 +121,6 @@ def _steps(d: Diagnosis) -> Iterator[str]:
 
 
 def _fixes(d: Diagnosis) -> Iterator[str]:
-    trains = any(p.phase in ("backward", "optimizer") for p in d.phases)
     fixes: list[Finding | Combined] = [*d.findings, *([d.combined] if d.combined else [])]
     for one in fixes:
         name = one.id if isinstance(one, Finding) else "combined"
@@ -122,11 +130,6 @@ def _fixes(d: Diagnosis) -> Iterator[str]:
             yield f"{name}: speedup interval out of order"
         if name == LARGER_BATCH and one.speedup.high > one.work * 1.001:
             yield f"{name}: {one.work:g} times the work gains up to {one.speedup.high:.2f}"
-    if d.run is None and d.findings and not trains and d.phases:
-        for one in d.findings:
-            told = [word for word in _TRAINING_WORDS if word in one.fix]
-            if told:
-                yield f"{one.id}: {told[0]} where nothing is trained"
 
 
 def _verdict(d: Diagnosis) -> Iterator[str]:

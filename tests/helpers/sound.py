@@ -9,7 +9,8 @@ from gpuprof.diagnosis.json import to_json
 
 def adds_up(diagnosis: Diagnosis) -> None:
     """The numbers of a diagnosis add up exactly, its intervals are in order, and its texts say what they are."""
-    assert broken(diagnosis) == []
+    found = broken(diagnosis)
+    assert not found, found
 
 
 def numbers(diagnosis: Diagnosis) -> dict:
