@@ -177,7 +177,7 @@ def _tables(d: Diagnosis) -> Iterator[str]:
         yield "not all kernels"
     if d.gaps is not None:
         gaps = tables.gaps()
-        causes = gaps[[column for column in gaps if column.endswith("_ns") and column != "start_ns"]]
+        causes = gaps[[column for column in gaps if str(column).endswith("_ns") and column != "start_ns"]]
         if len(gaps) != d.gaps.count or not (gaps["ns"] > 0).all() or not (causes >= 0).all(axis=None):
             yield "not all gaps, or gaps without time"
         if not (causes.sum(axis=1) == gaps["ns"]).all():
