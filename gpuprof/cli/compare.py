@@ -9,7 +9,7 @@ import click
 
 from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
 from gpuprof.cli.output import say
-from gpuprof.cli.places import check_place
+from gpuprof.cli.places import RECORDING, check_place
 from gpuprof.cli.printing import COMPARISON, gates
 from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Say where the difference of two runs comes from.")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("a", type=RECORDING)
+@click.argument("b", type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the whole comparison as JSON.")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it as a page, too."

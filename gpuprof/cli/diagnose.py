@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output import say
-from gpuprof.cli.places import check_place
+from gpuprof.cli.places import RECORDING, check_place
 from gpuprof.cli.printing import DIAGNOSIS, gates
 from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file, latest
 
@@ -28,7 +28,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 
 
 @click.command(short_help="Say why a step takes as long as it does.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report, too.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")

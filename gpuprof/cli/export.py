@@ -16,6 +16,7 @@ import click
 
 from gpuprof import runfile
 from gpuprof.cli.output import discard, say
+from gpuprof.cli.places import RECORDING
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.errors import GpuprofError
 
@@ -27,7 +28,7 @@ SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "
 
 
 @click.command(short_help="Write the recording for Perfetto, speedscope or data frames.")
-@click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
+@click.argument("path", metavar="[PATH]", required=False, type=RECORDING)
 @click.option("--perfetto", is_flag=True, help="A Chrome trace for ui.perfetto.dev and chrome://tracing.")
 @click.option("--speedscope", is_flag=True, help="Flame views for speedscope.app.")
 @click.option("--parquet", is_flag=True, help="A folder of tables: gaps, kernels, steps, ops, findings.")
@@ -142,11 +143,12 @@ def _begins(path: Path, mark: bytes) -> bool:
 
 def write_one(name: str, diagnosis: Diagnosis, target: Path) -> str:
     """Writes one format; returns what was written, in words."""
-    from gpuprof.interop.parquet import write_parquet
+    from gpuprof.interop.parquet import needs_pyarrow, write_parquet
     from gpuprof.interop.perfetto import write_perfetto
     from gpuprof.interop.speedscope import write_speedscope
 
     if name == "parquet":
+        needs_pyarrow()
         try:
             target.mkdir(parents=True, exist_ok=True)
             rows = write_parquet(diagnosis, target)

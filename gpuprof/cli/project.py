@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof.cli.output import show, write
+from gpuprof.cli.places import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Say what the step would take, and cost, on other GPUs.")
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=RECORDING)
 @click.option("--to", "to", multiple=True, metavar="GPU", help="A GPU, or several with commas. May be repeated.")
 @click.option("--explain", nargs=2, metavar="A B", help="Say in words why A beats B.")
 @click.option("--batch", type=int, metavar="N", help="Samples of a forward pass; as recorded if not given.")

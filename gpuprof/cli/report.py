@@ -9,13 +9,13 @@ import click
 
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, write
-from gpuprof.cli.places import check_place
+from gpuprof.cli.places import RECORDING, check_place
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.runfile import REPORT
 
 
 @click.command(short_help="Draw the diagnosis as one HTML file.")
-@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
     help=f"Where to write it; if not given, {REPORT} in the run's folder, or here, named after the trace.",

@@ -11,6 +11,7 @@ import click
 
 from gpuprof.cli.export import SUFFIXES, remark, whole_file
 from gpuprof.cli.output import say
+from gpuprof.cli.places import RECORDING
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 
 PORT = 9001
@@ -22,7 +23,7 @@ _REPORTS = (".html", ".htm")
 
 
 @click.command(short_help="Open the recording in Perfetto's viewer.")
-@click.argument("path", metavar="[PATH]", required=False, type=click.Path(path_type=Path))
+@click.argument("path", metavar="[PATH]", required=False, type=RECORDING)
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=PORT, metavar="N", show_default=True,
     help="Port to serve the file on; Perfetto's own page reads from no other than the default.",

@@ -18,6 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
+from gpuprof.tracefile.model import GpuInfo
 
 USER_FILE_VARIABLE = "GPUPROF_GPUS"
 
@@ -130,6 +131,34 @@ def find(device_name: str, memory_bytes: int | None = None, gpus: Iterable[Gpu] 
     if len(found) > 1 and memory_bytes:
         found.sort(key=lambda gpu: abs(math.log(gpu.memory_bytes / memory_bytes)))
     return found[0] if found else None
+
+
+MEMORY_SPREAD = 0.12
+"""Drivers count the memory of a GPU up to this share larger or smaller than its maker does (GiB, error correction)."""
+
+
+def name_of(info: GpuInfo) -> str:
+    """What the driver calls a GPU that a file describes. Where the file gives no name, as under ROCm without its list
+    of names: that of the only known GPU with its multiprocessors, memory and compute capability; else an empty text."""
+    if info.name:
+        return info.name
+    stated = info.properties
+    capability = (stated.get("computeMajor"), stated.get("computeMinor"))
+    like = [
+        gpu
+        for gpu in load_gpus()
+        if info.memory_bytes
+        and gpu.multiprocessors == stated.get("numSms")
+        and _capability(gpu) == capability
+        and abs(math.log(gpu.memory_bytes / info.memory_bytes)) < MEMORY_SPREAD
+    ]
+    return like[0].driver_names[0] if len(like) == 1 and like[0].driver_names else ""
+
+
+def _capability(gpu: Gpu) -> tuple[int, int] | None:
+    """(9, 4) of gfx942 and of 9.4."""
+    found = re.fullmatch(r"gfx(\d+)(\d)[0-9a-f]|(\d+)\.(\d+)", gpu.compute_capability)
+    return (int(found[1] or found[3]), int(found[2] or found[4])) if found else None
 
 
 def _plain(name: str) -> str:

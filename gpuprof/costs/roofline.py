@@ -8,6 +8,7 @@ import numpy as np
 
 from gpuprof.costs.ceilings import Ceilings, ceilings
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
+from gpuprof.costs.hardware import name_of
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS, Split, most, split
 from gpuprof.costs.work import KernelWork, kernel_work
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION
@@ -127,7 +128,7 @@ def _recorded(timeline: Timeline) -> Ceilings | None:
     for device in timeline.devices:
         info = infos.get(device.device)
         if info is not None:
-            return ceilings(info.name, info.memory_bytes)
+            return ceilings(name_of(info), info.memory_bytes)
     return None
 
 

@@ -91,7 +91,10 @@ def analyse(
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)
     if unknown > UNEXPLAINED:
+        idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
         text = f"{100 * unknown:.0f} % of the step passes in waits that the recording does not explain"
+        if unknown > idle:
+            text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
     mean = mean_of(removal.graph)
@@ -134,9 +137,9 @@ def _unlaunched_share(timeline: Timeline) -> float:
     return float(ns[timeline.links.call[rows] < 0].sum()) / total if total else 0.0
 
 
-def bound_parts(timeline: Timeline, roofline: Roofline | None) -> dict[str, F64]:
-    """Per GPU event its whole time under what limits it: by its own work, else by what the GPU's counters showed while
-    its like ran, else latency if it is a short kernel, else what usually limits its like."""
+def limits(timeline: Timeline, roofline: Roofline | None) -> U8:
+    """Per GPU event what limits it: by its own work, else by what the GPU's counters showed while its like ran, else
+    latency if it is a short kernel, else what usually limits its like."""
     gpu = timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     bound = np.full(len(gpu), NO_BOUND, np.uint8) if roofline is None else roofline.split.bound
@@ -145,6 +148,13 @@ def bound_parts(timeline: Timeline, roofline: Roofline | None) -> dict[str, F64]
         usual = np.where((gpu.kind == KERNEL) & (whole < SHORT_NS), np.uint8(LATENCY), usual)
     for other in (_counted(timeline), usual):
         bound = np.where(bound == NO_BOUND, other, bound)
+    return bound
+
+
+def bound_parts(timeline: Timeline, roofline: Roofline | None) -> dict[str, F64]:
+    """Per GPU event its whole time under what limits it (see `limits`)."""
+    gpu, bound = timeline.trace.gpu, limits(timeline, roofline)
+    whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
     return {name: np.where(bound == code, whole, 0.0) for name, code in _CODES.items() if name}
 
 

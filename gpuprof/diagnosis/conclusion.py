@@ -32,8 +32,8 @@ from gpuprof.diagnosis.model import (
     Verdict,
 )
 from gpuprof.diagnosis.predict import Fixes, fixes
-from gpuprof.diagnosis.quality import judged, no_verdict
-from gpuprof.diagnosis.roof import summarize
+from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
+from gpuprof.diagnosis.roof import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
@@ -162,14 +162,16 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         estimated_ns=round(case.step_ns),
         inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns) if comparable else None,
     )
+    found_roof = roof and summarize(roof, case.step_ns)
+    quality = judged((*recorded.quality.issues, *map(_failed, advice.failed)))
     return Conclusion(
         verdict=verdict,
-        quality=judged((*recorded.quality.issues, *map(_failed, advice.failed))),
+        quality=with_issue(quality, beyond_peak(found_roof)),
         steps=steps,
         profiler=_profiler(recorded.profiler, steps, analysis),
         budget=found,
         devices_estimated=estimated,
-        roofline=roof and summarize(roof, case.step_ns),
+        roofline=found_roof,
         sensitivities=analysis.sensitivities,
         findings=advice.findings,
         combined=advice.combined,
@@ -196,14 +198,15 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         if verdict.bound is not None:
             doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
             verdict = with_doubts(verdict, gains_of_shares(busiest, parts)[0], doubted)
+    found_roof = roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns)
     return Conclusion(
         verdict=verdict,
-        quality=quality,
+        quality=with_issue(quality, beyond_peak(found_roof)),
         steps=steps,
         profiler=profiler,
         budget=recorded.budget or budget_of_recorded([float(ns) for ns in steps.each_ns]),
         devices_estimated=None if measured is None else tuple(map(estimate, measured)),
-        roofline=roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns),
+        roofline=found_roof,
     )
 
 

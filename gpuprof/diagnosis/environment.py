@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.costs.hardware import name_of
 from gpuprof.diagnosis.model import Environment, GpuName, Source
 from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
@@ -25,7 +26,7 @@ def environment_of(trace: Trace | None, run: RunFolder | None) -> Environment:
     if trace is not None:
         used = set(np.unique(trace.gpu.device).tolist())
         named = [g for g in trace.meta.gpus if not used or g.device in used] or list(trace.meta.gpus)
-        gpus = tuple(GpuName(g.device, g.name, g.memory_bytes) for g in named)
+        gpus = tuple(GpuName(g.device, name_of(g), g.memory_bytes) for g in named)
         versions = dict(trace.meta.versions)
         rank, world_size = trace.meta.rank, trace.meta.world_size
     if run is not None:

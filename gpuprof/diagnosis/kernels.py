@@ -56,6 +56,7 @@ def kernel_summary(timeline: Timeline, top: int, roof: Roofline | None = None) -
             NamedTime(PHASES[code], time, count) for code, time, count in _grouped(timeline.phase[rows], ns)
         ),
         top=_top(timeline, ns, op_name, top, roof),
+        after_ns=int((trace.gpu.end_ns[rows] - trace.gpu.start_ns[rows].clip(timeline.window[1])).clip(0).sum()),
     )
 
 

@@ -219,6 +219,8 @@ class Kernels:
     by_op: tuple[NamedTime, ...]
     by_phase: tuple[NamedTime, ...]
     top: tuple[KernelTime, ...]
+    after_ns: int = 0
+    """Part of `total_ns` that ran after the window's end: work that was launched in it and had to queue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,13 +130,26 @@ def _together(case: Case, proposals: list[Proposal]) -> Range:
     def with_one(at: int, change: Change | None) -> float:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
-    expected = step(case.graph, usual)
+    shortest = _without_more_work(case, ordered)
+    expected = max(step(case.graph, usual), shortest)
     always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
     quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
     slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
     low = _away(*always, *(math.log(expected / min(ns, expected)) for ns in quick))
     high = _away(*always, *(math.log(max(ns, expected) / expected) for ns in slow))
-    return Range(round(expected * math.exp(-low)), round(expected), round(expected * math.exp(high)))
+    return Range(round(max(expected * math.exp(-low), shortest)), round(expected), round(expected * math.exp(high)))
+
+
+def _without_more_work(case: Case, ordered: list[Proposal]) -> float:
+    """The step with the fixes that leave its batch as it is, ns: no larger batch makes a step shorter than that, which
+    is the same machine's. 0 where no batch grows."""
+    others = [p for p in ordered if p.same_batch or p.work <= 1]
+    if len(others) == len(ordered):
+        return 0.0
+    graph = case.graph
+    for proposal in others:
+        graph = proposal.change(graph)
+    return _mean_ns(case, graph, others, _least_ns(others))
 
 
 def _mean_ns(case: Case, graph: Graph, proposals: list[Proposal], least: float) -> float:

@@ -23,10 +23,7 @@ def write_parquet(diagnosis: Diagnosis, folder: Path) -> dict[str, int]:
 
     Raises GpuprofError where nothing was recorded or pyarrow is not installed, and OSError.
     """
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        raise GpuprofError(f"Parquet files need pyarrow ({error}): {NEEDS}") from None
+    needs_pyarrow()
     tables, rows = diagnosis.tables, {}
     for name in TABLES:
         table = findings(diagnosis) if name == "findings" else getattr(tables, name)()
@@ -34,6 +31,14 @@ def write_parquet(diagnosis: Diagnosis, folder: Path) -> dict[str, int]:
         rows[name] = len(table)
     (folder / DIAGNOSIS).write_text(dumps(diagnosis) + "\n", encoding="ascii")
     return rows
+
+
+def needs_pyarrow() -> None:
+    """Raises GpuprofError where pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise GpuprofError(f"Parquet files need pyarrow ({error}): {NEEDS}") from None
 
 
 def findings(diagnosis: Diagnosis) -> pd.DataFrame:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline
-from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
+from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.projection.apart import ROUND, rounds_of
 from gpuprof.projection.asked import Question
 from gpuprof.projection.batch import Grown, another_batch, grown
@@ -21,8 +21,8 @@ from gpuprof.projection.memory import Usage, usage
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.sustained import Reach, reach_of
 from gpuprof.replay.graph import DEVICE, Graph
-from gpuprof.replay.simulate import ROUNDS, simulate
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.replay.mean_step import MeanStep
+from gpuprof.tracefile.model import F64, I64, U8
 
 PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
@@ -146,8 +146,25 @@ class Elsewhere:
             graph = graph.with_durations(np.where(graph.resource == DEVICE, variant.device, 1.0) * graph.duration_ns)
         return graph
 
+    def mean(self, share: float) -> MeanStep:
+        """How the mean step follows from a graph there: workers take as much longer as their batches are larger."""
+        mean, samples = self.subject.mean, self.batch_factor * share
+        if mean.loader is None or samples == 1:
+            return mean
+        return replace(mean, loader=replace(mean.loader, batch_ns=mean.loader.batch_ns * samples))
+
     def step_ns(self, there: Reach, share: float, variant: Variant = LIKELIEST) -> float:
-        return simulate(self.graph(there, share, variant), ROUNDS).step_ns
+        """The mean step there, ns."""
+        host = {"host": self.host_factor * variant.host, "input": self.host_factor * variant.host}
+        return self.mean(share).of(self.graph(there, share, variant), faster=host)
+
+    def bound(self, there: Reach, share: float) -> U8:
+        """Per GPU event what limits it there; on the recorded GPU what the diagnosis says where its work is not
+        known."""
+        found = self.scaled(there, share).bound
+        if there.gpu != self.subject.gpu:
+            return found
+        return np.where(found == NO_BOUND, self.subject.bound, found)
 
     def busy_ns(self, graph: Graph, there: Reach, share: float) -> dict[str, float]:
         """GPU time of a step by what binds it."""

@@ -39,7 +39,6 @@ from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
-from gpuprof.replay.simulate import ROUNDS, simulate
 
 KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
@@ -116,7 +115,9 @@ def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
         step_ns=step,
         speedup=Interval(*(work * recorded / ns for ns in (step.high, step.expected, step.low))),
         busy_ns=sum(busy.values()),
-        host_floor_ns=simulate(graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), ROUNDS).step_ns,
+        host_floor_ns=elsewhere.mean(share).of(
+            graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": elsewhere.host_factor}
+        ),
         bound=bound,
         sensitivities=told,
         samples_per_hour=None if samples is None else samples * per_hour,
@@ -199,12 +200,12 @@ def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tu
     """What binds the step there, and what each resource would gain."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
-    bound = elsewhere.scaled(there, share).bound
+    bound, mean = elsewhere.bound(there, share), elsewhere.mean(share)
     codes = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
-    found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()})
+    found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()}, mean)
     told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}
     told = {name: value for name, value in told.items() if value is not None}
-    return bound_of(found, gain_without(graph)), told
+    return bound_of(found, gain_without(graph, mean)), told
 
 
 def _recorded(elsewhere: Elsewhere) -> Recorded:

@@ -12,8 +12,9 @@ from gpuprof.projection.depth import Layers
 from gpuprof.projection.memory import Told
 from gpuprof.projection.model import Interval
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.mean_step import MeanStep
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
-from gpuprof.tracefile.model import Mask
+from gpuprof.tracefile.model import U8, Mask
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Subject:
     slower: Graph
     """The graph at the ends of what the host's own time may be."""
     step_ns: Interval
+    """The mean step, as the diagnosis has it."""
+    mean: MeanStep
+    """How the mean step follows from a graph."""
+    bound: U8
+    """Per GPU event what limits it on the recorded GPU, as the diagnosis has it."""
     roofline: Roofline
     samples: float | None
     """Of a step."""
@@ -71,4 +77,4 @@ class Subject:
             if mine.any():
                 total += float(graph.recorded_end_ns[mine].max() - graph.recorded_start_ns[mine].min())
         recorded = float(graph.recorded_end_ns.max() - graph.recorded_start_ns.min()) / graph.steps
-        return total / graph.steps / recorded * self.step_ns.expected if recorded > 0 else 0.0
+        return total / graph.steps / recorded * self.mean.consumer_ns() if recorded > 0 else 0.0

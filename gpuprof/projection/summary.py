@@ -16,7 +16,7 @@ def summarize(gpus: list[OnGpu]) -> str:
     held = [one for one in gpus if one.bound == "host"]
     if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED * worst.speedup.expected:
         return "The host binds on every one of them: a faster GPU would not make this step shorter."
-    text = f"{best.gpu} gets most done: {best.speedup.expected:.2f}× the recorded work per time{_by(best)}."
+    text = _best(best, len(gpus))
     if best.bound == "host":
         text += " A faster host would help there, a faster GPU would not."
     priced = [one for one in gpus if one.cost.usd_per_million_tokens is not None]
@@ -28,6 +28,16 @@ def summarize(gpus: list[OnGpu]) -> str:
     if none:
         text += f" The batch does not fit on {', '.join(none)}."
     return text
+
+
+def _best(best: OnGpu, asked: int) -> str:
+    """How much the best of several GPUs gets done, or the only one, or that the recorded one gets more done."""
+    does = f"{best.speedup.expected:.2f}× the recorded work per time{_by(best)}."
+    if asked == 1:
+        return f"{best.gpu} does {does}"
+    if best.speedup.expected < 1:
+        return f"None of them gets as much done as the recorded GPU; {best.gpu} comes nearest: {does}"
+    return f"{best.gpu} gets most done: {does}"
 
 
 def _by(one: OnGpu) -> str:

@@ -10,10 +10,12 @@ from collections.abc import Iterable
 
 MASK = "<redacted>"
 
-_NAME = r"token(?!i[sz])|key|secret|passw|credential|auth(?!or)"
+_NAME = r"token(?!i[sz])|key|secret|passw|credential|auth(?!or)|signature|(?<![a-z])(?:pat|pw|pwd|sig)(?![a-z])"
 _ALWAYS = re.compile(r"secret|passw|credential", re.IGNORECASE)
 """Names whose value is a secret even if it is a number."""
 _NAMED = re.compile(_NAME, re.IGNORECASE)
+_SHORT = re.compile(r"-[tp]")
+"""Options of one letter that take a token or a password in common tools; numbers and switches are kept."""
 _OPTION = re.compile(r"(--?[A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
 _ASSIGNED = re.compile(
     rf"(?P<name>[\w.+-]*(?:{_NAME})[\w.-]*)(?P<is>[\"'\])]*\s*[=:]\s*[\"']?)(?P<value>[^\"'\s,;&}}\])]+)",
@@ -46,7 +48,7 @@ def redact(words: Iterable[str]) -> list[str]:
             continue
         option = _OPTION.fullmatch(word)
         waiting = None
-        if option and _NAMED.search(option[1]):
+        if option and (_NAMED.search(option[1]) or _SHORT.fullmatch(option[1])):
             if option[2] is None:
                 waiting = option[1]
                 kept.append(_plain(word))

@@ -5,6 +5,7 @@ Whatever goes wrong here, the target runs. What is slow (the version, the redact
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -35,6 +36,8 @@ SOON_S = 0.02
 """Between two looks for a target that somebody else starts."""
 FRESH_S = 10.0
 """A verdict that was printed so short a time ago is still on the screen."""
+INNER = "inner"
+"""In the folder of a run whose target is a `gpuprof trace` itself: where that one records."""
 VERDICT = "verdict.txt"
 """The verdict in two lines, left in the run folder by what reads the recording."""
 INJECT = Path(__file__).parent / "inject"
@@ -119,6 +122,22 @@ def environment(folder: Path | None) -> dict[str, str]:
     return variables
 
 
+def _note_inner(folder: Path) -> None:
+    """Where another gpuprof trace runs this one, leaves it word of where this one records: it will record nothing."""
+    outer = os.environ.get(runfile.RUN_VARIABLE)
+    if outer:
+        with contextlib.suppress(OSError):
+            (Path(outer) / INNER).write_text(str(folder.absolute()), encoding="utf-8", errors="surrogateescape")
+
+
+def _inner(folder: Path) -> str | None:
+    """Where a gpuprof trace inside of the target of this run records."""
+    try:
+        return (folder / INNER).read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return None
+
+
 # -- the run
 
 
@@ -135,6 +154,8 @@ class _Run:
             "host": None,
         }  # fmt: skip
         self._folder = self._make(target.stem, out)
+        if self._folder is not None:
+            _note_inner(self._folder)
         self._changed_ns = -1
         self._linked = False
         self._closer: int | None = None
@@ -387,7 +408,10 @@ class _Run:
         ranks = self._ranks()
         if not ranks:
             self._stop_closing()
-            if self._target.recordable:
+            inner = _inner(folder)
+            if inner:
+                tell(f"nothing was recorded here: the target has a gpuprof trace of its own, which records in {inner}")
+            elif self._target.recordable:
                 tell("nothing was recorded: the target took no optimizer step in a Python with torch")
             return
         point_latest(folder)

@@ -211,6 +211,9 @@ class Window:
         partial = Path(f"{self._path}{PARTIAL}")
         try:
             profiler.export_chrome_trace(str(partial))
+            if not partial.exists():  # torch.profiler says nothing of a write that failed
+                limits = "a full disk, a quota, or a limit on file sizes (ulimit -f)"
+                raise OSError(f"torch.profiler could not write {partial}: {limits}")
             partial.chmod(0o600)
             partial.replace(self._path)
         except BaseException:  # on a full disk it would be in the way of the next checkpoint

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
-from gpuprof.costs.hardware import find
+from gpuprof.costs.hardware import find, name_of
 from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, Graph, edges_of
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scaled
@@ -191,7 +191,7 @@ def bus_bytes(found: Collectives, world_size: int | None) -> F64:
 
 def _usual_rate(graph: Graph, group_size: int) -> float:
     gpus = graph.timeline.trace.meta.gpus
-    gpu = find(gpus[0].name, gpus[0].memory_bytes) if gpus else None
+    gpu = find(name_of(gpus[0]), gpus[0].memory_bytes) if gpus else None
     if gpu is None or not gpu.link_bytes_per_s or group_size > GPUS_OF_A_HOST:
         return BETWEEN_HOSTS_BYTES_PER_S
     return gpu.link_bytes_per_s / 2 * LINK_SHARE

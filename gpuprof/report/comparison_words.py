@@ -12,8 +12,9 @@ from gpuprof.diagnosis.comparison.model import (
     Side,
     Term,
 )
-from gpuprof.diagnosis.comparison.significance import LEVEL
+from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
 from gpuprof.diagnosis.sentences import capital
+from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
@@ -51,19 +52,24 @@ WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
 
 
 def outcome(comparison: Comparison) -> str:
-    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS 12 % SLOWER`, `NO DIFFERENCE`."""
-    step, work = comparison.step, comparison.work
+    """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO CLEAR
+    DIFFERENCE`."""
+    step, work, tested = comparison.step, comparison.work, comparison.significance
     if step.outcome == "same":
-        return "NO DIFFERENCE"
+        return "NO DIFFERENCE" if abs(step.ratio - 1) < PROCESS_NOISE else "NO CLEAR DIFFERENCE"
+    is_, takes, p = "IS", "TAKES", ""
+    if not step.sure:
+        is_, takes = "IS LIKELY", "LIKELY TAKES"
+        p = f" (p = {tested.p:.2g})" if tested is not None and tested.p is not None else ""
     other = work is not None and not work.equal and work.measure != "product FLOPs"
     each = f" BY THE {work.measure.removesuffix('s').upper()}" if work and other else ""
     times = step.speedup if step.outcome == "faster" else 1 / step.speedup
     if times < CLEAR:
-        return f"B IS {100 * (times - 1):.{0 if times >= 1.095 else 1}f} % {step.outcome.upper()}{each}"
+        return f"B {is_} {100 * (times - 1):.{0 if times >= 1.095 else 1}f} % {step.outcome.upper()}{each}{p}"
     return (
-        f"B IS {_times(times)}× AS FAST{each}"
+        f"B {is_} {_times(times)}× AS FAST{each}{p}"
         if step.outcome == "faster"
-        else f"B TAKES {_times(times)}× AS LONG{each}"
+        else f"B {takes} {_times(times)}× AS LONG{each}{p}"
     )
 
 
@@ -270,6 +276,8 @@ def test(comparison: Comparison) -> str:
         value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"
     p = "p < 0.0001" if value < 1e-4 else f"p = {value:.2g}"
     said = "a difference" if value < LEVEL else "no difference that could be told from their scatter"
+    if LEVEL <= value < LIKELY and not comparison.step.sure:
+        said = "likely a difference, but it may be scatter"
     return f"{p} over {of}{of_what} (rank-sum test): {said}"
 
 

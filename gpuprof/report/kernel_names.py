@@ -18,8 +18,10 @@ _DEEPEST = 8
 _LOOKS_LIKE_CPP = re.compile(r"^[\w:~]+[<(]|^\w[\w:<>, ]* [\w:]+[<(]|::")
 _NOT_A_KERNEL = re.compile(r"^(Memcpy|Memset|CopyDevice|CopyHost|FillBuffer)")
 
-_SAYS_NOTHING = frozenset({"Kernel", "Kernel2", "kernel", "device_kernel", "kernel_entry", "run_kernel"})
-"""Entry points of CUTLASS and its like: only their argument says what runs."""
+_SAYS_NOTHING = frozenset({"Kernel", "Kernel2", "kernel", "device_kernel", "kernel_entry", "kentry", "run_kernel"})
+"""Entry points of CUTLASS, CK and their like: only their argument says what runs."""
+_ENTRY = "kentry"
+"""That of CK, whose argument is the kernel itself, however it is called."""
 
 _WRAPPERS = frozenset(
     {"gpu_kernel_impl", "gpu_kernel_impl_nocast", "ReduceOp", "func_wrapper_t"}
@@ -60,6 +62,8 @@ def readable_kernel(name: str) -> str:
     if not base:
         return name
     functors = list(dict.fromkeys(_functors(arguments)))[:_SHOWN_FUNCTORS]
+    if base == _ENTRY:
+        functors = [inner.rsplit("::", 1)[-1] for inner, _ in map(_split, _arguments(arguments)) if "::" in inner]
     if base in _SAYS_NOTHING:
         return functors[0] if functors else "::".join(path.split("::")[-2:])
     number = _FORMAT.search(arguments)
@@ -73,14 +77,35 @@ def _plain(name: str) -> str:
     return text.replace("operator()", "operator").replace("->", "  ")
 
 
+def _nesting(text: str, start: int = 0) -> Iterator[tuple[int, str, int]]:
+    """Every character from `start` on with its index and how many brackets are open before it.
+
+    What compares (`((8)>(0))`) is no bracket: `>` closes only what `<` has opened, and a round bracket that closes
+    takes with it whatever was opened in it.
+    """
+    opened: list[str] = []
+    for i in range(start, len(text)):
+        char = text[i]
+        if char == ">" and opened and opened[-1] == "<":
+            opened.pop()
+        elif char in ")}":
+            while opened and opened.pop() != _OPENS[char]:
+                pass
+        yield i, char, len(opened)
+        if char in "<({":
+            opened.append(char)
+
+
+_OPENS = {")": "(", "}": "{"}
+
+
 def _without_return_type(text: str) -> str:
     """The first word that has parameters, brackets and what is in them being part of a word."""
-    depth, start = 0, 0
-    for i, char in enumerate(text):
-        if char == "(" and depth == 0:
+    start = 0
+    for i, char, depth in _nesting(text):
+        if depth == 0 and char == "(":
             return text[start:]
-        depth += (char in "<({") - (char in ">)}")
-        if char == " " and depth == 0:
+        if depth == 0 and char == " ":
             start = i + 1
     return text[start:]
 
@@ -97,19 +122,13 @@ def _split(text: str) -> tuple[str, str]:
 
 def _closing(text: str, start: int) -> int:
     """Index of the bracket that closes the one at `start`; the end of the text where it is missing."""
-    depth = 0
-    for i in range(start, len(text)):
-        depth += (text[i] in "<({") - (text[i] in ">)}")
-        if depth == 0:
-            return i
-    return len(text)
+    return next((i for i, _, depth in _nesting(text, start) if depth == 0 and i > start), len(text))
 
 
 def _arguments(text: str) -> Iterator[str]:
     """Template arguments, split at the commas outside of all brackets."""
-    depth, start = 0, 0
-    for i, char in enumerate(text):
-        depth += (char in "<({") - (char in ">)}")
+    start = 0
+    for i, char, depth in _nesting(text):
         if char == "," and depth == 0:
             yield text[start:i].strip()
             start = i + 1
@@ -133,6 +152,8 @@ def _functors(arguments: str, depth: int = 0) -> Iterator[str]:
 
 # What the Itanium ABI spells out (`3foo`), after its markers of nesting and of names said before.
 _PART = re.compile(r"(?:N|K|St|S[0-9A-Z]*_)*(\d+)")
+_LITERALS = re.compile(r"(?:L[a-z]n?\d+E)*")
+"""Numbers among template arguments."""
 
 
 def _from_mangled(name: str) -> str:
@@ -141,7 +162,7 @@ def _from_mangled(name: str) -> str:
     if not parts:
         return name
     if parts[-1] in _SAYS_NOTHING and name[at : at + 1] == "I":
-        inner, _ = _identifiers(name, at + 1)
+        inner, _ = _identifiers(name, _LITERALS.match(name, at + 1).end())  # type: ignore[union-attr]
         return (inner or parts)[-1]
     return parts[-1]
 

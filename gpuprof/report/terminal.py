@@ -299,6 +299,8 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     total.append(
         "one kernel or copy" if kernels.count == steps else f"{count(kernels.count / steps)} kernels and copies"
     )
+    if kernels.after_ns > SEEN * kernels.total_ns:
+        total.append(f", {share(kernels.after_ns, kernels.total_ns)} of it after the last step ended on the CPU")
     if kernels.median_ns is not None:
         total.append(f", half under {duration(kernels.median_ns)}")
     without_ops = any(issue.id == "no_ops" for issue in diagnosis.quality.issues)  # said already, of all kernels

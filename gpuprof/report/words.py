@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps
+from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps, Steps
 from gpuprof.diagnosis.unit_words import in_unit
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
@@ -14,6 +14,9 @@ from gpuprof.timeline.frames import MODULE
 
 WORTH_MENTIONING = 0.05
 """Share of a step below which the profiler's cost changes nothing that a person would do."""
+
+SAME = 0.03
+"""Share by which steps of one process differ for no reason."""
 
 _SHORTEST_PATH = 24
 
@@ -63,12 +66,23 @@ def _step_time(diagnosis: Diagnosis) -> str:
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if differs(budget) else ""
-        return f"{duration(budget.mean_ns)} a step ({usually}{recorded} under the profiler)"
+        return f"{duration(budget.mean_ns)} a step ({usually}{_under_profiler(steps, budget.usual_ns)})"
     if steps.unprofiled_ns is not None:
-        return f"{duration(steps.unprofiled_ns)} a step ({recorded} under the profiler)"
+        return f"{duration(steps.unprofiled_ns)} a step ({_under_profiler(steps, steps.unprofiled_ns)})"
+    mean = budget is not None and differs(budget)
     if steps.estimated_ns is not None:
-        return f"about {duration(steps.estimated_ns)} a step ({recorded} under the profiler)"
-    return f"{recorded} a step, as recorded"
+        also = f"{duration(budget.mean_ns)} in the mean, " if budget is not None and mean else ""
+        return f"about {duration(steps.estimated_ns)} a step ({also}{_under_profiler(steps, steps.estimated_ns)})"
+    if budget is None:
+        return f"{recorded} a step, as recorded"
+    return f"{duration(budget.mean_ns)} a step{f' (usually {recorded})' if mean else ''}, as recorded"
+
+
+def _under_profiler(steps: Steps, without_ns: int) -> str:
+    """`168 ms under the profiler`. Recording makes no step shorter: a recorded step that is, is the CPU's, which ran
+    ahead of the GPU, or of less work than the others."""
+    slower = steps.recorded_ns >= (1 - SAME) * without_ns
+    return f"{duration(steps.recorded_ns)} {'under the profiler' if slower else 'on the CPU as recorded'}"
 
 
 def differs(budget: Budget) -> bool:

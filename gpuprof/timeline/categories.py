@@ -49,6 +49,8 @@ def _rules(*pairs: tuple[str, str]) -> Rules:
 
 # Kernel names that are sure whatever op they run under.
 SURE: Rules = _rules(
+    # Inductor names its kernels after every op that is fused in them, and some of those it only prepares for.
+    ("triton_fused", r"^triton_(poi|red|per|for)_"),
     # NCCL and RCCL; DeepEP's dispatch/combine, custom all-reduce of vLLM, NVSHMEM, symmetric memory.
     (
         "communication",
@@ -56,8 +58,26 @@ SURE: Rules = _rules(
         r"|multimem_|symm_mem|intranode::|internode(_ll)?::|all_to_all_v|allgather_kernel|reduce_scatter_kernel",
     ),
     ("dequantize", r"dequant|gemv_4bit|nf4|kgemm_4bit"),
-    ("attention", r"flash|fmha|sdpa|paged_attention|attention(?!.*(softmax|mask_fill))|attn_fwd|attn_bwd"),
+    # Into the cache of keys and values: vLLM, SGLang, FlashInfer.
+    (
+        "gather/scatter/index",
+        r"reshape_and_cache|concat_and_cache|store_(kv_?)?cache|set_(kv|mla)_buffer|copy_page_ind",
+    ),
+    (
+        "attention",
+        r"flash|fmha|sdpa|paged_attention|attention(?!.*(softmax|mask_fill))|attn_fwd|attn_bwd|sage_?(attn_)?(fwd|bwd)"
+        r"|merge_attn_states|Batch(Prefill|Decode)With|mla_(a8w8|fwd|bwd|decode|prefill|reduce)"
+        r"|cudnn::fusion::(compute_dot_do_o|convert_dq)",
+    ),
     ("rope", r"rope_|rotary"),
+    ("gemm", r"^triton_(tem|mm)_\w*(mm|conv)"),
+    # What a convolution does before and after its matrix products: cuDNN, MIOpen.
+    (
+        "cast/copy",
+        r"batched_transpose|nchwToNhwc|nhwcToNchw|NCHW2CNHW|CNHW2NCHW|tensorTransform|SubTensorOpWith(Cast|Sub)"
+        r"|Im2(d2)?Col|Col2Im(2d)?",
+    ),
+    ("elementwise", r"SubTensorOpWithScalar|scalePackedTensor"),
 )
 
 OPS: Rules = _rules(
@@ -102,7 +122,7 @@ OPS: Rules = _rules(
     ("triton_fused", r"^triton_(poi|red|per|for|tem|mm|spl)_"),
     (
         "elementwise",
-        r"^aten::_?(foreach_)?(add|sub|rsub|mul|div|pow|sqrt|rsqrt|exp|log|neg|abs|sign|sgn|reciprocal|clamp|relu|gelu|silu"
+        r"^aten::_?(foreach_)?(add|sub|rsub|mul|div|pow|sqrt|rsqrt|exp2?|expm1|log|neg|abs|sign|sgn|reciprocal|clamp|relu|gelu|silu"
         r"|sigmoid|tanh|sin|cos|erf|lerp|addcmul|addcdiv|fill|zero|ones|zeros|full|arange|eq|ne|lt|le|gt|ge|logical|bitwise"
         r"|maximum|minimum|masked_fill|threshold|round|floor|ceil|isnan|isinf|random|normal|uniform|randint|elu|leaky_relu"
         r"|hardtanh|softplus|mish|glu|tril|triu|linspace)(_|$)",
@@ -112,26 +132,34 @@ OPS: Rules = _rules(
 KERNELS: Rules = _rules(
     ("triton_fused", r"^triton_"),
     ("optimizer", r"adam|lamb_|sgd_|adagrad|optimizer"),
-    ("grouped_gemm", r"group(ed)?_?_?(gemm|mm)|moe_gemm|GemmGrouped|GroupProblemShape"),
+    # Of experts: CUTLASS, DeepGEMM, TensorRT-LLM (bmm_*_dynBatch), Triton kernels (matmul_ogs), vLLM, CK, AITER.
+    (
+        "grouped_gemm",
+        r"group(ed)?_?_?(gemm|mm)|moe_?gemm|gemm_?moe|GemmGrouped|GroupProblemShape|^bmm_.*_dynBatch|fused_moe_kernel"
+        r"|matmul_ogs|ck_moe_stage|fmoe_|MoeFlatmm|marlin_moe",
+    ),
     (
         "gemm",
-        r"gemm|nvjet|cutlass|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv(?!ert)|wgrad|dgrad|winograd"
+        r"(?<!fb)gemm|^bmm_|hipblaslt|flatmm|marlin|machete|nvjet|cutlass|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv(?!ert)|wgrad|dgrad|winograd"
         r"|implicit_con|scudnn|miopen|gemv|gcnAsm|igemm|matmul|_mm_|cask",
     ),
     ("softmax", r"softmax"),
     ("norm", r"layer_?norm|rms_?norm|batch_?norm|group_norm|bn_(bw|fw)|rowwisemoments|gammabeta"),
+    ("elementwise", r"act_and_mul|swiglu|geglu|silu_(and_)?mul|gelu_(and_)?mul|_d?fg_kernel|_scale_kernel|[sdch]axpy"),
     ("loss", r"nll_loss|cross_entropy|mse_loss"),
     ("dropout", r"dropout|bernoulli"),
     ("embedding", r"embedding"),
     (
         "gather/scatter/index",
-        r"index|gather|scatter|sort|topk|nonzero|masked_|DeviceSelect|DeviceScan|RadixSort|unique|where|scan_",
+        r"index|indices|gather|scatter|sort|topk|nonzero|masked_|DeviceSelect|DeviceScan|RadixSort|unique|where|scan_"
+        r"|permute_|recat_|routing|finalize(MoeRouting|Kernel)|align_block|bitmatrix|to_dense_repr|token_ids|position_kernel"
+        r"|upsample|interpolat|bucketize|offsets_range",
     ),
     (
         "cast/copy",
-        r"copy_kernel|CatArray|Memcpy|LoadWithCast|bfloat16_copy|transpose_kernel|nchwToNhwc|nhwcToNchw|tensorTransform",
+        r"copy_kernel|CatArray|Memcpy|LoadWithCast|bfloat16_copy|transpose_kernel|quant|qparam|_to_float_|_hfp8",
     ),
-    ("reduction", r"reduce_kernel|reduce|DeviceReduce|norm_kernel|lpnorm"),
+    ("reduction", r"reduce_kernel|reduce|DeviceReduce|norm_kernel|lpnorm|moe_sum|_pool|pooling"),
     (
         "elementwise",
         r"elementwise|pointwise|multi_tensor_apply|Functor|CUDAFunctor|fill_|arange|distribution_",
@@ -151,7 +179,7 @@ def categorize(op: str | None, kernel: str) -> str:
     for category, pattern in KERNELS:
         if pattern.search(kernel):
             return category
-    return "elementwise" if op and op.startswith("aten::") else "other"
+    return "other"
 
 
 def categories(trace: Trace, op: np.ndarray) -> U8:

@@ -88,10 +88,12 @@ def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
     gpu, busy = np.zeros(count, np.int64), np.zeros(count, np.int64)
     np.add.at(gpu, which, end - start)
     if len(which):
-        # One long line on which each range has a stretch of its own: then one running maximum serves them all.
-        origin, width = int(start.min()), int(end.max() - start.min()) + 1
-        shift = which * width - origin
-        a, b = start + shift, end + shift
-        reach = np.maximum.accumulate(np.concatenate([[-1], b[:-1]]))
-        np.add.at(busy, which, np.maximum(b - np.maximum(a, reach), 0))
+        # Moments by their rank, on one long line on which each range has a stretch of its own: then one running maximum
+        # serves them all, and no time is too far away for 64 bits.
+        moments = np.unique(np.concatenate([start, end]))
+        shift = which * len(moments)
+        last = np.maximum.accumulate(np.searchsorted(moments, end) + shift)
+        before = np.concatenate([[-1], last[:-1]]) - shift  # negative: of another range
+        reach = np.where(before >= 0, moments[before.clip(0)], start)
+        np.add.at(busy, which, np.maximum(end - np.maximum(start, reach), 0))
     return Projection(ranges, events, gpu, busy)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.timeline.captures import captures, within
 from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.startup import MUCH_START_UP
-from gpuprof.timeline.steps import whole_ns
+from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
 
@@ -25,6 +26,12 @@ LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphL
 
 LOST_SHARE = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
+MOSTLY = 0.5
+"""With more of the launches without GPU work than this the recording tells nothing of the device."""
+FEW_EVENTS, LITTLE_SHARE = 10, 0.01
+"""Fewer GPU events than this that fill less than this of the window are not a step's work."""
+LEAST_WORK_NS = 1_000
+"""Nor is what takes less than the launch of one kernel."""
 OVERHEAD_SHARE = 0.01
 """Overhead that the profiler reports of itself is told from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
@@ -95,11 +102,14 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         return
     launches = _launches(trace)
     if not len(trace.gpu):
-        yield _no_gpu(trace, int(launches.sum()))
+        yield _no_gpu(trace, launches)
     else:
         yield from _lost(trace, timeline, launches)
         yield from _unlinked(timeline)
         yield from _ahead(timeline)
+        yield from _little(timeline)
+        yield from _silent_end(trace, timeline)
+    yield from _far(timeline)
     negative = sum(int((t.end_ns < t.start_ns).sum()) for t in (trace.ops, trace.calls, trace.gpu, trace.frames))
     if negative:
         yield (
@@ -112,12 +122,16 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
     yield from _host(trace, timeline)
 
 
-def _no_gpu(trace: Trace, launches: int) -> tuple[str, str, str]:
-    if launches:
+def _no_gpu(trace: Trace, launches: np.ndarray) -> tuple[str, str, str]:
+    count = int(launches.sum())
+    if count:
+        captured = int(within(captures(trace), trace.calls.start_ns[launches]).sum())
+        if captured > MOSTLY * count:
+            return _captured("error", captured, count)
         return (
             "no_gpu_events",
             "error",
-            f"{launches:,} kernels and copies were launched but no GPU event was recorded: CUPTI delivered nothing"
+            f"{count:,} kernels and copies were launched but no GPU event was recorded: CUPTI delivered nothing"
             " (another profiler attached, missing permission for GPU counters, or a driver that does not match)."
             " Free CUPTI and record again.",
         )
@@ -128,12 +142,38 @@ def _no_gpu(trace: Trace, launches: int) -> tuple[str, str, str]:
             "The part of the file that could be read holds no GPU events: the profiler writes them last. Let the export"
             " finish before the job ends and record again.",
         )
+    if other := _other_accelerator(trace):
+        return (
+            "no_gpu_events",
+            "error",
+            f"This records {other}: its events are kept, but gpuprof has a verdict only for CUDA and ROCm GPUs.",
+        )
     return (
         "no_gpu_events",
         "error",
         "The trace holds no GPU events: the recording was made on the CPU only. Record with"
         " activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].",
     )
+
+
+_ACCELERATORS = {
+    "mtia": "an MTIA accelerator",
+    "hpu": "a Gaudi accelerator (HPU)",
+    "npu": "an Ascend accelerator (NPU)",
+    "xla": "an XLA device",
+    "privateuse1": "an accelerator behind PyTorch's PrivateUse1",
+}
+"""How the categories of their events begin."""
+
+
+def _other_accelerator(trace: Trace) -> str | None:
+    """What the events of other devices than GPUs are of."""
+    for category in np.unique(trace.other.category).tolist():
+        text = (trace.text(category) or "").lower()
+        found = next((said for begin, said in _ACCELERATORS.items() if text.startswith(begin)), None)
+        if found:
+            return found
+    return None
 
 
 def _launches(trace: Trace) -> np.ndarray:
@@ -148,8 +188,14 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
     inside &= (calls.correlation != ABSENT) & (calls.correlation != 0)
     total = int(inside.sum())
     answered = np.isin(calls.correlation[inside], trace.gpu.correlation)
-    queued = _queued(trace, calls.start_ns[inside], answered)
-    lost = total - int(answered.sum()) - queued
+    graphs = clip(captures(trace), low, high)
+    in_capture = within(graphs, calls.start_ns[inside]) & ~answered
+    captured = int(in_capture.sum())
+    queued = _queued(trace, calls.start_ns[inside][~in_capture], answered[~in_capture])
+    lost = total - int(answered.sum()) - captured - queued
+    if captured > LOST_SHARE * total:
+        mostly = captured > MOSTLY * total or graphs.total > MOSTLY * (high - low)
+        yield _captured("error" if mostly else "warning", captured, total)
     if queued > LOST_SHARE * total:
         yield (
             "ends_busy",
@@ -157,7 +203,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             f"The recording ends while the GPU is at work: {queued:,} of {total:,} launches had not run by then.",
         )
     if total and lost > LOST_SHARE * total:
-        severe = lost > 0.5 * total
+        severe = lost > MOSTLY * total
         before = int(np.sum(calls.start_ns[inside] < trace.gpu.start_ns.min()))
         where = f" {before:,} of them lie before the first GPU event." if before > 0.5 * lost else ""
         yield (
@@ -166,6 +212,16 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
             f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the device looks idler than"
             f" it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update the driver.",
         )
+
+
+def _captured(severity: str, captured: int, launches: int) -> tuple[str, str, str]:
+    return (
+        "graph_capture",
+        severity,
+        f"This records the capture of a CUDA graph: {captured:,} of {launches:,} launches went into the graph and did"
+        " not run, so the device's idle time says nothing of a step. Record steps after the warm-up, which replay the"
+        " graph.",
+    )
 
 
 def _queued(trace: Trace, begun: np.ndarray, answered: np.ndarray) -> int:
@@ -204,6 +260,49 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
                 " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )
+
+
+def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """Work that the steps launched and that cannot have run when the file says."""
+    gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
+    far = int(np.sum((gpu.start_ns[rows] < low - LONGEST_NS) | (gpu.end_ns[rows] > high + LONGEST_NS)))
+    if far:
+        yield (
+            "impossible_times",
+            "error",
+            f"{far:,} kernels or copies that the steps launched lie more than a day from them: their times are wrong,"
+            " so none can be believed. Record again.",
+        )
+
+
+def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """Too little GPU work to tell anything of a step that does some."""
+    gpu, rows, (low, high) = timeline.trace.gpu, timeline.members, timeline.window
+    worked = int((gpu.end_ns - gpu.start_ns)[rows].clip(0).sum())
+    few = len(rows) < FEW_EVENTS and worked < LITTLE_SHARE * (high - low)
+    if few or worked < LEAST_WORK_NS:
+        yield (
+            "little_gpu_work",
+            "error",
+            f"The GPU works {worked / 1e3:,.3f} µs in {(high - low) / 1e6:,.2f} ms (kernels and copies: {len(rows):,}):"
+            " too little to tell what a step waits for. Record whole steps.",
+        )
+
+
+def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
+    """A window whose larger part comes after the last thing that was recorded in it."""
+    low, high = timeline.window
+    spans = ((trace.ops, trace.ops.kind == OP), *((t, slice(None)) for t in (trace.calls, trace.gpu, trace.frames)))
+    ends = [table.end_ns[rows][table.start_ns[rows] < high] for table, rows in spans]
+    last = max((int(found.max()) for found in ends if len(found)), default=low)
+    if high - last > MOSTLY * (high - low):
+        yield (
+            "silent_end",
+            "error",
+            f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range"
+            " that is called a step goes on long after its work. Step the profiler once a step (prof.step()), or name"
+            " the range that is a step with --step.",
+        )
 
 
 def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:

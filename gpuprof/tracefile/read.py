@@ -38,6 +38,8 @@ def read_recording(path: str | os.PathLike[str], progress: Progress | None = Non
 
     Raises UnreadableTrace, one line, for what is neither. A run may have no trace: it was too short, or was killed.
     """
+    if os.fspath(path) == "":
+        raise UnreadableTrace("the path is empty: name a recording (. is the current folder)")
     run = run_of(path)
     if run is None:
         return Recording(read_trace(path, progress), None)

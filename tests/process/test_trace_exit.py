@@ -97,6 +97,15 @@ def test_as_under_bare_python(code: str, tmp_path: Path):
     assert ours.stderr == bare.stderr + NOTHING
 
 
+def test_a_trace_inside_of_a_trace_is_named(tmp_path: Path):
+    words = ("--out", "inner_run", PYTHON, "-c", "print('ran')")
+    ours = run(traced("--out", "outer_run", PYTHON, "-m", "gpuprof", "trace", *words), tmp_path)
+    assert (ours.returncode, ours.stdout) == (0, b"ran\n")
+    folder = tmp_path.resolve() / "inner_run"
+    said = f"gpuprof: nothing was recorded here: the target has a gpuprof trace of its own, which records in {folder}\n"
+    assert ours.stderr == NOTHING + said.encode()
+
+
 @pytest.mark.parametrize("way", ["script", "module", "module before options end", "folder", "dashes", "program"])
 def test_ways_to_name_a_target(way: str, tmp_path: Path):
     code = "import sys; print(sys.argv[1:], __name__); sys.exit(4)"

@@ -1,7 +1,8 @@
 """Whatever is done to a real recording, gpuprof answers with a diagnosis whose numbers add up, or with one sentence.
 
 Slices of the committed recordings are damaged as events (dropped, doubled, wrong numbers) and as bytes (flipped,
-cut, pasted). Every case has a seed and is the same in every run; a failure names it.
+cut, pasted). Every case has a seed and is the same in every run; a failure names it. GPUPROF_FUZZ_CASES=100 makes more
+than 10,000 mutations of it, of which both readers, the API and the command line have their share.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pathlib import Path
 
 import pytest
 from helpers.budgets import times
+from helpers.command import gpuprof_command
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 from helpers.sound import adds_up, numbers
 
 import gpuprof
 from gpuprof import Diagnosis, GpuprofError
+from gpuprof.tracefile.kineto.reader import read_kineto
 
 RECORDINGS = sorted([*(ROOT / "tests" / "data").glob("*.json.gz"), ROOT / "gpuprof" / "data" / "demo.json.gz"])
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function", "cpu_instant_event"}
@@ -309,6 +312,49 @@ def test_damaged_bytes(damage: Callable, recording: int, tmp_path: Path):
         rng = random.Random(f"{damage.__name__} {recording} {case}")
         with told(case):
             diagnose(tmp_path / "damaged.json", damage(text, rng))
+
+
+@pytest.mark.parametrize("damage", BYTE_DAMAGE, ids=lambda f: f.__name__)
+def test_both_readers_keep_the_same_events(damage: Callable, tmp_path: Path):
+    path = tmp_path / "damaged.json"
+    for recording, builder in enumerate(slices()):
+        text = document(builder)
+        for case in range(CASES):
+            data = damage(text, random.Random(f"{damage.__name__} {recording} {case}"))
+            path.write_bytes(data)
+            with told(case):
+                streamed = kept(path, 0)
+                # Past a damaged beginning only the small reader finds the list, as it has the whole text.
+                assert kept(path, 1 << 40) == streamed or streamed == "refused", f"recording {recording}"
+
+
+def kept(path: Path, small_bytes: int) -> tuple | str:
+    """How many events of each kind a reader keeps; or that it cannot read."""
+    try:
+        trace = read_kineto(path, path.stat().st_size, small_bytes=small_bytes)
+    except GpuprofError:
+        return "refused"
+    tables = ("ops", "calls", "gpu", "frames", "syncs", "other")
+    return trace.reading.events, *(len(getattr(trace, table)) for table in tables)
+
+
+ON_THE_COMMAND_LINE = [*EVENT_DAMAGE, *BYTE_DAMAGE] if CASES >= 50 else [wrong_times, paste, gzip_truncate]
+
+
+@pytest.mark.parametrize("damage", ON_THE_COMMAND_LINE, ids=lambda f: f.__name__)
+def test_the_command_line_answers_too(damage: Callable, tmp_path: Path):
+    """With a diagnosis or one line on stderr; exit code 0 or 2."""
+    recording = len(damage.__name__) % len(RECORDINGS)
+    for case in range(max(CASES // 50, 1)):
+        rng, builder = random.Random(f"{damage.__name__} {recording} {case}"), slices()[recording]
+        by_events = damage in EVENT_DAMAGE
+        data = document(builder, damage(copies(builder.events), rng)) if by_events else damage(document(builder), rng)
+        (tmp_path / "damaged.json").write_bytes(data)
+        done = gpuprof_command("diagnose", str(tmp_path / "damaged.json"))
+        with told(case):
+            assert done.returncode in (0, 2)
+            assert "Traceback" not in done.stderr
+            assert done.stdout or len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize("recording", range(len(RECORDINGS)), ids=[p.name.split(".")[0] for p in RECORDINGS])

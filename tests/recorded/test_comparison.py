@@ -570,6 +570,10 @@ def test_what_scatter_explains_is_no_difference():
     unsure = replace(tested, p=0.4, significant=False)
     assert compare_steps(side(100), side(120), None, unsure).outcome == "same"
     assert compare_steps(side(100), side(120), None, tested).outcome == "slower"
+    likely = replace(tested, p=0.07, significant=False)
+    step = compare_steps(side(100), side(126), None, likely)
+    assert (step.outcome, step.sure) == ("slower", False)
+    assert compare_steps(side(100), side(105), None, likely).outcome == "same", "processes differ by as much"
     contrary = replace(tested, a_median_ns=tested.b_median_ns, b_median_ns=tested.a_median_ns)
     assert compare_steps(side(100), side(120), None, contrary).outcome == "same"
     assert compare_steps(side(1000), side(1050), None, None).outcome == "same", "processes differ by as much"

@@ -103,9 +103,11 @@ def test_words():
 
     def outcome(speedup: float, work: Work | None = None) -> str:
         kind = "same" if speedup == 1 else "faster" if speedup > 1 else "slower"
-        return words.outcome(replace(c, step=replace(step, speedup=speedup, outcome=kind), work=work))
+        other = replace(step, speedup=speedup, outcome=kind, ratio=1 / speedup)
+        return words.outcome(replace(c, step=other, work=work))
 
     assert outcome(1) == "NO DIFFERENCE"
+    assert words.outcome(replace(c, step=replace(step, outcome="same", ratio=0.74))) == "NO CLEAR DIFFERENCE"
     assert outcome(1.042) == "B IS 4.2 % FASTER"
     assert outcome(1 / 1.12) == "B IS 12 % SLOWER"
     assert outcome(1 / 3) == "B TAKES 3.0× AS LONG"
@@ -118,6 +120,15 @@ def test_words():
     assert words.both_times(2 * MS, 3000) == "2.0 ms → 3.0 µs"
     tested = Significance("unprofiled", 10, 12, 1, 2, 0.003, True, True, None)
     assert words.test(replace(c, significance=tested)).startswith("p = 0.003 over 10 and 12 unprofiled steps")
+    unsure = replace(tested, p=0.07, significant=False)
+    for kind, speedup, said in (
+        ("faster", 1.35, "B IS LIKELY 1.4× AS FAST (p = 0.07)"),
+        ("faster", 1.1, "B IS LIKELY 10 % FASTER (p = 0.07)"),
+        ("slower", 0.5, "B LIKELY TAKES 2.0× AS LONG (p = 0.07)"),
+    ):
+        likely = replace(c, step=replace(step, speedup=speedup, outcome=kind, sure=False), significance=unsure)
+        assert words.outcome(likely) == said
+        assert words.test(likely).endswith("(rank-sum test): likely a difference, but it may be scatter")
     assert "p < 0.0001" in words.test(replace(c, significance=replace(tested, p=1e-9)))
     prediction = c.mechanisms[0].predictions[0]
     above = replace(prediction, measured_ns=round(prediction.step_ns.high * 1.5), inside=False)

@@ -575,6 +575,7 @@ def test_what_cannot_be_done_is_one_line(export, small, tmp_path, arguments, wor
 def test_without_pyarrow_one_line_says_what_to_install(small, tmp_path):
     done = export_process(small, "--parquet", cwd=tmp_path, python="import sys; sys.modules['pyarrow'] = None")
     assert done.returncode == 2 and "pip install pyarrow" in one_line(done.stderr)
+    assert not [one for one in tmp_path.iterdir() if one.is_dir()]
 
 
 def test_an_interrupted_export_leaves_the_old_file(export, small, tmp_path):

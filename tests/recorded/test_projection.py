@@ -30,7 +30,7 @@ from gpuprof.projection.elsewhere import Elsewhere, combined
 from gpuprof.projection.host import another_host, measured_factor
 from gpuprof.projection.json import schema, to_json
 from gpuprof.projection.kernels import scaled_kernels
-from gpuprof.projection.model import Price
+from gpuprof.projection.model import Interval, Price
 from gpuprof.projection.names import gpu_named
 from gpuprof.projection.project import project
 from gpuprof.projection.ranks import scaling
@@ -74,10 +74,35 @@ def _no_saved_measurements(monkeypatch, tmp_path):
 def test_the_same_gpu_and_host_is_the_recorded_step(name):
     """Exactly: every change is none."""
     s = subject(name)
-    assert step(name, s.gpu) == simulate(s.graph, ROUNDS).step_ns == pytest.approx(s.step_ns.expected)
+    assert step(name, s.gpu) == s.mean.now_ns() == s.step_ns.expected
+    assert s.step_ns.expected == pytest.approx(diagnosed(RUNS / name).step_ns, rel=1e-3)
     graph = Elsewhere(s, question([s.gpu.name])).graph(reach(s.gpu), 1.0)
     assert np.array_equal(graph.duration_ns, s.graph.duration_ns)
     assert np.array_equal(graph.edges.lag_ns, s.graph.edges.lag_ns)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *(RUNS / name for name in ("dense8b_lora", "tiny_lora", "trl_sft", "unsloth_qlora", "trainer_lora")),
+        *(ROOT / "scenarios" / name / "recording" for name in ("starved_workers", "input_starved", "periodic_saving")),
+        *((ROOT / "tests" / "data" / name) for name in ("tiny_lora_dataloader.json.gz", "unsloth_llama1b.json.gz")),
+    ],
+    ids=lambda path: path.parent.name if path.name == "recording" else path.name,
+)
+def test_on_the_recorded_gpu_the_same_binds_as_in_the_diagnosis(path):
+    diagnosis = diagnosed(path)
+    found = gpuprof.project(diagnosis, [diagnosis.environment.gpus[0].name]).gpus[0]
+    assert found.bound == diagnosis.verdict.bound
+    assert found.speedup.expected == pytest.approx(1)
+    assert found.step_ns.expected == pytest.approx(diagnosis.step_ns, rel=0.01)
+
+
+def test_workers_that_starve_a_training_starve_a_faster_gpu_too():
+    diagnosis = diagnosed(ROOT / "scenarios" / "starved_workers" / "recording")
+    found = gpuprof.project(diagnosis, ["B200", "B300"]).gpus
+    assert [one.bound for one in found] == ["input", "input"]
+    assert all(one.speedup.expected < 1.1 for one in found)
 
 
 @pytest.mark.parametrize("name", ["dense8b_lora", "tiny_lora"])
@@ -203,6 +228,17 @@ def test_measured_goes_before_the_table_and_that_before_the_model():
 
 
 # -- the host
+
+
+def test_nothing_gets_most_done_that_gets_less_done():
+    found = gpuprof.project(diagnosed(RUNS / "tiny_lora"), ["H100 SXM"]).gpus[0]
+    half, third = (dataclasses.replace(found, speedup=Interval(f, f, f), bound="memory") for f in (0.5, 1 / 3))
+    assert summarize([half]).startswith("H100 SXM5 80GB does 0.50× the recorded work per time, bound by memory")
+    assert summarize([half, third]).startswith(
+        "None of them gets as much done as the recorded GPU; H100 SXM5 80GB comes"
+    )
+    twice = dataclasses.replace(half, speedup=Interval(2, 2, 2))
+    assert summarize([twice, third]).startswith("H100 SXM5 80GB gets most done: 2.00× the recorded work per time")
 
 
 def test_what_binds_there_may_be_unknown():

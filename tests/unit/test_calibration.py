@@ -42,7 +42,7 @@ BOUNDED = {"allocator.PINNED_RATE": "a share that cannot exceed 1, and at worst 
 
 DEFINITIONS = {
     "gpuprof/costs/work.py:UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS": "an A100's datasheet",
-    "gpuprof/diagnosis/analyse.py:READS_WEIGHTS": "where decoding is still of weights: the batch at which a bf16 GEMM turns",
+    "gpuprof/diagnosis/analyse.py:READS_WEIGHTS": "from datasheets: operations for each byte",
     "gpuprof/projection/per_sample.py:LONG_NS": "what is long enough to look at",
     "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",

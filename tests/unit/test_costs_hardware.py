@@ -8,9 +8,10 @@ from collections import Counter
 import pytest
 
 from gpuprof.costs.ceilings import TENSOR_EFFICIENCY, ceilings, ceilings_of
-from gpuprof.costs.hardware import find, load_gpus
+from gpuprof.costs.hardware import find, load_gpus, name_of
 from gpuprof.costs.measured import Measurement, load_measurements, save_measurement
 from gpuprof.errors import GpuprofError
+from gpuprof.tracefile.model import GpuInfo
 
 GPUS = load_gpus()
 BY_NAME = {gpu.name: gpu for gpu in GPUS}
@@ -85,6 +86,13 @@ def test_a_name_is_that_of_one_gpu():
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "RTX PRO 6000 Blackwell Max-Q"),
         ("NVIDIA B200", "B200 SXM"),
         ("NVIDIA GH200 480GB", "GH200 96GB"),
+        ("NVIDIA H20", "H20 96GB"),
+        ("NVIDIA H20-3e", "H20 141GB"),
+        ("NVIDIA H800", "H800 SXM5 80GB"),
+        ("NVIDIA H800 PCIe", "H800 PCIe 80GB"),
+        ("NVIDIA A800-SXM4-80GB", "A800 SXM4 80GB"),
+        ("NVIDIA A800 80GB PCIe", "A800 PCIe 80GB"),
+        ("NVIDIA L20", "L20"),
         ("AMD Instinct MI300X", "MI300X"),
         ("h200 sxm", "H200 SXM"),
         ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
@@ -97,6 +105,23 @@ def test_a_name_is_that_of_one_gpu():
 def test_what_a_driver_says_is_found(said, name):
     found = find(said)
     assert (found.name if found else None) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "memory", "properties", "said"),
+    [
+        ("", 206141652992, {"computeMajor": 9, "computeMinor": 4, "numSms": 304}, "Instinct MI300X"),
+        ("", 191503138816, {"computeMajor": 10, "computeMinor": 0, "numSms": 148}, "B200"),
+        ("NVIDIA L4", 206141652992, {"computeMajor": 9, "computeMinor": 4, "numSms": 304}, "NVIDIA L4"),
+        # Several are like it, none is, and nothing is stated.
+        ("", 85_000_000_000, {"computeMajor": 9, "computeMinor": 0, "numSms": 132}, ""),
+        ("", 206141652992, {"computeMajor": 9, "computeMinor": 4, "numSms": 303}, ""),
+        ("", 150_000_000_000, {"computeMajor": 9, "computeMinor": 4, "numSms": 304}, ""),
+        ("", None, {}, ""),
+    ],
+)
+def test_a_gpu_without_a_name_is_known_by_its_properties(name, memory, properties, said):
+    assert name_of(GpuInfo(0, name, memory, properties)) == said
 
 
 def test_a_user_adds_and_overrides(tmp_path, monkeypatch):

@@ -43,6 +43,14 @@ FOREACH = (
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(Args<4096ul>)", "ncclDevKernel_AllReduce_Sum_f32_RING_LL"),
         ("_ZN7cutlass6KernelINS_4gemm6kernel4GemmINS1_EEEEvv", "Gemm"),
         ("_ZN2ck16tensor_operation11kernel_gemmINS_4IdEEEvv", "kernel_gemm"),
+        (
+            "std::enable_if<(((8)>(0)))&&vllm::_typeConvert<c10::BFloat16>::exists, void>::type"
+            " vllm::fused_add_rms_norm_kernel<c10::BFloat16, 8>(c10::BFloat16*, long, float, int, int)",
+            "fused_add_rms_norm_kernel<bf16>",
+        ),
+        ("std::enable_if<((4)<(8)), void>::type f<__half>(int)", "f<fp16>"),
+        ("_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePassEEEEv", "Rmsnorm2dFwd"),
+        ("void ck_tile::kentry<256, 2, ck_tile::GemmKernel<ck_tile::Tile<1> > >(Args)", "GemmKernel"),
         ("nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT", "nvjet_sm90_tst_64x8_64x16_4x1_v_bz_TNT"),
         ("triton_poi_fused__to_copy_1", "triton_poi_fused__to_copy_1"),
         ("Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pageable -> Device)"),

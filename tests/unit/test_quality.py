@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.make_trace import TraceBuilder
+from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 import gpuprof
 from gpuprof.timeline import quality
@@ -84,15 +84,50 @@ def runs_over(ns: int) -> TraceBuilder:
     return sound().launch("gemm", (WINDOW - 2_000, WINDOW - 1_000), (WINDOW - 500, WINDOW + ns))
 
 
-def calls_without_work(name: str, at: int = 5_000, count: int = 90, correlation: int = 10**6) -> TraceBuilder:
+def calls_without_work(
+    name: str, at: int = 5_000, count: int = 90, correlation: int = 10**6, captured: bool = False
+) -> TraceBuilder:
+    """Calls without GPU work, if `captured` on another thread than that which captures a graph at the time."""
     builder = sound()
+    if captured:
+        builder.call("cudaStreamBeginCapture", at - 1, at).call("cudaStreamEndCapture", at + count, at + count + 1)
     for i in range(count):
-        builder.call(name, at + i, at + i + 1, correlation=correlation and correlation + i)
+        tid = AUTOGRAD if captured else MAIN
+        builder.call(name, at + i, at + i + 1, tid=tid, correlation=correlation and correlation + i)
     return builder
 
 
-def one_step(length: int) -> TraceBuilder:
-    builder = TraceBuilder().step(0, 0, length).op("aten::mm", 0, length, **{"Input Dims": [[8, 8]]})
+def captured_steps(launches: int, begin: str) -> TraceBuilder:
+    """Steps whose first launches, of 100 in both together, go into a graph; of 100 the recording cuts the last."""
+    builder, each = sound(), launches // 2
+    kernels = [i for i, event in enumerate(builder.events) if event["cat"] == "kernel"]
+    for i in reversed([*kernels[:each], *kernels[50 : 50 + each]]):
+        del builder.events[i]
+    for at in (0, STEP):
+        builder.call(begin, at, at + 1)
+        if launches < 100 or not at:
+            builder.call("cudaStreamEndCapture", at + each * 20_000 - 1, at + each * 20_000)
+    return builder
+
+
+def alone(length: int) -> TraceBuilder:
+    """A step with a single kernel."""
+    return one_step(10_000, work=length)
+
+
+def sparse(kernels: int) -> TraceBuilder:
+    """A step of 100 ms with some short kernels."""
+    builder = TraceBuilder().step(0, 0, 10**8).op("aten::mm", 0, 10**8, **{"Input Dims": [[8, 8]]})
+    for i in range(kernels):
+        builder.launch("gemm", (i * 10**7, i * 10**7 + 1_000), (i * 10**7 + 2_000, i * 10**7 + 12_000))
+    return builder
+
+
+def one_step(length: int, then: int = 0, work: int | None = None) -> TraceBuilder:
+    """A step with a kernel, `then` ns longer than what is recorded in it."""
+    builder = TraceBuilder().step(0, 0, length + then).op("aten::mm", 0, length, **{"Input Dims": [[8, 8]]})
+    if work is not None:
+        return builder.launch("gemm", (1_000, 2_000), (3_000, 3_000 + work))
     return builder.launch("gemm", (1_000, 2_000), (3_000, length - 1_000))
 
 
@@ -177,7 +212,7 @@ CASES = {
         of_the_fine={"no_gpu_events": "error", **GUESSES},
     ),
     "no_events: an empty list": Boundary(
-        TraceBuilder, lambda: TraceBuilder().gpu("gemm", 5, 6), {"no_events": "error"}, FAILED, of_the_fine=BARE
+        TraceBuilder, lambda: TraceBuilder().gpu("gemm", 5, 1_005), {"no_events": "error"}, FAILED, of_the_fine=BARE
     ),
     "no_gpu_events: recorded on the CPU": Boundary(
         lambda: without(without(sound(), "kernel"), "cuda_runtime"),
@@ -195,6 +230,39 @@ CASES = {
         {"no_gpu_events": "error"},
         FAILED,
         "on the CPU only",
+    ),
+    "no_gpu_events: of another accelerator": Boundary(
+        lambda: without(without(sound(), "kernel"), "cuda_runtime").event(
+            ph="X", cat="mtia_ccp_events", name="dma_request", pid=0, tid=3, ts=5_000, dur=9_000, args={}
+        ),
+        sound,
+        {"no_gpu_events": "error"},
+        FAILED,
+        "^This records an MTIA accelerator: .* only for CUDA and ROCm GPUs",
+    ),
+    "little_gpu_work: one short kernel": Boundary(
+        lambda: alone(999),
+        lambda: alone(1_000),
+        {"little_gpu_work": "error"},
+        FAILED,
+        "^The GPU works 0.999 µs in 0.01",
+    ),
+    "little_gpu_work: a few in a long step": Boundary(
+        lambda: sparse(9), lambda: sparse(10), {"little_gpu_work": "error"}, FAILED, "copies: 9"
+    ),
+    "silent_end": Boundary(
+        lambda: one_step(10_000, then=10_001),
+        lambda: one_step(10_000, then=10_000),
+        {"silent_end": "error"},
+        FAILED,
+        "^Nothing was recorded in the last 0.01 of 0.02 ms",
+    ),
+    "impossible_times: of work that the steps launched": Boundary(
+        lambda: sound().launch("gemm", (500, 600), (4 * 10**18, 4 * 10**18 + 1_000), stream=9),
+        lambda: sound().launch("gemm", (500, 600), (WINDOW + DAY - 1_000, WINDOW + DAY), stream=9),
+        {"impossible_times": "error"},
+        FAILED,
+        "^1 kernels or copies that the steps launched lie more than a day",
     ),
     "gpu_events_lost": Boundary(
         lambda: without(sound(), "kernel", 3),
@@ -240,6 +308,34 @@ CASES = {
         lambda: calls_without_work("hipExtModuleLaunchKernel", correlation=0),
         {"gpu_events_lost": "warning"},
         WARNED,
+    ),
+    "graph_capture": Boundary(
+        lambda: calls_without_work("cudaLaunchKernel", count=3, captured=True),
+        lambda: calls_without_work("cudaLaunchKernel", count=2, captured=True),
+        {"graph_capture": "warning"},
+        WARNED,
+        "^This records the capture of a CUDA graph: 3 of 103 launches",
+    ),
+    "graph_capture: what ran during it was not captured": Boundary(
+        lambda: without(sound(), "kernel", 3).call("hipStreamBeginCapture", 0, 1).call("hipStreamEndCapture", 5, 6),
+        lambda: sound().call("cudaStreamBeginCapture", 0, 1).call("cudaStreamEndCapture", STEP // 2, STEP),
+        {"gpu_events_lost": "warning"},
+        WARNED,
+    ),
+    "graph_capture: most of the recording": Boundary(
+        lambda: captured_steps(60, "cudaStreamBeginCapture_v10000"),
+        lambda: captured_steps(40, "cudaStreamBeginCapture_v10000"),
+        {"graph_capture": "error"},
+        FAILED,
+        "^This records the capture of a CUDA graph: 60 of 100 launches",
+        of_the_fine={"graph_capture": "warning"},
+    ),
+    "graph_capture: nothing but one": Boundary(
+        lambda: captured_steps(100, "hipStreamBeginCapture"),
+        sound,
+        {"graph_capture": "error"},
+        FAILED,
+        "^This records the capture of a CUDA graph: 100 of 100 launches",
     ),
     "ends_busy": Boundary(
         lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=3),

@@ -93,11 +93,29 @@ def test_nothing_to_start(words: tuple[str, ...], place: Path):
         "--num_key_heads 8", "--image_token_id 32000", "--use_auth_token True", "--use_auth_token --lr 1",
         "--author me", "tokens_per_batch=4096", "--key_dim=64", "train.py --lr 1e-4 --out runs/hf_models",
         "--name task-abc", "https://host/path", "optimizer.lr=1 model=llama", "--max_token 5",
-        "-- -x", "--rev " + "a" * 39,
+        "-- -x", "--rev " + "a" * 39, "-p 8080", "-t 4", "-t=0.5", "--path a --pattern b --patience 3 --spat c",
+        "--signal 15", "https://host/x?se=2025&sv=1",
     ],
 )  # fmt: skip
 def test_what_is_no_secret_is_kept(words: str):
     assert redact(words.split()) == words.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "kept"),
+    [
+        ("-t=hunter2", "-t=<redacted>"),
+        ("-t hunter2", "-t <redacted>"),
+        ("-p hunter2", "-p <redacted>"),
+        ("--pat abc", "--pat <redacted>"),
+        ("--pw=abc --lr 1", "--pw=<redacted> --lr 1"),
+        ("--db-pwd abc", "--db-pwd <redacted>"),
+        ("https://b/x?X-Amz-Signature=ab12&se=1", "https://b/x?X-Amz-Signature=<redacted>&se=1"),
+        ("https://b/x?sv=1&sig=AA%2Bb%3D", "https://b/x?sv=1&sig=<redacted>"),
+    ],
+)
+def test_short_names_and_signatures_of_addresses(words: str, kept: str):
+    assert redact(words.split()) == kept.split()
 
 
 @pytest.mark.parametrize("words", ["--password 1234", "--token 123456", "--secret=5", "api_key=77", "--token -abcdef"])

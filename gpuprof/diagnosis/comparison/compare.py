@@ -25,7 +25,7 @@ from gpuprof.diagnosis.comparison.model import (
     Work,
 )
 from gpuprof.diagnosis.comparison.notes import notes, same_program
-from gpuprof.diagnosis.comparison.significance import significance
+from gpuprof.diagnosis.comparison.significance import LIKELY, significance
 from gpuprof.diagnosis.model import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
@@ -129,13 +129,17 @@ def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | No
     difference = b.step_ns - a.step_ns
     outcome: Outcome = "faster" if speedup > 1 else "slower"
     # Untested, a difference has to exceed what processes of one program differ by.
-    alike = difference == 0 or abs(ratio - 1) < PROCESS_NOISE
+    small = difference == 0 or abs(ratio - 1) < PROCESS_NOISE
+    alike, sure = small, True
     if tested is not None and tested.significant is not None and difference:
         contrary = (tested.b_median_ns - tested.a_median_ns) * difference < 0
-        alike = not tested.significant or contrary
-    if alike and not other_work:
+        likely = not small and not contrary and tested.p is not None and tested.p < LIKELY
+        alike, sure = (not tested.significant and not likely) or contrary, tested.significant or not likely
+    if other_work:
+        sure = True  # the test is of the steps, the outcome of the time for the same work
+    elif alike:
         outcome = "same"
-    return Step(a.step_ns, b.step_ns, difference, ratio, speedup, outcome, a.known == b.known)
+    return Step(a.step_ns, b.step_ns, difference, ratio, speedup, outcome, a.known == b.known, sure)
 
 
 # -- the waterfall
@@ -195,6 +199,9 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
             f" {size_in_ms(step.b_ns)} ms a step."
         )
     first = mechanisms[0] if mechanisms else None
+    if not step.sure:
+        text = f"B is likely {step.outcome}, but so few steps may differ as much by chance"
+        return f"{text}. {capital(first.text)}: {_of_difference(first, step)}." if first else f"{text}."
     if first is None:
         return f"B's step takes {size_in_ms(step.b_ns)} ms where A's takes {size_in_ms(step.a_ns)}."
     if first.id in WORK:

@@ -89,6 +89,8 @@ class Step:
     outcome: Outcome
     alike: bool
     """Whether both steps are known in the same way."""
+    sure: bool = True
+    """False: the outcome is likely, but the test does not rule out that it is scatter."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,8 @@ from gpuprof.tracefile.model import F64, I64
 
 LEVEL = 0.05
 """p below which a difference counts as one."""
+LIKELY = 0.2
+"""p below which a large difference is more likely than none, though it may be scatter."""
 EXACT = 60
 """Steps in all up to which every arrangement is counted; the normal distribution is near enough beyond."""
 CORRELATED = 0.3

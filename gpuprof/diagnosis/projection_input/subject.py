@@ -5,6 +5,8 @@ from __future__ import annotations
 from gpuprof.costs.ceilings import ceilings_of
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.costs.roofline import roofline
+from gpuprof.diagnosis.analyse import limits
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
@@ -55,7 +57,9 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         graph=removal.graph,
         quicker=removal.quicker,
         slower=removal.slower,
-        step_ns=Interval(removal.low_ns, removal.step_ns, removal.high_ns),
+        step_ns=_step(case, diagnosis.budget),
+        mean=case.mean,
+        bound=limits(case.timeline, case.roofline),
         roofline=roof,
         samples=_samples(diagnosis, case),
         tokens=tokens,
@@ -70,6 +74,15 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         trained_bytes=trained * gradient_size(model) or None,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),
     )
+
+
+def _step(case: Case, budget: Budget | None) -> Interval:
+    """The mean step with its 80 % interval: as wide as that of the usual step, or of a mean that was timed."""
+    removal, mean = case.removal, case.mean_ns
+    low, high = (mean * end / removal.step_ns for end in (removal.low_ns, removal.high_ns))
+    if budget is not None and budget.source == "free":
+        low, high = min(low, budget.low), max(high, budget.high)
+    return Interval(min(low, mean), mean, max(high, mean))
 
 
 def _samples(diagnosis: Diagnosis, case: Case) -> float | None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 WIDEST = 6
 """Bytes of the largest value: 48 bits are exact in JavaScript's numbers; as ns they are three days."""
+LARGEST = (1 << 8 * WIDEST) - 1
 LEVEL = 3
 """isal's best compression; half a second for a million events."""
 
@@ -46,7 +47,7 @@ def _width(name: str, values: NDArray[Any]) -> int:
     if not len(values):
         return 1
     low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= 1 << (8 * WIDEST):
+    if low < 0 or high > LARGEST:
         raise ValueError(f"{name} holds {low} to {high}, which a page cannot hold")
     return max((high.bit_length() + 7) // 8, 1)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.representative import representative
+from gpuprof.timeline.steps import LONGEST_NS
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import I64, Trace
 
@@ -37,7 +38,7 @@ def choose(timeline: Timeline, most: int = MOST_EVENTS) -> Part:
     frames, else only the longer of the host's events. What GPUs did is never thinned.
     """
     trace = timeline.trace
-    whole = _within(trace, *_extent(trace), "")
+    whole = _within(trace, *_extent(timeline), "")
     if whole.events <= most:
         return whole
     total = len(timeline.steps.start_ns)
@@ -61,17 +62,25 @@ def _steps_note(shown: int, total: int) -> str:
     return f"The timeline shows {steps}, whose times are nearest to the median; sums and tables are of all."
 
 
-def _extent(trace: Trace) -> tuple[int, int]:
+def near(timeline: Timeline) -> tuple[int, int]:
+    """What may be of one recording: times further from the window than the longest recording lasts are wrong, and no
+    page can hold them."""
+    low, high = timeline.window
+    return low - LONGEST_NS, high + LONGEST_NS
+
+
+def _extent(timeline: Timeline) -> tuple[int, int]:
     """From the first start to the last end."""
+    trace, (least, most) = timeline.trace, near(timeline)
     tables = [t for t in (trace.ops, trace.calls, trace.gpu, trace.frames) if len(t)]
     low = min((int(t.start_ns.min()) for t in tables), default=0)
-    return low, max((int(t.end_ns.max()) for t in tables), default=low) + 1
+    return max(low, least), min(max((int(t.end_ns.max()) for t in tables), default=low) + 1, most)
 
 
 def _finished(timeline: Timeline) -> int:
     """When the last work that the window launched ends."""
     ends = timeline.trace.gpu.end_ns[timeline.members]
-    return max(timeline.window[1], int(ends.max()) if len(ends) else 0)
+    return min(max(timeline.window[1], int(ends.max()) if len(ends) else 0), near(timeline)[1])
 
 
 def _within(trace: Trace, low: int, high: int, note: str) -> Part:

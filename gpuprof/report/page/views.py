@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpuprof.diagnosis.model import Diagnosis
@@ -14,8 +16,8 @@ from gpuprof.report.page.gpu_tracks import gpu_tracks
 from gpuprof.report.page.host_tracks import host_tracks, thread_name, threads_of
 from gpuprof.report.page.kernel_rows import kernel_rows
 from gpuprof.report.page.overview import overview_tracks
-from gpuprof.report.page.packing import Columns, pack
-from gpuprof.report.page.part import MOST_EVENTS, Part, choose
+from gpuprof.report.page.packing import LARGEST, Columns, pack
+from gpuprof.report.page.part import MOST_EVENTS, Part, choose, near
 from gpuprof.report.page.texts import Texts
 from gpuprof.report.page.tracks import Track, assemble
 from gpuprof.report.page.trees import Tree
@@ -38,6 +40,8 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
     part, texts = choose(timeline, most_events), Texts(timeline.trace.strings)
     origin = timeline.window[0]
     groups, tracks, lines, left_out = _tracks(diagnosis, timeline, part, texts)
+    least, most = near(timeline)
+    tracks = [replace(t, start_ns=t.start_ns.clip(least, most), end_ns=t.end_ns.clip(least, most)) for t in tracks]
     span_low = min([part.low_ns, *(int(t.start_ns.min()) for t in tracks if len(t.start_ns))])
     heads, columns = assemble(tracks, span_low)
     span_high = max([part.high_ns, *(int(t.end_ns.max()) for t in tracks if len(t.end_ns))])
@@ -80,7 +84,7 @@ def _tree_columns(name: str, tree: Tree) -> Columns:
         f"{name}.parent": tree.parent + 1,
         f"{name}.name": tree.text,
         f"{name}.paint": tree.paint,
-        f"{name}.own": tree.own_ns,
+        f"{name}.own": tree.own_ns.clip(max=LARGEST),
         f"{name}.count": tree.count,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from isal import isal_zlib
@@ -10,7 +11,7 @@ from isal import isal_zlib
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto.build import build
 from gpuprof.tracefile.kineto.envelope import NeedMore
-from gpuprof.tracefile.kineto.small import read_small
+from gpuprof.tracefile.kineto.small import Parsed, read_small
 from gpuprof.tracefile.kineto.source import INFLATE_ERRORS
 from gpuprof.tracefile.model import Trace
 
@@ -22,12 +23,11 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
     """The Trace in a Kineto file of `size` bytes."""
     data, truncated = _whole_text(path, size, small_bytes)
     try:
-        if data is None:
-            from gpuprof.tracefile.kineto.stream import read_stream
-
-            parsed = read_stream(path, size, progress)
-        else:
-            parsed = read_small(data, truncated)
+        parsed = _streamed(path, size, progress) if data is None else read_small(data, truncated)
+        if parsed.damaged and parsed.dropped:
+            # Cutting a document at its separators loses what stands next to damage; the other reader goes on after it.
+            with suppress(NeedMore, UnreadableTrace):
+                parsed = _streamed(path, size, progress)
     except NeedMore:
         why = truncated or "the export did not finish"
         raise UnreadableTrace(f"{path} ends before its first event: {why}, record again") from None
@@ -37,6 +37,12 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
     if trace.reading.dropped and not trace.reading.events:
         raise UnreadableTrace(f"{path} is not a profiler trace: nothing in its list is an event with a time")
     return trace
+
+
+def _streamed(path: Path, size: int, progress) -> Parsed:
+    from gpuprof.tracefile.kineto.stream import read_stream  # loads numba
+
+    return read_stream(path, size, progress)
 
 
 def _whole_text(path: Path, size: int, limit: int) -> tuple[bytes | None, str | None]:

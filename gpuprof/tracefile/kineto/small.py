@@ -105,6 +105,8 @@ class Parsed:
     dropped: int = 0
     dropped_sample: str = ""
     rounded: int = 0
+    damaged: bool = False
+    """Whether the document as a whole is no JSON."""
     reader: str = ""
 
 
@@ -258,6 +260,7 @@ _SPLIT = re.compile(rb'\}[\s\x00]*(?:,[\s\x00]*)?(?=\{\s*"(?:ph|name|cat|pid|tid
 
 def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
     """Events of a document that is not valid JSON as a whole: cut at the separators, each read by itself."""
+    parsed.damaged = True
     at, parsed.keys = find_events(data)
     starts = [at]
     starts += [m.end() for m in _SPLIT.finditer(data, at)]

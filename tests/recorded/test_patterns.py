@@ -1,0 +1,92 @@
+"""Patterns of files that other tools wrote, as generated traces: what is said of each, and that it holds together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from helpers import patterns
+from helpers.make_trace import TraceBuilder
+from helpers.sound import adds_up
+
+import gpuprof
+from gpuprof import Diagnosis
+from gpuprof.report import words
+from gpuprof.report.page.html import render
+from gpuprof.report.terminal import plain
+
+
+def diagnosed(made: TraceBuilder, folder: Path) -> Diagnosis:
+    return gpuprof.diagnose(made.write(folder / "trace.json"))
+
+
+def issues(diagnosis: Diagnosis) -> set[str]:
+    return {issue.id for issue in diagnosis.quality.issues if issue.severity != "info"}
+
+
+@pytest.mark.parametrize("pattern", patterns.PATTERNS, ids=lambda pattern: pattern.__name__)
+def test_what_is_said_holds_together(pattern: Callable[[], TraceBuilder], tmp_path: Path):
+    diagnosis = diagnosed(pattern(), tmp_path)
+    adds_up(diagnosis)
+    assert render(diagnosis)
+
+
+def test_a_graph_capture_has_no_verdict(tmp_path: Path):
+    found = diagnosed(patterns.graph_capture(), tmp_path)
+    assert found.quality.status == "unusable"
+    assert issues(found) >= {"graph_capture"} and "gpu_events_lost" not in issues(found)
+    assert found.verdict.summary.startswith("This records the capture of a CUDA graph: 200 of 220 launches")
+
+
+def test_headline_and_text_are_of_one_step(tmp_path: Path):
+    found = diagnosed(patterns.unequal_steps(), tmp_path)
+    assert words.step_time(found) == "12 ms a step (usually 10 ms), as recorded"
+    assert "of 12 ms a step" in found.verdict.summary
+
+
+def test_the_profiler_makes_no_step_shorter(tmp_path: Path):
+    found = diagnosed(patterns.ahead(), tmp_path)
+    assert found.steps is not None and found.steps.estimated_ns is not None
+    assert found.steps.estimated_ns > 1.1 * found.steps.recorded_ns
+    assert words.step_time(found) == "about 12 ms a step (10 ms on the CPU as recorded)"
+    assert found.kernels is not None and found.kernels.after_ns > 0
+    assert "of it after the last step ended on the CPU" in plain(found, 160)
+
+
+def test_a_larger_batch_gains_no_more_than_its_work(tmp_path: Path):
+    found = {one.id: one for one in diagnosed(patterns.small_batch(), tmp_path).findings}
+    batch = found["larger_batch"]
+    assert batch.work > 1
+    assert batch.speedup.high <= batch.work
+    assert batch.speedup.low < batch.speedup.expected <= batch.speedup.high
+
+
+def test_work_of_another_century_is_not_believed(tmp_path: Path):
+    found = diagnosed(patterns.far_kernel(), tmp_path)
+    assert (found.quality.status, found.verdict.bound) == ("unusable", None)
+    assert issues(found) >= {"impossible_times"}
+
+
+def test_more_flops_than_the_device_can_do_are_said(tmp_path: Path):
+    found = diagnosed(patterns.beyond_peak(), tmp_path)
+    assert found.roofline is not None and found.roofline.mfu is not None and found.roofline.mfu > 1
+    assert issues(found) >= {"beyond_peak"}
+    assert "beyond_peak" not in issues(diagnosed(patterns.small_batch(), tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "issue"), [(patterns.one_kernel, "little_gpu_work"), (patterns.silent_end, "silent_end")]
+)
+def test_no_verdict_without_a_step_worth_the_name(pattern: Callable[[], TraceBuilder], issue: str, tmp_path: Path):
+    found = diagnosed(pattern(), tmp_path)
+    assert (found.quality.status, found.verdict.bound, found.findings) == ("unusable", None, ())
+    assert issues(found) >= {issue}
+
+
+def test_an_inference_engine_is_known_by_its_kernels_and_its_gpu(tmp_path: Path):
+    found = diagnosed(patterns.inference_engine(), tmp_path)
+    assert found.environment.gpus[0].name == "Instinct MI300X"
+    assert found.kernels is not None
+    names = {one.category for one in found.kernels.by_category}
+    assert names == {"norm", "gemm", "attention", "grouped_gemm", "gather/scatter/index", "elementwise"}
