@@ -196,7 +196,7 @@ def _finding(case: Case, one: _Predicted) -> Finding:
         work=proposal.work,
         remaining_ns=_remaining(case, step, proposal.work, proposal.once_ns),
         changes=proposal.changes or None,
-        once_ns=Range(*proposal.once_ns) if proposal.once_ns[1] else None,
+        once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
     )
 
 
