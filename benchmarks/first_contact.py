@@ -1,9 +1,10 @@
 """What gpuprof says of a program before it was timed: `prediction.json` beside its scenario.
 
-    python -m benchmarks.first_contact NAME …
+    python -m benchmarks.first_contact NAME … [--runs DIR]
 
-Written from the scenario's recording, and committed before the program is timed bare. It is never written again: later
-versions of gpuprof say what they say in docs/accuracy.md. docs/other_programs.md holds it against what was measured.
+Written from the scenario's recording, or with --runs from the whole run that it was cut from, and committed before the
+program is timed bare. It is never written again: later versions of gpuprof say what they say in docs/accuracy.md.
+docs/other_programs.md holds it against what was measured.
 """
 
 from __future__ import annotations
@@ -15,20 +16,14 @@ from typing import Any
 
 import gpuprof
 from gpuprof.diagnosis.model import Diagnosis, Range
-from scenarios.catalogue import Scenario, scenario
+from scenarios.catalogue import scenario
 
 MS = 1e6
 NAME = "prediction.json"
 
 
-def prediction(told: Scenario) -> dict[str, Any]:
-    """The verdict, the mean step and every step that is predicted, milliseconds: lowest, expected, highest."""
-    assert told.recording is not None, f"{told.name} has no recording"
-    return predicted(gpuprof.diagnose(told.recording))
-
-
 def predicted(diagnosis: Diagnosis) -> dict[str, Any]:
-    """Likewise, of a diagnosis."""
+    """The verdict, the mean step and every step that is predicted, milliseconds: lowest, expected, highest."""
     verdict, budget = diagnosis.verdict, diagnosis.budget
     mean = [budget.low, budget.mean_ns, budget.high] if budget else None
     return {
@@ -66,15 +61,21 @@ def milliseconds(step_ns: Range) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="+")
+    parser.add_argument("--runs", type=Path, metavar="DIR", help="of DIR/NAME in place of the scenario's recording")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write DIR/NAME.json in place of prediction.json")
     args = parser.parse_args()
     for name in args.names:
         told = scenario(name)
-        target: Path = told.folder / NAME
+        target: Path = args.out / f"{name}.json" if args.out else told.folder / NAME
+        run = args.runs / name if args.runs else told.recording
+        if run is None:
+            parser.error(f"{name} has no recording")
         if target.exists():
             parser.error(f"{target} is there already: a first contact has no second")
         if told.truth is not None:
             parser.error(f"{name} was timed already: nothing is predicted of it any more")
-        target.write_text(json.dumps(prediction(told), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(predicted(gpuprof.diagnose(run)), indent=1, ensure_ascii=False)
+        target.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
