@@ -47,6 +47,8 @@ class Program:
     tiny: dict[str, str | int | None] = field(default_factory=dict)
     """Arguments for a machine without a GPU."""
     environment: dict[str, str] = field(default_factory=dict)
+    material: tuple[str, ...] = ("texts",)
+    """What it is given of `scenarios.support.material`."""
     preload: tuple[str, ...] = ()
     """Modules that a timed process imports before its turn: of what takes long to import."""
 
@@ -186,7 +188,7 @@ def scenario(name: str) -> Scenario:
 def _program(told: dict[str, Any] | None) -> Program | None:
     if told is None:
         return None
-    return Program(**told | {key: tuple(told[key]) for key in ("positional", "preload") if key in told})
+    return Program(**told | {key: tuple(told[key]) for key in ("positional", "preload", "material") if key in told})
 
 
 def names() -> list[str]:

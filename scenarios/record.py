@@ -43,8 +43,11 @@ def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | N
     tiny = is_tiny()
     logs = out.resolve() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    if any(told.program is not None for told in chosen):
-        subprocess.run([sys.executable, "-m", "scenarios.support.material"], check=True, cwd=ROOT.parent)
+    parts = {part for told in chosen if told.program for part in told.program.material}
+    if parts:
+        subprocess.run(
+            [sys.executable, "-m", "scenarios.support.material", *sorted(parts)], check=True, cwd=ROOT.parent
+        )
     started: list[tuple[Scenario, subprocess.Popen[bytes]]] = []
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
         for told in chosen:

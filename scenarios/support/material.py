@@ -1,6 +1,6 @@
 """Models with random weights and generated data, as files, for programs that load theirs by name.
 
-    python -m scenarios.support.material        # makes them, in $SCENARIO_MATERIAL
+    python -m scenarios.support.material [texts] [pictures]        # makes them, in $SCENARIO_MATERIAL
 
 Models have the shapes of those they are named after. A word of the generated texts is one token. Names are those that
 the programs ask for: a folder of that name in the working directory goes before a download.
@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,22 +58,24 @@ def folder() -> Path:
     return Path(os.environ.get(FOLDER) or Path.home() / ".cache" / "gpuprof-scenarios").resolve()
 
 
-def make() -> Path:
-    """Makes what is not there yet, once however many processes ask for it. Returns the folder."""
+def make(*parts: str) -> Path:
+    """Makes what is not there yet of `parts`, once however many processes ask for it. Returns the folder."""
     import torch
 
     target = folder()
     target.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (target / ".made").exists():
-            fill(target, tiny=not torch.cuda.is_available())
-            (target / ".made").touch()
+        for part in parts or PARTS:
+            made = target / f".{part}"
+            if not made.exists():
+                PARTS[part](target, not torch.cuda.is_available())
+                made.touch()
     return target
 
 
-def fill(target: Path, tiny: bool) -> None:
-    """Models and data, smaller ones with `tiny`."""
+def save_texts(target: Path, tiny: bool) -> None:
+    """Language models and texts, smaller ones with `tiny`."""
     rows = 64 if tiny else ROWS
     for name, shape in MODELS.items():
         save_model(target / name, shape | (TINY if tiny else {}), tiny)
@@ -94,7 +97,6 @@ def fill(target: Path, tiny: bool) -> None:
     save_tokens(target / "data" / "openwebtext", 40_000 if tiny else 4_000_000)
     lines = (" ".join(sentence(rng, 25)) for _ in range(6000 if tiny else 40_000))
     (target / "data" / "wikitext-2.txt").write_text("\n".join(lines), encoding="utf-8")
-    save_pictures(target / "pictures", 40 if tiny else PICTURES)
 
 
 def save_model(target: Path, shape: dict, tiny: bool) -> None:
@@ -203,21 +205,23 @@ def save_tokens(target: Path, count: int) -> None:
         (target / f"{split}.bin").write_bytes(tokens.tobytes())
 
 
-def save_pictures(target: Path, count: int) -> None:
+def save_pictures(target: Path, tiny: bool) -> None:
     """JPEGs in a folder for each class, smooth with noise, as photographs are."""
     import numpy as np
     from PIL import Image
 
     rng = np.random.default_rng(0)
-    for split, many in (("train", count), ("validation", CLASSES)):
+    for split, many in (("train", 40 if tiny else PICTURES), ("validation", CLASSES)):
         for i in range(many):
             coarse = Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8))
             smooth = np.asarray(coarse.resize((SIDE, SIDE), Image.Resampling.BICUBIC), np.int16)
             noisy = np.clip(smooth + rng.integers(-6, 7, smooth.shape), 0, 255).astype(np.uint8)
-            path = target / split / f"class{i % CLASSES}" / f"{i}.jpg"
+            path = target / "pictures" / split / f"class{i % CLASSES}" / f"{i}.jpg"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(noisy).save(path, quality=90)
 
 
+PARTS = {"texts": save_texts, "pictures": save_pictures}
+
 if __name__ == "__main__":
-    print(make())
+    print(make(*sys.argv[1:]))

@@ -100,7 +100,7 @@ def main() -> None:
     os.environ |= variables(told.program, fix)
     for module in ("torch", *told.program.preload):
         importlib.import_module(module)
-    material.make()
+    material.make(*told.program.material)
     run = Run(args.fix, None, args.timed, free=args.free, drained=args.drained)
     with tempfile.TemporaryDirectory(prefix="program-") as folder:
         os.chdir(workplace(told.program, Path(folder)))
