@@ -16,6 +16,8 @@ from pathlib import Path
 from benchmarks import alone
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
 from benchmarks.alone import Alone
+from benchmarks.confidence import judgement
+from benchmarks.confidence import lines as confidence_lines
 from benchmarks.out_of_sample import (
     Claim,
     LeftOut,
@@ -119,6 +121,16 @@ programs of other projects. Their recordings do not all come with gpuprof.
 | program | predicted step | predicted, ms | measured, ms | from the middle | |
 |---|---|---:|---:|---:|---|
 """
+SURE = """
+## How sure verdicts are
+
+The truth of a verdict is the resource whose measured removal gained most (`python -m benchmarks.confidence`);
+recordings that numbers were fitted to and those that only test.
+
+```text
+{summary}
+```
+"""
 FIT = """
 ## Recordings that numbers were fitted to
 
@@ -150,6 +162,8 @@ def page(
     yield HEAD
     yield TEST.format(summary="\n".join((f"verdicts: {right} of {known} right", *lines(found))))
     yield "".join(map(claim_row, found))
+    sure = [judged for r in (*fitted, *tests) for judged in judgement(r.case, r.diagnosis)]
+    yield SURE.format(summary="\n".join(confidence_lines(sure)))
     yield FIT.format(
         summary="\n".join((*summary(fitted), "", *lines(claims(fitted)))), left_out="\n".join(left_out_lines(others))
     )

@@ -33,6 +33,10 @@ trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes
 gpu{index, uuid, name, memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch tells it,
 without the prefix GPU-), steps_total (what the training said it would take)|null, intervals{save, evaluation, logging
 (steps from one to the next)}|null, and what could be found of model{}, optimizer{}, loader{}.
+program{trainer{class, module, bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer:
+names of all fields, values of a few harmless ones), autocast (bfloat16 …, off)|null, flags[{names[], kind}] (that the
+program declared; never their values), warnings[{source, text, count}] (about slow paths; secrets masked),
+reference[{class, function, modules}] (modules that compute with a function of which such a warning speaks)}|null.
 
 A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
 device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,

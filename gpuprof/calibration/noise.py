@@ -46,3 +46,9 @@ CEILING = Number(
     "by this much between sources. The interval is a guess.",
     command="python -m benchmarks.gpus_page",
 )  # fmt: skip
+SHARES_AGREE = Number(
+    0.85, 0.77, 0.9, "", "measured",
+    "Share of recordings for which the verdict from shares of the step is that of the replay, 82 of 96: a verdict from "
+    "shares is no surer.",
+    (), "python -m benchmarks.by_shares",
+)  # fmt: skip

@@ -114,6 +114,12 @@ def parse(name: str, dims: str | None, types: str | None, strides: str | None, c
     )
 
 
+def argument_shapes(text: str | None) -> list[tuple[int, ...] | None]:
+    """Shapes of an op's arguments by position, from the recorded text; None for what is no tensor. Nothing where they
+    were not recorded, or the text is damaged."""
+    return [tuple(shape) if _is_shape(shape) else None for shape in _list(text)]
+
+
 def _list(text: str | None) -> list[Any]:
     found = _decode(text)
     return list(found) if isinstance(found, list) else []
@@ -124,7 +130,7 @@ def _decode(text: str | None) -> Any:
         return None
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
 
 
@@ -144,7 +150,7 @@ def _is_shape(value: Any) -> bool:
     return (
         isinstance(value, list)
         and len(value) <= MOST_DIMENSIONS
-        and all(isinstance(n, int) and 0 <= n < LONGEST_SIDE for n in value)
+        and all(type(n) is int and 0 <= n < LONGEST_SIDE for n in value)
     )
 
 

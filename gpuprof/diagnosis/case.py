@@ -11,9 +11,11 @@ import numpy as np
 
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.frozen_passes import FrozenPasses, find_frozen_passes
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.stack import Stack
+from gpuprof.diagnosis.trained_on import trains_on_tokens
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal
@@ -76,6 +78,16 @@ class Case:
     @property
     def steps(self) -> int:
         return self.graph.steps
+
+    @cached_property
+    def trains_on_tokens(self) -> bool:
+        """Whether the trained model takes the tokens of a text: advice for language models is for nothing else."""
+        return trains_on_tokens(self.timeline, self.run)
+
+    @cached_property
+    def frozen_passes(self) -> FrozenPasses | None:
+        """Modules that run in a step and are not trained by it, where the recording tells modules."""
+        return find_frozen_passes(self.timeline)
 
     def step_of(self, graph: Graph) -> float:
         """What a step takes of a changed graph, ns."""

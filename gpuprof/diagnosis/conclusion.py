@@ -10,6 +10,7 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.doubts import doubts
 from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
@@ -35,11 +36,11 @@ from gpuprof.diagnosis.quality import judged, no_verdict
 from gpuprof.diagnosis.roof import summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
-from gpuprof.diagnosis.share_verdict import holds_with_missing_events, judge_shares, undecided
+from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
 from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.timed_steps import TimedSteps
-from gpuprof.diagnosis.verdict import judge
+from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.sensitivity import Sensitivities
@@ -101,6 +102,13 @@ class Recorded:
         return None if self.budget is None else (float(self.budget.low), float(self.budget.high))
 
     @property
+    def alone(self) -> bool:
+        """Whether there is one GPU and one rank."""
+        talks = any(device.communication_ns for device in self.devices)
+        ranks = self.environment.world_size or (2 if talks else 1)
+        return ranks == 1 and len(self.devices) <= 1
+
+    @property
     def rare(self) -> RareStep | None:
         return self.run.baseline.rare if self.run else None
 
@@ -137,11 +145,14 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
-    said = summary(busiest, kernels, limits, turns, compiling_ns(case))
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
+    if verdict.bound is not None:
+        doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
+        verdict = with_doubts(verdict, analysis.sensitivities, doubted)
     advice = fixes(case) if advise else Fixes((), None, ())
     if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
@@ -180,8 +191,11 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
         parts = part_shares(recorded.timeline, roof, busiest.device)
         cost = None if measured else profiler
-        said = summary(busiest, kernels, parts, take_turns(recorded.timeline))
+        said = summary(busiest, kernels, parts, take_turns(recorded.timeline), alone=recorded.alone)
         verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
+        if verdict.bound is not None:
+            doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
+            verdict = with_doubts(verdict, gains_of_shares(busiest, parts)[0], doubted)
     return Conclusion(
         verdict=verdict,
         quality=quality,

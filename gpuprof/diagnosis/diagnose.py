@@ -13,6 +13,7 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.conclusion import Conclusion, Recorded, by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.environment import environment_of, source_of
+from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
@@ -38,6 +39,7 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
+from gpuprof.diagnosis.trained_on import trains_on_tokens, without_tokens
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
@@ -89,6 +91,8 @@ def diagnose(
     elif failure:
         said = [Issue("recording_unread", "warning", f"Another recording of this run could not be read: {failure}.")]
     facts = None if run is None else run_facts(run, timeline is not None and end_in_sync(trace, timeline))
+    if facts is not None and timeline is not None and not trains_on_tokens(timeline, facts.run):
+        facts = replace(facts, run=without_tokens(facts.run))
     on_cpu = run is not None and run.own.gpu is None and bool(run.own.versions)
     quality = quality_of(trace, timeline, facts, on_cpu)
     if said:
@@ -170,7 +174,7 @@ def _diagnosis(
     timeline = recorded.timeline
     return Diagnosis(
         source=recorded.source,
-        quality=conclusion.quality,
+        quality=_noted(conclusion.quality, missing_kernels.note(recorded.run, conclusion.case)),
         environment=recorded.environment,
         steps=conclusion.steps,
         budget=conclusion.budget,
@@ -196,6 +200,11 @@ def _diagnosis(
         _timed=recorded.timed,
         _case=conclusion.case,
     )
+
+
+def _noted(quality: Quality, issue: Issue | None) -> Quality:
+    """One more issue among the others."""
+    return quality if issue is None else judged((*quality.issues, issue))
 
 
 def _without_trace(run: RunFolder, failure: str) -> Diagnosis:

@@ -14,7 +14,7 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join,
 from gpuprof.timeline.nesting import inherit
 from gpuprof.tracefile.model import F64, I64, Mask
 
-_DEVICE, _PYTHON = CAUSES.index("device"), CAUSES.index("python")
+_DEVICE, _PYTHON, _UNKNOWN = (CAUSES.index(name) for name in ("device", "python", "unknown"))
 
 
 def estimate_devices(schedule: Schedule, step_ns: float) -> tuple[DeviceEstimate, ...]:
@@ -141,7 +141,8 @@ class _HostCauses:
                     ns = _overlap(start[part], end[part], a, b) * factor
                     covered += ns
                     result[code] = result.get(code, 0.0) + float(ns.sum())
-            result[_PYTHON] = result.get(_PYTHON, 0.0) + max(left - float(covered.sum()), 0.0)
+            # Where no thread has any event the recording does not say what the host did.
+            result[_UNKNOWN] = result.get(_UNKNOWN, 0.0) + max(left - float(covered.sum()), 0.0)
         return result
 
 

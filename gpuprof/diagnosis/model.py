@@ -380,7 +380,12 @@ class Verdict:
     family: Family | None
     cause: str | None
     confidence: float | None
+    """How sure the bound is, 0 to 1; None where nothing could be replayed."""
     summary: str
+    second: Bound | None = None
+    """What it is if not `bound`: the runner-up, where confidence is low."""
+    doubts: tuple[str, ...] = ()
+    """What lowers the confidence, the weightiest first, each with what would decide it."""
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 
 from gpuprof.calibration import latency as calibrated
-from gpuprof.costs.arguments import LONGEST_SIDE
+from gpuprof.costs.arguments import argument_shapes
 from gpuprof.diagnosis.case import Case
+from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Mask
+from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
 
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
 """Host time per launched kernel where a recording has no other work to tell it."""
@@ -21,19 +21,8 @@ FEW_LAUNCHES = 20
 
 
 def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
-    """Shapes of an op's arguments by position, from the id of the recorded text; None for what is no tensor. Nothing
-    where they were not recorded, or the text is damaged."""
-    if text == NO_TEXT:
-        return []
-    try:
-        found = msgspec.json.decode(case.trace.text(text) or "null")
-    except (msgspec.DecodeError, RecursionError):
-        return []
-    return [tuple(shape) if _is_shape(shape) else None for shape in found] if isinstance(found, list) else []
-
-
-def _is_shape(value: object) -> bool:
-    return isinstance(value, list) and all(type(n) is int and 0 <= n < LONGEST_SIDE for n in value)
+    """Shapes of an op's arguments by position, from the id of the recorded text (see `argument_shapes`)."""
+    return argument_shapes(case.trace.text(text))
 
 
 def siblings(case: Case) -> tuple[I64, I64]:
@@ -102,8 +91,10 @@ def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I
 
 
 def without_recompute(case: Case, found: I64) -> I64:
-    """The same without nodes of a forward pass that checkpointing repeats in between."""
-    return np.where(case.graph.phase == RECOMPUTE, -1, found)
+    """The same without what is launched in between for something else: a forward pass that checkpointing repeats, and
+    collectives that exchange the gradients as they come."""
+    other = (case.graph.phase == RECOMPUTE) | (case.graph.resource == COMMUNICATION)
+    return np.where(other, -1, found)
 
 
 def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
 from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.tracefile.model import ABSENT, F64, I64
-from gpuprof.tracefile.run import UNKNOWN_STAGE, RunFolder, StepColumns, TelemetryColumns
+from gpuprof.tracefile.run import UNKNOWN_STAGE, Rank, RunFolder, StepColumns, TelemetryColumns
 
 WORK = ("tokens", "real_tokens", "samples")
 """What the work of a step is told by, best first: padding is computed like any token, and a batch of samples can be
@@ -87,7 +86,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
 
     `synchronised`: each recorded step ends in a synchronisation, so the synchronised baseline is its like.
     """
-    steps = _with_samples(folder.steps, folder.own.loader)
+    steps = _with_samples(folder.steps, folder.own)
     free, sync = _timed(folder, "baseline_free"), _timed(folder, "baseline_sync")
     after = _timed(folder, "after", AFTERMATH_NS)
     traced = _traced(folder)
@@ -128,6 +127,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         throughput=_throughput(steps, base, folder.own.world_size or 1, mean_ns),
         work=_work(steps, traced if len(traced) else base.rows),
         model=folder.own.model,
+        program=folder.own.program,
         optimizer=folder.own.optimizer,
         loader=folder.own.loader,
         memory=_memory(steps, folder.rank),
@@ -341,16 +341,18 @@ def _startup(folder: RunFolder) -> int | None:
     return begun - folder.started_ns if begun >= folder.started_ns else None
 
 
-def _with_samples(steps: StepColumns, loader: dict[str, Any] | None) -> StepColumns:
-    """The steps with the samples that their loader handed out, where the model was called with another number of rows:
-    one for a batch that is packed, several for each sample (a preference pair, the columns of a contrastive loss)."""
-    size = (loader or {}).get("batch_size")
+def _with_samples(steps: StepColumns, rank: Rank) -> StepColumns:
+    """The steps with the samples of the trainer's micro-batches, else those that the loader handed out, where the model
+    was called with another number of rows: one for a batch that is packed, several for each sample (a preference pair,
+    the columns of a contrastive loss, generations of a prompt)."""
+    declared = (rank.program.settings if rank.program else {}).get("per_device_train_batch_size")
+    size = declared if declared is not None else (rank.loader or {}).get("batch_size")
     known = steps.samples > 0
     rows = steps.samples[known] / np.maximum(steps.micro_steps[known], 1)
     if not isinstance(size, int) or size < 1 or not len(rows):
         return steps
     usual = float(np.median(rows))
-    if usual != 1 and (usual <= size or usual % size):
+    if declared is None and usual != 1 and (usual <= size or usual % size):
         return steps
     samples = steps.samples.copy()
     samples[known] = np.rint(samples[known] * (size / usual)).astype(np.int64)
@@ -542,6 +544,7 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
     if telemetry is None:
         return
     for gpu in telemetry.gpus:
+        name = f"GPU {gpu.index}" if len(telemetry.gpus) > 1 else "The GPU"
         for pattern, severity in ((_SEVERE, "warning"), (_POWER_CAP, "info")):
             held = {reason: share for reason, share in gpu.throttled.items() if pattern.search(reason)}
             share = max(held.values(), default=0.0)
@@ -550,10 +553,10 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
             often = f"in {100 * share:.0f} % of the samples"
             if severity == "info":
                 limit = f" of {gpu.limit_w:,.0f} W" if gpu.limit_w else ""
-                text = f"GPU {gpu.index} was at its power limit{limit} {often}, which lowers its clock."
+                text = f"{name} was at its power limit{limit} {often}, which lowers its clock."
             else:
                 text = (
-                    f"GPU {gpu.index} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
+                    f"{name} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
                     " the same step is faster on a machine that cools and feeds it better."
                 )
             yield Issue("throttled", severity, text)  # type: ignore[arg-type]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpuprof.tracefile.program import Program
+
 if TYPE_CHECKING:
     from gpuprof.diagnosis.baseline import RareStep
 
@@ -124,3 +126,5 @@ class Run:
     notes: tuple[str, ...]
     startup_ns: int | None = None
     """From the start of the program to its first step: imports, loading the model and the data."""
+    program: Program | None = None
+    """Trainer, arguments' fields, flags and warnings; None where the run does not tell."""

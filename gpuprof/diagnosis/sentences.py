@@ -8,6 +8,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def gpu_named(number: int, of: int) -> str:
+    """`GPU 1` of several; one alone needs no number: `GPU`."""
+    return f"GPU {number}" if of > 1 else "GPU"
+
+
 def in_ms(ns: float) -> str:
     """Three digits: `0.42 ms`, `15.9 ms`, `1,170 ms`."""
     ms = ns / 1e6

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpuprof.calibration import noise as calibrated
 from gpuprof.diagnosis.model import Profiler, Verdict
 from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
-from gpuprof.diagnosis.verdict import family_of
+from gpuprof.diagnosis.verdict import family_of, stays
 from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of
 from gpuprof.replay.sensitivity import Sensitivities
 
@@ -43,7 +44,11 @@ def judge_shares(shares: Shares, parts: Parts, profiler: Profiler | None, whole:
                 f" recorded events a step) likely explains that: without it {without}."
             )
     cause = _cause(shares) if bound == "host" else None
-    verdict = Verdict(bound=bound, family=family_of(bound), cause=cause, confidence=None, summary=text)
+    sure = None
+    if bound is not None:
+        found, unknown = gains_of_shares(shares, parts)
+        sure = calibrated.SHARES_AGREE.value * stays([found], bound, unknown)
+    verdict = Verdict(bound=bound, family=family_of(bound), cause=cause, confidence=sure, summary=text)
     return verdict if whole or holds_with_missing_events(bound, shares) else undecided(verdict)
 
 

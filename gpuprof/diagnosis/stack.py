@@ -1,14 +1,23 @@
-"""With what a training was written, as far as the run or the trace tells: fixes are written for it."""
+"""With what a training was written, as far as the run or the trace tells: fixes are written for it.
+
+A run of `gpuprof trace` tells the class of the trainer's arguments with its fields, the flags that the program
+declared, and where the model's class comes from: then a fix names nothing else. Older runs, and traces alone, tell the
+kind only.
+"""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.program import Flag, Program
 
 KINDS = ("unsloth", "trl", "transformers", "lightning", "torch")
 _IN_TRACE = (
@@ -17,6 +26,35 @@ _IN_TRACE = (
     ("transformers", re.compile(r"transformers/trainer\.py|^Trainer\b")),
     ("lightning", re.compile(r"(^|/)(pytorch_)?lightning/|\[pl\]\[")),
 )
+_BUILDS_ON = {
+    "unsloth": ("unsloth", "trl", "transformers"),
+    "trl": ("trl", "transformers"),
+    "transformers": ("transformers",),
+    "lightning": ("lightning",),
+}
+"""Kinds whose text fits a kind, the best first."""
+_LIGHTNING = frozenset(("lightning", "pytorch_lightning"))
+_SAME = {
+    "torch_compile": ("compile", "use_compile"),
+    "gradient_checkpointing": ("use_gradient_checkpointing", "activation_checkpointing"),
+    "activation_checkpointing": ("gradient_checkpointing", "use_gradient_checkpointing"),
+    "dataloader_num_workers": ("num_workers", "workers"),
+    "dataloader_pin_memory": ("pin_memory", "pin_mem"),
+    "per_device_train_batch_size": ("micro_batch_size", "train_batch_size", "batch_size"),
+    "gradient_accumulation_steps": ("accumulation_steps", "grad_accum_steps", "accumulate_grad_batches"),
+    "tf32": ("allow_tf32",),
+    "use_liger_kernel": ("use_liger",),
+}
+"""Field of transformers' arguments → names that programs' own flags have for the same."""
+_CALL = re.compile(r"\b([A-Z]\w*(?:Config|Arguments))\(")
+_INFERRED = ("SFTConfig", "TrainingArguments")
+"""Classes of arguments that texts name where the program's own is not known."""
+_TASK = re.compile(r"For(CausalLM|MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering)$")
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+
+
+class Code(str):
+    """A value that is an expression, such as `8 * batch_size`; a number in digits is one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +63,191 @@ class Stack:
 
     kind: str
     peft: bool
+    own_arguments: str | None = None
+    """Class of the trainer's arguments, where the run tells it."""
+    fields: frozenset[str] | None = None
+    """Its fields; None where they are not known."""
+    trainer: str | None = None
+    """Class of the trainer, where the run tells it."""
+    flags: tuple[Flag, ...] = ()
+    """That the program declared."""
+    model_class: str | None = None
+    library: str | None = None
+    """The package that made the model's class; None where it is not known."""
 
-    def fix(self, torch: str, **others: str) -> str:
-        """The text for this stack; of one that has none of its own, the one of the stack that it builds on."""
-        order = {
-            "unsloth": ("unsloth", "trl", "transformers"),
-            "trl": ("trl", "transformers"),
-            "transformers": ("transformers",),
-            "lightning": ("lightning",),
-        }
-        for kind in order.get(self.kind, ()):
-            if kind in others:
-                return others[kind]
-        return torch
+    def fix(self, torch: str, setting: str = "", **others: str) -> str:
+        """The text for this stack.
+
+        setting: what `setting` returned; it counts for every kind that has no text of its own. others: texts by kind.
+        One that names a class of arguments that the program does not use, or a field that this class lacks, is not
+        taken. Of a kind without a text, that of the kind that it builds on.
+        """
+        if setting and self.kind in ("lightning", "torch"):
+            return setting
+        for kind in _BUILDS_ON.get(self.kind, ()):
+            text = others.get(kind, "")
+            if text and self.fits(text):
+                return text
+        return setting or torch
 
     @property
     def arguments(self) -> str:
         """The class that holds the training arguments."""
-        return "SFTConfig" if self.kind in ("trl", "unsloth") else "TrainingArguments"
+        return self.own_arguments or ("SFTConfig" if self.kind in ("trl", "unsloth") else "TrainingArguments")
+
+    def has(self, name: str) -> bool | None:
+        """Whether the arguments have a field; None where they are not known."""
+        return None if self.fields is None else name in self.fields
+
+    @property
+    def checkpointing(self) -> str:
+        """The field for gradient checkpointing, which transformers renamed."""
+        return "activation_checkpointing" if self.has("activation_checkpointing") else "gradient_checkpointing"
+
+    def setting(self, values: Mapping[str, Any], extra: Mapping[str, Any] | None = None, note: str = "") -> str:
+        """How these fields are set: by the program's own flags if it declared one for each, else in the class of its
+        arguments. Empty where they cannot be set so.
+
+        extra: further fields, left out where there are none of that name. note: put behind, where there is a text.
+        """
+        flags = [self.flag(name, value) for name, value in values.items()]
+        if all(flags):
+            flags += [self.flag(name, value) for name, value in (extra or {}).items()]
+            return " ".join(filter(None, flags)) + note
+        if "transformers" not in _BUILDS_ON.get(self.kind, ()) or any(self.has(name) is False for name in values):
+            return ""
+        given = {**values, **{name: value for name, value in (extra or {}).items() if self.has(name) is not False}}
+        return f"{self.arguments}({', '.join(f'{name}={_code(value)}' for name, value in given.items())}){note}"
+
+    def flag(self, name: str, value: Any) -> str:
+        """`--compile=True`: a field's value by the program's own flag; empty without one that is known to take it."""
+        for wanted in (name, *_SAME.get(name, ())):
+            for flag in self.flags:
+                names = [each for each in flag.names if each.lstrip("-").replace("-", "_").lower() == wanted]
+                if names:
+                    return self._flagged(flag, max(names, key=len), name, value)
+        return ""
+
+    def _flagged(self, flag: Flag, name: str, field: str, value: Any) -> str:
+        if isinstance(value, Code):
+            if not value.isdecimal():
+                return ""
+            value = int(value)
+        if flag.kind == "assigned":
+            return f"{name}={value!r}" if isinstance(value, (bool, int, float)) else ""
+        if isinstance(value, bool):
+            opposite = next((each for each in flag.names if re.match(r"--no[-_]", each)), "")
+            by_kind = {
+                "switch": name if value else f"without {name}",
+                "on_off": name if value else opposite,
+                "boolean": f"{name} {str(value).lower()}",
+            }
+            return by_kind.get(flag.kind, "")
+        if flag.kind != "value":
+            return ""
+        # Words mean what the field's do only where the flag is the field's own.
+        known = isinstance(value, int) or (isinstance(value, str) and bool(self.has(field)))
+        return f"{name} {json.dumps(value) if ' ' in str(value) else value}" if known else ""
+
+    def fits(self, text: str) -> bool:
+        """Whether a text names no arguments but the program's own, and of these no field that they lack."""
+        if self.fields is None:
+            return True
+        for call in _CALL.finditer(text):
+            if call[1] != self.arguments and call[1] in _INFERRED:
+                return False
+            if call[1] == self.arguments and not self.fields.issuperset(_keywords(text[call.end() :])):
+                return False
+        return True
+
+    @property
+    def from_transformers(self) -> bool:
+        """Whether transformers made the model's class, or that is not known."""
+        return self.library in (None, "transformers")
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the model is transformers' for the next token, or that is not known."""
+        name = self.model_class
+        known = name is not None and _TASK.search(name) is not None
+        return self.from_transformers and (not known or str(name).endswith("ForCausalLM"))
+
+    def loaded(self, **options: Any) -> str:
+        """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it."""
+        given = ", ".join(f"{name}={_code(value)}" for name, value in options.items())
+        if self.library == "sentence_transformers":
+            return f"SentenceTransformer(..., model_kwargs={_code(options)})"
+        if not self.from_transformers:
+            return ""
+        task = _TASK.search(self.model_class or "")
+        own = self.model_class if self.library and self.model_class and "For" in self.model_class else None
+        return f"{f'AutoModelFor{task[1]}' if task else own or 'AutoModelForCausalLM'}.from_pretrained(..., {given})"
 
 
 def stack_of(trace: Trace, run: Run | None, packages: frozenset[str] = frozenset()) -> Stack:
-    """From what the run imported and how its steps were told; without a run from names in the trace."""
-    if run is not None:
-        by_trainer = run.step_source == "trainer"
-        kind = next((k for k in ("unsloth", "trl", "transformers") if k in packages and by_trainer), "torch")
-        if "unsloth" in packages:
-            kind = "unsloth"
-        if run.step_source and "lightning" in run.step_source:
-            kind = "lightning"
-        return Stack(kind, "peft" in packages)
-    names = np.unique(np.concatenate([trace.ops.name, trace.frames.name]))
-    texts = [trace.strings[i] for i in names.tolist() if i >= 0]
-    kind = next((k for k, pattern in _IN_TRACE if any(pattern.search(t) for t in texts)), "torch")
-    return Stack(kind, any("lora" in t.lower() or "peft/" in t for t in texts))
+    """From what the run says of its program, else from what it imported and how its steps were counted; without a run
+    from names in the trace."""
+    if run is None:
+        names = np.unique(np.concatenate([trace.ops.name, trace.frames.name]))
+        texts = [trace.strings[i] for i in names.tolist() if i >= 0]
+        kind = next((k for k, pattern in _IN_TRACE if any(pattern.search(t) for t in texts)), "torch")
+        return Stack(kind, any("lora" in t.lower() or "peft/" in t for t in texts))
+    program, model = run.program or Program(), run.model or {}
+    arguments, trainer = program.arguments, program.trainer
+    return Stack(
+        _kind(run, program, packages),
+        "peft" in packages,
+        own_arguments=arguments and arguments.name.removeprefix("Unsloth"),
+        fields=frozenset(program.fields) if arguments is not None and program.fields else None,
+        trainer=trainer and trainer.name.removeprefix("Unsloth"),
+        flags=program.flags,
+        model_class=_identifier(model.get("class")),
+        library=_identifier(model.get("library")),
+    )
+
+
+def _kind(run: Run, program: Program, packages: frozenset[str]) -> str:
+    if "unsloth" in packages:
+        return "unsloth"
+    used = frozenset().union(*(each.packages for each in (program.trainer, program.arguments) if each is not None))
+    if used & _LIGHTNING or (run.step_source and "lightning" in run.step_source):
+        return "lightning"
+    if program.arguments is not None:
+        return "trl" if "trl" in used else "transformers"
+    by_trainer = run.step_source == "trainer"
+    return next((k for k in ("trl", "transformers") if k in packages and by_trainer), "torch")
+
+
+def _identifier(value: Any) -> str | None:
+    return value if isinstance(value, str) and _IDENTIFIER.fullmatch(value) else None
+
+
+def _code(value: Any) -> str:
+    """A value as Python writes it, strings in double quotes."""
+    if isinstance(value, Code):
+        return value
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_code(k)}: {_code(v)}" for k, v in value.items()) + "}"
+    return repr(value)
+
+
+def _keywords(text: str) -> set[str]:
+    """Names of the keyword arguments of a call, from behind its parenthesis."""
+    depth, words, found = 1, "", set()
+    for at, sign in enumerate(text):
+        if sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+            if depth == 0:
+                break
+        if depth > 1 or sign in ",([{)]}\"'":
+            words = ""
+        elif sign == "=" and words.strip().isidentifier() and text[at + 1 : at + 2] != "=":
+            found.add(words.strip())
+            words = ""
+        else:
+            words += sign
+    return found

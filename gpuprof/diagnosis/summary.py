@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
 
 
 def summary(
-    shares: Shares, kernels: Kernels, limits: Mapping[str, float] | None = None, turns: int = 0, compiling_ns: float = 0
+    shares: Shares,
+    kernels: Kernels,
+    limits: Mapping[str, float] | None = None,
+    turns: int = 0,
+    compiling_ns: float = 0,
+    alone: bool = False,
 ) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
-    of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled.
+    of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
+    GPU and one rank, so that no others are spoken of.
     """
     step = shares.step_ns
     text = f"The {'busiest ' if turns else ''}GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
@@ -28,32 +35,13 @@ def summary(
     idle = sum(shares.idle_ns.values())
     if idle <= 0.05 * step:
         text += _limited(shares, limits or {})
-        alone = shares.communication_ns < SMALL * step
-        if alone and shares.copy_ns > shares.compute_ns:
+        waits_for_ranks = not alone and shares.communication_ns >= SMALL * step
+        if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
             return f"{text} It moves data more than it computes."
-        return f"{text} The host keeps it fed." if alone else f"{text} That includes waiting for other ranks."
+        return f"{text} {'That includes waiting for other ranks.' if waits_for_ranks else 'The host keeps it fed.'}"
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
-    first = max(shares.idle_ns, key=lambda c: shares.idle_ns[c])
-    if first in ("launch", "python", "sync") and compiling_ns > idle / 2:
-        return f"{text} Most of the rest it waits for the host, which compiles code for {in_ms(compiling_ns)} a step."
-    pieces = round(kernels.launches_per_step)
-    launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
-    median = kernels.median_ns or 0
-    why = {
-        "launch": f"the host, which launches {launches} a step, half of them under {_us(median)} long",
-        "python": f"the host, which is in Python and launches {launches} a step",
-        "sync": "the host, which had itself waited for the GPU before it launched more",
-        "input": "the next batch",
-        "transfer": "copies that block the host",
-        "allocator": "the host, which is allocating or freeing GPU memory",
-        "profiler": "the profiler's own buffers",
-        "device": "work that is already launched: the streams, ranks or devices that it depends on, or the pauses"
-        " between kernels",
-        "communication": "other ranks",
-        "unknown": "something that the recording does not show",
-    }[first]
-    return f"{text} Most of the rest it waits for {why}."
+    return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone)}"
 
 
 _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "the start of short kernels"}
@@ -68,7 +56,3 @@ def _limited(shares: Shares, limits: Mapping[str, float]) -> str:
     (most, first), *others = told
     rest = "".join(f", {name} {in_ms(ns)}" for ns, name in others)
     return f" {first.capitalize()} limits {in_ms(most)} of that{rest}."
-
-
-def _us(ns: float) -> str:
-    return f"{max(ns, 100) / 1e3:.2g} µs" if ns < 1e5 else in_ms(ns)

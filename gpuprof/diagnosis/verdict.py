@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
+from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Family, Verdict
@@ -20,6 +22,8 @@ from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.tracefile.model import F64
 
+UNCLEAR = 0.5
+"""Below this confidence the headline names two candidates."""
 DRAWS = 40
 ERROR = calibrated.SENSITIVITY.value
 """Standard deviation of a sensitivity for what the graph does not know: gaps between kernels, clocks, other
@@ -94,6 +98,26 @@ def judge(
     )
 
 
+def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt]) -> Verdict:
+    """The verdict with the confidence that the doubts leave, and below UNCLEAR with its runner-up."""
+    sure = (verdict.confidence or 0.0) * remaining(doubted)
+    return dataclasses.replace(
+        verdict,
+        confidence=sure,
+        second=runner_up(found, verdict.bound) if sure < UNCLEAR else None,
+        doubts=tuple(one.text for one in doubted),
+    )
+
+
+def runner_up(found: Sensitivities, bound: Bound | None) -> Bound | None:
+    """What binds if `bound` does not: the next resource by what it would gain, the device by its largest part."""
+    values: dict[Bound, float] = {name: getattr(found, name) for name in RESOURCES if name != "device"}
+    parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
+    values |= parts if found.compute is not None else {"memory": found.device}
+    values.pop(bound, None)  # type: ignore[arg-type]
+    return max(values, key=lambda name: values[name], default=None)
+
+
 def _lump(graph: Graph, mean: MeanStep) -> str | None:
     """The work that comes in some steps only, where that costs more than the host does in the usual step."""
     lumps = {cause: ns for cause, ns in mean.lumps_ns.items() if cause in HOST_LUMPS}
@@ -120,6 +144,14 @@ def confidence(
     cases = [found, found, *(sensitivities(graph, parts_ns, mean) for graph in (removal.quicker, removal.slower))]
     if mean is not None and ends is not None and mean.has_excess:
         cases += [sensitivities(removal.graph, parts_ns, mean.with_mean(ns)) for ns in ends]
+    return stays(cases, bound)
+
+
+def stays(cases: Sequence[Sensitivities], bound: Bound, unknown: float = 0.0) -> float:
+    """The share of draws in which `bound` stays: sensitivities with noise, of each case in turn.
+
+    unknown: as `bound_of` takes it.
+    """
     draw = np.random.default_rng(0)
     same = 0.0
     for k in range(DRAWS):
@@ -128,7 +160,7 @@ def confidence(
         parts = {n: (getattr(one, n) or 0.0) * (1 + draw.normal(0, CEILING_ERROR)) for n in PARTS}
         if one.compute is None:
             parts = dict.fromkeys(PARTS)
-        drawn = bound_of(dataclasses.replace(one, **whole, **parts))
+        drawn = bound_of(dataclasses.replace(one, **whole, **parts), unknown=unknown)
         # A draw that cannot tell two apart is half for each.
         same += 1.0 if drawn == bound else 0.5 if drawn == "balanced" else 0.0
     return same / DRAWS

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
 
 
 def arm(run: str) -> None:
-    """Makes the imports of this process tell when a library that can be hooked has arrived."""
+    """Lets the imports of this process report when a library that can be hooked has arrived."""
 
     def optimizers(module: Any) -> None:
         from .attach import holder
+        from .warned import warned
 
         holder.record_into(run)
         holder.attach_optimizers(module)
+        warned.listen()
 
     def loader(module: Any) -> None:
         from .loader_meter import meter
@@ -35,11 +37,26 @@ def arm(run: str) -> None:
 
         holder.attach_trainer(module)
 
+    def argparse(module: Any) -> None:
+        from .flags import flags
+
+        flags.watch_argparse(module)
+
+    def click(module: Any) -> None:
+        from .flags import flags
+
+        flags.watch_click(module)
+
     wanted = {
+        "argparse": argparse,
+        "click.core": click,
         "torch.optim.optimizer": optimizers,
         "torch.utils.data._utils.fetch": loader,
         "transformers.trainer": trainer,
     }
+    if "argparse" in sys.modules:  # by a .pth file of the environment
+        argparse(sys.modules["argparse"])
+        del wanted["argparse"]
     sys.meta_path.insert(0, ImportWatch(wanted, run))
 
 

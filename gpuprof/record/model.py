@@ -8,6 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from .program import library_of
+
+_ITERABLE = 1
+"""torch's number for a dataset that is only iterated over."""
 _MOST_NAMES = 64
 _MOST_WRAPPERS = 8
 
@@ -41,6 +45,8 @@ def describe_model(model: Any) -> dict[str, Any]:
     counts, trainable, dtypes, packed = _parameters(model)
     facts: dict[str, Any] = {
         "class": _base_class(inner),
+        "module": type(inner).__module__,
+        "library": library_of(inner),
         "wrapper": type(model).__name__ if inner is not model else None,
         "type": getattr(config, "model_type", None),
         "parameters": counts,
@@ -93,7 +99,19 @@ def describe_loader(batches: Any) -> dict[str, Any]:
         length = None
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
     facts = {name: getattr(batches, f"_{name}", None) for name in names}
-    return facts | {"batch_size": getattr(sampler, "batch_size", None), "length": length}
+    return facts | {
+        "batch_size": getattr(sampler, "batch_size", None),
+        "length": length,
+        "drop_last": getattr(batches, "_drop_last", None),
+        "sampler": _name_of(getattr(sampler, "sampler", sampler)),
+        "collate": _name_of(getattr(batches, "_collate_fn", None)),
+        "iterable": getattr(batches, "_dataset_kind", 0) == _ITERABLE,
+    }
+
+
+def _name_of(found: Any) -> str | None:
+    """The name of a function, else that of an object's class."""
+    return None if found is None else str(getattr(found, "__name__", type(found).__name__))[:100]
 
 
 def is_compiled(model: Any) -> bool:

@@ -22,6 +22,7 @@ from . import forks
 from .capture import Capture, cuda_runtime
 from .environment import describe_process, place_among_ranks
 from .finder import StepFinder
+from .flags import flags
 from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
 from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
@@ -36,6 +37,7 @@ from .stepmeter import StepMeter
 from .stretch import AfterWindows, more_steps
 from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
+from .warned import warned
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
 THINNED_NS = 1_000_000_000
@@ -130,6 +132,7 @@ class Session:
         self._journal.facts |= describe_process()
         if self._under_tool or self.options["nvtx"]:
             self._ranges = Ranges(find_nvtx())
+        warned.listen()
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
         atexit.register(self.close)
@@ -179,6 +182,12 @@ class Session:
         """Who counts the steps knows how often it saves, evaluates and logs."""
         if self._is_here():
             self._training.intervals = read()
+
+    @guarded
+    def on_arguments(self, args: Any) -> None:
+        """Who counts the steps is a trainer with these arguments."""
+        if self._is_here():
+            self._training.program.meet_trainer(args)
 
     @guarded
     def on_training_end(self) -> None:
@@ -601,6 +610,8 @@ class Session:
         if self._ranges.listening:
             return
         self._training.unhook()
+        flags.stop()
+        warned.stop()
         self._meter.lumps.leave()
         loader_meter.stop()
         for patch in self._patches:
@@ -611,6 +622,7 @@ class Session:
 
     def _write(self) -> None:
         place = {"rank": self.rank, "local_rank": self.local_rank, "world_size": self.world_size}
+        self._journal.facts["program"] = self._training.program.facts()
         self._journal.write(place | {"step_source": self.source, "steps_seen": self._step})
 
     def close(self) -> None:

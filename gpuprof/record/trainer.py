@@ -26,6 +26,7 @@ def callback_class(base: type, session_of: Callable[[str], Session | None]) -> t
                 left = None if total is None else max(0, total - done)
                 session.on_training("trainer", left, kwargs.get("model"), kwargs.get("optimizer"))
                 session.on_intervals(lambda: trainer_intervals(args, state))
+                session.on_arguments(args)
 
         def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
             session = session_of("trainer")

@@ -10,6 +10,7 @@ from .environment import describe_gpu
 from .hooks import ModuleHooks, named_blocks
 from .journal import Journal
 from .model import describe_loader, describe_model, describe_optimizer, find_model, is_compiled, optimizer_parameters
+from .program import Program, reference_modules, watch_autocast
 
 
 class Training:
@@ -26,6 +27,8 @@ class Training:
         self._optimizer: Any = _nothing
         self._batches: Any = _nothing
         self._modules: ModuleHooks | None = None
+        self._autocast: list[Any] = []
+        self.program = Program()
 
     def meet(self, model: Any = None, optimizer: Any = None, batches: Any = None) -> None:
         """Something of the training has shown itself. batches: the iterator of a DataLoader."""
@@ -78,6 +81,7 @@ class Training:
         if model is not None:
             self._model = _loosely(model)
             facts["model"] = describe_model(model)
+            self.program.meet_model(model)
 
     def hook(self, on_call: Callable[[Any], None], open_range: Any, levels: int | None) -> None:
         """Looks at the model's calls; and with ranges around it and so many levels of its blocks, unless None.
@@ -90,16 +94,30 @@ class Training:
             return
         self._modules = ModuleHooks(open_range, on_call)
         self._modules.watch(model)
+        if self.program.autocast is None:
+            self._autocast = watch_autocast(model, self._saw_autocast)
         if levels is not None:
             self._modules.name(model, "forward")
-            for module, name in named_blocks(model, levels):
+            for module, name in self._named_modules(model, levels):
                 self._modules.name(module, name)
+
+    def _saw_autocast(self, name: str) -> None:
+        self.program.autocast = name
+
+    def _named_modules(self, model: Any, levels: int) -> list[tuple[Any, str]]:
+        """Modules that get a range: the blocks, and whatever computes slowly for want of a kernel."""
+        blocks = named_blocks(model, levels)
+        known = {id(module) for module, _ in blocks}
+        slow = [module for module, _ in reference_modules(model) if id(module) not in known] if levels else []
+        return blocks + [(module, f"nn.Module: {type(module).__name__}") for module in slow]
 
     def unhook(self) -> None:
         """Leaves the model as it was found."""
         if self._modules is not None:
             self._modules.remove()
             self._modules = None
+        while self._autocast:
+            self._autocast.pop().remove()
 
     def forget(self) -> None:
         """This training is over, or its recording is."""

@@ -39,7 +39,7 @@ def model(run: Run) -> str:
     if trainable is not None and parameters and trainable < parameters:
         parts.append(f"{scaled(trainable)} of {size} trainable")
     parts += [
-        _dtype(found.get("dtypes")),
+        _precision(_dtype(found.get("dtypes")), run),
         _quantization(found.get("quantization")),
         _experts(found.get("experts")),
         _name(found.get("attention")),
@@ -81,6 +81,17 @@ def _dtype(dtypes: Any) -> str:
         return ""
     name = max(counts, key=lambda k: counts[k]).removeprefix("torch.")
     return _DTYPES.get(name, _name(name))
+
+
+def _precision(weights: str, run: Run) -> str:
+    """`fp32 weights, bf16 autocast` where the two differ; else the weights' type."""
+    autocast = run.program.autocast if run.program else None
+    if not autocast or autocast == "off":
+        return weights
+    computed = _DTYPES.get(autocast, _name(autocast))
+    if not weights or computed == weights:
+        return weights
+    return f"{weights} weights, {computed} autocast"
 
 
 def _quantization(found: Any) -> str:

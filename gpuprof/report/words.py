@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Diagnosis, Gap, PhaseGaps
+from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
@@ -28,6 +28,8 @@ def label(diagnosis: Diagnosis) -> str:
         return "UNUSABLE RECORDING"
     if verdict.bound is None:
         return "NO VERDICT"
+    if verdict.second is not None:
+        return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
     text = "BALANCED" if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
@@ -111,7 +113,7 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
         by = f" by {shown(steps.name, 40)}" if steps.name else f" by {steps.source.replace('_', ' ')}"
         cut = f", {steps.cut:,} cut short" if steps.cut else ""
         parts.append(f"{amount(steps.count, 'step')}{by}{cut}")
-    if where.rank is not None:
+    if where.rank is not None and has_peers(where):
         parts.append(f"rank {where.rank}" + (f" of {where.world_size}" if where.world_size else ""))
     if diagnosis.source.events or not diagnosis.run:
         parts.append(amount(diagnosis.source.events, "event"))
@@ -121,6 +123,11 @@ def source(diagnosis: Diagnosis, width: int = 120) -> str:
     if len(rest) > width - _SHORTEST_PATH:
         rest = "".join(f" · {part}" for part in parts[:-1])
     return shown(diagnosis.source.path, max(width - len(rest), _SHORTEST_PATH)) + rest
+
+
+def has_peers(where: Environment) -> bool:
+    """Whether it is one rank of several: one alone has no number worth saying."""
+    return (where.world_size or (where.rank or 0) + 1) > 1
 
 
 _WITHOUT = "The step, the verdict and the fixes are without it, the single waits as recorded."

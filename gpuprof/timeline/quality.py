@@ -191,11 +191,12 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
 def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
     low, high = timeline.window
     for device in timeline.devices:
+        name = f"GPU {device.device}" if len(timeline.devices) > 1 else "The GPU"
         if device.carry_out_ns > AHEAD_SHARE * (high - low):
             yield (
                 "host_ahead",
                 "warning",
-                f"GPU {device.device} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
+                f"{name} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
                 " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )

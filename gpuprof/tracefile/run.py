@@ -27,6 +27,7 @@ from gpuprof.nsight.convert import REPORTS
 from gpuprof.tracefile.model import ABSENT, F64, I32, I64, LATEST_NS, U8, Columns, Mask
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
+from gpuprof.tracefile.program import Program, program_of
 
 UNKNOWN_STAGE = 255
 """A stage that this version knows nothing of."""
@@ -150,6 +151,7 @@ class Rank:
     model: dict[str, Any] | None = None
     optimizer: dict[str, Any] | None = None
     loader: dict[str, Any] | None = None
+    program: Program | None = None
     stages: tuple[StageTime, ...] = ()
     windows: tuple[RecordedWindow, ...] = ()
     notes: tuple[str, ...] = ()
@@ -416,6 +418,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
         model=_object(document.get("model")),
         optimizer=_object(document.get("optimizer")),
         loader=_object(document.get("loader")),
+        program=program_of(document.get("program")),
         stages=tuple(
             StageTime(
                 name, _whole(stage.get("first_step")), _whole(stage.get("steps")), _whole(stage.get("ns"), least=1)

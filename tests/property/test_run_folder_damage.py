@@ -19,6 +19,14 @@ from gpuprof.errors import GpuprofError
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.terminal import plain
 
+PROGRAM = {
+    "trainer": {"class": "Trainer", "module": "transformers.trainer", "bases": ["a.B"]},
+    "arguments": {"class": "DPOConfig", "module": "trl", "bases": ["a.B"], "fields": ["tf32"], "set": {"bf16": True}},
+    "autocast": "bfloat16",
+    "flags": [{"names": ["--compile"], "kind": "assigned"}, {"names": ["--batch_size"], "kind": "value"}],
+    "warnings": [{"source": "x", "text": "falling back to a slow implementation", "count": 2}],
+    "reference": [{"class": "Net", "function": "scan_fn", "modules": 2}],
+}
 JUNK = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.just(HOSTILE),
     st.integers(10**30, 10**40), st.lists(st.integers(), max_size=3), st.just({"a": {"b": []}}), st.just("9" * 400),
@@ -93,6 +101,7 @@ def test_damage_never_ends_in_a_traceback(small, hurts):
         for k in range(3):
             run.sample(BEGUN_NS + k * 20 * MS, ("sw_power_cap",))
         run.rank["notes"] = ["a note"]
+        run.rank["program"] = PROGRAM
         run.stage("after", [9.0] * 5).write(folder, small)
         for hurt in hurts:
             harm(folder, *hurt)

@@ -538,3 +538,19 @@ def test_memory_that_is_allocated_in_a_step(tmp_path):
     assert [(one.cause, one.steps) for one in found.excess] == [("allocator", 1)]
     assert found.excess[0].mean_ns == round(6 * MS / 12)
     assert found.residual_ns == 1 * MS - round(6 * MS / 12)
+
+
+@pytest.mark.parametrize(
+    ("rows", "loader", "declared", "samples"),
+    [(8, 8, None, 8), (16, 8, None, 8), (1, 8, None, 8), (12, 8, None, 12), (520, 64, 8, 8), (7, 8, None, 7)],
+    ids=["as handed out", "preference pairs", "packed", "unknown relation", "generations", "a smaller call"],
+)
+def test_samples_are_those_of_the_batch_and_not_rows(tmp_path, rows, loader, declared, samples):
+    """Two accumulated passes; of a trainer its own micro-batch counts."""
+    run = RunBuilder().stage("baseline_free", [80.0] * 6, samples=2 * rows, micro_steps=2)
+    run.stage("trace", [160.0] * 3, samples=2 * rows, micro_steps=2)
+    run.rank["loader"] = {**run.rank["loader"], "batch_size": loader}
+    if declared:
+        arguments = {"class": "GRPOConfig", "set": {"per_device_train_batch_size": declared}}
+        run.rank["program"] = {"arguments": arguments}
+    assert facts(run, tmp_path).run.work.samples == 2 * samples

@@ -13,15 +13,18 @@ from gpuprof.diagnosis.findings import (
     adapter_casts,
     allocator,
     autocast,
+    channels_last,
     compile,
     cuda_graphs,
     dequantize,
     eager_attention,
     expert_loop,
     exposed_communication,
+    frozen_encoder,
     fused_elementwise,
     input_workers,
     larger_batch,
+    missing_kernels,
     naive_pipeline,
     optimizer,
     padding,
@@ -52,6 +55,8 @@ _MODULES = (
     dequantize,
     tf32,
     autocast,
+    channels_last,
+    frozen_encoder,
     adapter_casts,
     pageable_copies,
     allocator,
@@ -65,7 +70,7 @@ _MODULES = (
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
 """What is looked for in a recording, in the order of the documentation."""
 
-PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE)
+PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE, missing_kernels.PAGE)
 """What `gpuprof explain` and docs/findings say."""
 
 ABSENT: dict[str, Absent] = {module.PAGE.id: module.ABSENT for module in _MODULES if hasattr(module, "ABSENT")}

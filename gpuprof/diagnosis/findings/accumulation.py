@@ -9,6 +9,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import largest_factor, micro_size, scaled_batch, slower_host
 from gpuprof.diagnosis.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.stack import Code
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
@@ -67,8 +68,9 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),
         fix=case.stack.fix(
             f"DataLoader(..., batch_size={size})  # and accumulate over {left} instead of {count}{room}",
-            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}, "
-            f"gradient_accumulation_steps={left}){room}",
+            case.stack.setting(
+                {"per_device_train_batch_size": Code(size), "gradient_accumulation_steps": left}, note=room
+            ),
             lightning=f"DataLoader(..., batch_size={size})\nTrainer(accumulate_grad_batches={left}){room}",
         ),
         change=merged(case, number, count, factor, 1),

@@ -88,11 +88,11 @@ def find(case: Case) -> Iterator[Proposal]:
     )
     yield Proposal(
         title="adapters in bf16",
-        evidence=spans(case, text, forward >= 0),
+        evidence=spans(case, text, gpu),
         fix=case.stack.fix(
             "get_peft_model(model, config, autocast_adapter_dtype=False)",
             trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
-            "and hand the result to SFTTrainer without peft_config",
+            f"and hand the result to {case.stack.trainer or 'SFTTrainer'} without peft_config",
         ),
         change=change(1),
         best=change(0),

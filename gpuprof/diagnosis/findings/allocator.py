@@ -75,8 +75,9 @@ def find(case: Case) -> Iterator[Proposal]:
     if by_hand:
         fix = case.stack.fix(
             "take torch.cuda.empty_cache() out of the training loop",
-            transformers=f"{case.stack.arguments}(torch_empty_cache_steps=None)  "
-            "# and no torch.cuda.empty_cache() in callbacks",
+            case.stack.setting(
+                {"torch_empty_cache_steps": None}, note="  # and no torch.cuda.empty_cache() in callbacks"
+            ),
         )
         fix += f"\nor, where memory is short without it:\n{settings}"
     yield Proposal(

@@ -67,7 +67,7 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
             'with torch.autocast("cuda", dtype=torch.bfloat16):  # around the forward pass and the loss',
-            transformers=f"{case.stack.arguments}(bf16=True)",
+            case.stack.setting({"bf16": True}),
             lightning='Trainer(precision="bf16-mixed")',
         ),
         change=_cast(case, roof, nodes, launch_ns, 1),

@@ -114,7 +114,6 @@ def find(case: Case) -> Iterator[Proposal]:
     before = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
     after = before - (launches - LEFT * len(found.speaker)) / graph.steps
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
-    arguments = case.stack.arguments
     varies = shapes_vary(case)
     yield Proposal(
         title="torch.compile",
@@ -129,7 +128,7 @@ def find(case: Case) -> Iterator[Proposal]:
             "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
             if varies
             else "model.compile()  # before the first step",
-            transformers=f"{arguments}(torch_compile=True)",
+            case.stack.setting({"torch_compile": True}),
             lightning="model = torch.compile(model)  # before Trainer.fit",
         ),
         change=compiled(found, 1),

@@ -81,8 +81,9 @@ def find(case: Case) -> Iterator[Proposal]:
     )
     fix = case.stack.fix(
         torch,
-        transformers=f'{case.stack.arguments}(torch_compile=True, torch_compile_mode="reduce-overhead")  # '
-        "keep shapes fixed",
+        case.stack.setting(
+            {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, note="  # keep shapes fixed"
+        ),
         lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed',
     )
     found = passes(case)

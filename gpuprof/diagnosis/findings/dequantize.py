@@ -80,10 +80,10 @@ def find(case: Case) -> Iterator[Proposal]:
     needs = f"\n# {extra / 2**30:,.1f} GiB more for the weights{known}"
     yield Proposal(
         title="bf16 weights instead of quantised ones",
-        evidence=spans(case, text, gpu),
+        evidence=spans(case, text, gone),
         fix=case.stack.fix(
-            "AutoModelForCausalLM.from_pretrained(..., dtype=torch.bfloat16) without quantization_config",
-            trl='SFTConfig(model_init_kwargs={"dtype": "bfloat16"}) without quantization_config',
+            f"{case.stack.loaded(dtype='bfloat16') or 'the weights in bfloat16,'} without quantization_config",
+            trl=case.stack.setting({"model_init_kwargs": {"dtype": "bfloat16"}}, note=" without quantization_config"),
             unsloth="FastLanguageModel.from_pretrained(..., load_in_4bit=False, load_in_16bit=True)",
         )
         + needs,

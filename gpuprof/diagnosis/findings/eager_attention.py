@@ -147,17 +147,23 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _fix(case: Case, found: Attentions) -> str:
+    if not case.trains_on_tokens:
+        return (
+            "torch.nn.functional.scaled_dot_product_attention(q, k, v), as diffusers' and timm's own attention does;\n"
+            'of transformers: from_pretrained(..., attn_implementation="sdpa")'
+        )
     if found.sinks:
         name, note = "flex_attention", "\n# sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
     elif found.capped:
         name, note = "flash_attention_2", "  # soft caps: SDPA has none"
     else:
         name, note = "sdpa", ""
-    return case.stack.fix(
-        f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}\n'
-        "or in your own code: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)",
-        trl=f'SFTConfig(model_init_kwargs={{"attn_implementation": "{name}"}}){note}',
-        transformers=f'AutoModelForCausalLM.from_pretrained(..., attn_implementation="{name}"){note}',
+    stack, loaded = case.stack, case.stack.loaded(attn_implementation=name)
+    own = f"torch.nn.functional.scaled_dot_product_attention(q, k, v{', is_causal=True' if stack.is_causal else ''})"
+    return stack.fix(
+        f"{loaded}{note}\nor in your own code: {own}" if loaded else own,
+        trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),
+        transformers=f"{loaded}{note}" if loaded else "",
         unsloth=f'FastLanguageModel.from_pretrained(..., attn_implementation="{name}"){note}',
     )
 
@@ -246,7 +252,7 @@ def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
     ceilings = case.roofline.ceilings
     result = np.empty((2, len(found.shapes)))
     for i, (shape, size) in enumerate(zip(found.shapes, found.size.tolist(), strict=True)):
-        causal = level < 2 and shape.queries == shape.keys
+        causal = case.trains_on_tokens and level < 2 and shape.queries == shape.keys
         rate = ceilings.flops.get("bf16" if size == 2 else "tf32") or max(ceilings.flops.values())
         rows = shape.batch * shape.heads * (shape.queries + shape.keys) * (shape.width + shape.value_width) * size
         for backward, flops in enumerate((forward_flops(shape, causal), backward_flops(shape, causal))):

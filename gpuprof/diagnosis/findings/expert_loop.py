@@ -145,12 +145,13 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{case.per_step(work.sum()):,.0f} kernels, "
         f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of host time a step"
     )
+    loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
         title="grouped GEMM instead of an expert loop",
-        evidence=spans(case, text, forward >= 0),
+        evidence=spans(case, text, inside),
         fix=case.stack.fix(
-            f'AutoModelForCausalLM.from_pretrained(..., experts_implementation="grouped_mm"){NEEDS}',
-            trl=f'SFTConfig(model_init_kwargs={{"experts_implementation": "grouped_mm"}}){NEEDS}',
+            f"{loaded}{NEEDS}" if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
+            trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
             unsloth="UNSLOTH_MOE_BACKEND=grouped_mm in the environment, set before unsloth is imported",
         ),
         change=change(1),

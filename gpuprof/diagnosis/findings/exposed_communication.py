@@ -108,12 +108,11 @@ def _fix(case: Case, sharded: bool, bucket_mb: int) -> str:
         return case.stack.fix(
             "fully_shard(layer, reshard_after_forward=False)  # where memory allows\n"
             "layer.set_modules_to_forward_prefetch([next]), layer.set_modules_to_backward_prefetch([previous])",
-            transformers=f'{case.stack.arguments}(fsdp_config={{"reshard_after_forward": False}})  '
-            "# where memory allows",
+            case.stack.setting({"fsdp_config": {"reshard_after_forward": False}}, note="  # where memory allows"),
         )
     return case.stack.fix(
         f"DistributedDataParallel(..., bucket_cap_mb={bucket_mb}, gradient_as_bucket_view=True, static_graph=True)",
-        transformers=f"{case.stack.arguments}(ddp_bucket_cap_mb={bucket_mb}, ddp_find_unused_parameters=False)",
+        case.stack.setting({"ddp_bucket_cap_mb": bucket_mb}, {"ddp_find_unused_parameters": False}),
     )
 
 

@@ -41,6 +41,9 @@ GATE_REACH = 24
 """Ops between a gate's activation and its product at most: the other projection with an adapter of its own."""
 LOSS_MISSING = 8
 """Ops between the last product and the loss at most: the cast of the logits, the shift of the labels."""
+INSTALL = "  # pip install liger-kernel"
+LIGER_PARTS = (("loss", "LigerCrossEntropyLoss"), ("norm", "LigerRMSNorm"), ("gate", "LigerSwiGLUMLP"))
+"""Kind of sequence → the module of Liger that does it in one kernel."""
 WORTH_SHARE = 0.03
 """Less of the GPU's time than this in such kernels, and the fix gains nothing on a GPU-bound step; launch-bound ones
 want torch.compile or CUDA graphs."""
@@ -85,7 +88,7 @@ class Sequences:
 
 def find(case: Case) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
-    found = find_sequences(case)
+    found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
         return
     graph, count = case.graph, len(found.stretches)
@@ -121,9 +124,8 @@ def find(case: Case) -> Iterator[Proposal]:
         title="fused norm, rotary, gate and loss (Liger)",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "from liger_kernel.transformers import AutoLigerKernelForCausalLM\n"
-            "model = AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel",
-            transformers=f"{case.stack.arguments}(use_liger_kernel=True)  # pip install liger-kernel",
+            _liger(case.stack.is_causal, {KINDS[k] for k in np.unique(found.kind).tolist()}),
+            case.stack.setting({"use_liger_kernel": True}, note=INSTALL) if case.stack.from_transformers else "",
             unsloth="load the model with FastLanguageModel and its own kernels (no custom modelling code)",
         ),
         change=change(1),
@@ -133,7 +135,20 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def _liger(is_causal: bool, kinds: set[str]) -> str:
+    """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call."""
+    if is_causal:
+        return (
+            "from liger_kernel.transformers import AutoLigerKernelForCausalLM\n"
+            "model = AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel"
+        )
+    parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
+    return f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+
+
 def _absent(case: Case) -> str | None:
+    if not case.trains_on_tokens:
+        return None
     if find_sequences(case) is None:
         return "none of the sequences that Liger fuses was recorded"
     if case.sensitivities.host > case.sensitivities.device:

@@ -59,7 +59,8 @@ the workers deliver: one batch per worker and step. """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is
 saturated. An `IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the
-training, removes the work instead of moving it. """,
+training, removes the work instead of moving it; so does decoding and resizing images once, or on the GPU
+(`torchvision.io.decode_jpeg(..., device="cuda")`, NVIDIA DALI), where it has time to spare. """,
 )
 
 
@@ -100,7 +101,7 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
-            transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
+            case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
         ),
         change=to(FETCH_NS[1]),
         best=to(FETCH_NS[0]),
@@ -153,7 +154,7 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         evidence=(Evidence(text),),
         fix=case.stack.fix(
             f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
-            transformers=f"{case.stack.arguments}(dataloader_num_workers={wanted}, dataloader_persistent_workers=True)",
+            case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
         ),
         change=lambda graph: graph,
         worst=partial(scale, host=CROWDED),

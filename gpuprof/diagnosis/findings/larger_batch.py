@@ -12,6 +12,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.stack import Code
 from gpuprof.projection.apart import ROUND
 from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
 from gpuprof.replay.graph import DEVICE, Graph
@@ -75,19 +76,20 @@ def find(case: Case) -> Iterator[Proposal]:
     tokens = micro_tokens(case)
     size = f"{samples * chosen}" if samples else f"{chosen} * batch_size"
     busy = case.per_step(float(graph.duration_ns[graph.resource == DEVICE].sum()))
-    said = f"{tokens:,} tokens a batch" if tokens else "a batch"
+    said = f"{tokens:,} tokens a batch" if tokens else f"{samples:,} samples a batch" if samples else "a batch"
     text = (
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{chosen} times as much would take {before / 1e6:,.1f} ms"
     )
     room = "" if limit is not None else "  # if memory allows: its use was not recorded"
+    setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
-        evidence=spans(case, text, model & (graph.lane >= 0)),
+        evidence=spans(case, text, graph.resource == DEVICE),
         fix=case.stack.fix(
             f"DataLoader(..., batch_size={size}){room}",
-            transformers=f"{case.stack.arguments}(per_device_train_batch_size={size}){room}",
-            trl=f"SFTConfig(per_device_train_batch_size={size}){room}\nor, with short samples: SFTConfig(packing=True)",
+            setting,
+            trl=f"{setting}\nor, with short samples: SFTConfig(packing=True)" if case.trains_on_tokens else setting,
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
@@ -127,7 +129,10 @@ def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
 
 
 def micro_tokens(case: Case) -> int | None:
-    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known."""
+    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known, or if
+    the model is not trained on tokens."""
+    if not case.trains_on_tokens:
+        return None
     work = case.run.work if case.run else None
     if work and work.tokens:
         return round(work.tokens / (work.micro_steps or 1))

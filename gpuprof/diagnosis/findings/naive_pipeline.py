@@ -68,9 +68,9 @@ def find(case: Case) -> Iterator[Proposal]:
         transformers = f"{model}\n# started by {start}, which makes it data parallel{unknown}"
     else:
         torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
-        transformers = (
-            f'{case.stack.arguments}(fsdp="full_shard auto_wrap")  # without device_map, started by {start}\n'
-            "# one GPU has no room for all of the model"
+        transformers = case.stack.setting(
+            {"fsdp": True if case.stack.has("activation_checkpointing") else "full_shard auto_wrap"},
+            note=f"  # without device_map, started by {start}\n# one GPU has no room for all of the model",
         )
     yield Proposal(
         title="a process per GPU instead of one for all",

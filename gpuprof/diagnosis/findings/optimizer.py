@@ -100,6 +100,8 @@ def find(case: Case) -> Iterator[Proposal]:
         return change
 
     count = len(work) / case.steps
+    done = host.copy()
+    done[work] = True
     host_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
     gpu_ms = case.per_step(float(graph.duration_ns[work].sum())) / 1e6
     name = " and ".join(sorted(names))
@@ -110,7 +112,7 @@ def find(case: Case) -> Iterator[Proposal]:
             case,
             f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of host time, "
             f"{gpu_ms:,.1f} ms of the GPU's",
-            host,
+            done,
         ),
         fix=_fix(case, sorted(names)[0]),
         change=fused(1),
@@ -158,7 +160,7 @@ def _fix(case: Case, name: str) -> str:
     torch = f"torch.optim.{name}(..., fused=True)"
     if name != "AdamW":
         return torch
-    return case.stack.fix(torch, transformers=f'{case.stack.arguments}(optim="adamw_torch_fused")')
+    return case.stack.fix(torch, case.stack.setting({"optim": "adamw_torch_fused"}))
 
 
 def _per_group(values: np.ndarray, last: I64) -> np.ndarray:

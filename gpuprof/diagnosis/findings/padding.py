@@ -36,7 +36,7 @@ where it takes the mask as a tensor."""
 HOST_SPREAD = calibrated.HOST_SPREAD.value
 """With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording does not show exactly."""
 FLASH = 'attn_implementation="flash_attention_2"'
-FLASH_TRL = 'model_init_kwargs={"attn_implementation": "flash_attention_2"}'
+FLASH_TRL = {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}}
 
 PAGE = Page(
     id="padding",
@@ -69,7 +69,7 @@ def find(case: Case) -> Iterator[Proposal]:
     """Packing, batches without padding, and batches of one length."""
     work = case.run.work if case.run else None
     real = _real_share(work)
-    if work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
+    if not case.trains_on_tokens or work is None or not work.tokens or real is None or real >= 1 - LEAST_PADDING:
         return
     graph = case.graph
     model = graph.on_gpu & np.isin(graph.phase, (FORWARD, BACKWARD, RECOMPUTE))
@@ -79,49 +79,50 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{work.tokens:,.0f} a step; the GPU works {gpu_ms:,.1f} ms a step on forward and backward"
     )
     evidence = spans(case, text, model)
-    arguments = case.stack.arguments
     row = round(work.tokens / work.samples) if work.samples else None
-    length = f", max_length={row}" if row else ""
+    length = {"max_length": row} if row else {}
     filled = f"{work.tokens / (work.micro_steps or 1):,.0f} tokens"
-    yield Proposal(
-        title="packing",
-        evidence=evidence,
-        fix=case.stack.fix(
-            f"DataCollatorWithFlattening() with {FLASH}\n# batches of as many samples as fill {filled}",
-            trl=f"SFTConfig(packing=True{length}, {FLASH_TRL})",
-            unsloth=_needs_flash(case) + f"SFTConfig(packing=True{length})",
-        ),
-        change=_attention(case, 1),
-        best=_attention(case, 0),
-        worst=_attention(case, 2),
-        work=FILLED[1] / real,
-        spread=(FILLED[0] / FILLED[2]) ** 0.5,
-        excludes=("larger_batch",),
-        changes="more samples in an optimizer step",
-        key="packing",
-    )
-    yield Proposal(
-        title="no padding, the same samples",
-        evidence=evidence,
-        fix=case.stack.fix(
-            f"DataCollatorWithFlattening() with {FLASH}",
-            trl=f"SFTConfig(padding_free=True, {FLASH_TRL})",
-            unsloth=_needs_flash(case) + "SFTConfig(padding_free=True)",
-        ),
-        change=fewer_tokens(case, real, GROWS[1]),
-        best=fewer_tokens(case, real, GROWS[2]),
-        worst=fewer_tokens(case, real, GROWS[0]),
-        spread=HOST_SPREAD,
-        excludes=("larger_batch",),
-        key="padding_free",
-    )
+    if _knows(case, "packing"):
+        yield Proposal(
+            title="packing",
+            evidence=evidence,
+            fix=case.stack.fix(
+                f"DataCollatorWithFlattening() with {FLASH}\n# batches of as many samples as fill {filled}",
+                trl=case.stack.setting({"packing": True, **length, **FLASH_TRL}),
+                unsloth=_needs_flash(case) + case.stack.setting({"packing": True, **length}),
+            ),
+            change=_attention(case, 1),
+            best=_attention(case, 0),
+            worst=_attention(case, 2),
+            work=FILLED[1] / real,
+            spread=(FILLED[0] / FILLED[2]) ** 0.5,
+            excludes=("larger_batch",),
+            changes="more samples in an optimizer step",
+            key="packing",
+        )
+    if _knows(case, "padding_free"):
+        yield Proposal(
+            title="no padding, the same samples",
+            evidence=evidence,
+            fix=case.stack.fix(
+                f"DataCollatorWithFlattening() with {FLASH}",
+                trl=case.stack.setting({"padding_free": True, **FLASH_TRL}),
+                unsloth=_needs_flash(case) + case.stack.setting({"padding_free": True}),
+            ),
+            change=fewer_tokens(case, real, GROWS[1]),
+            best=fewer_tokens(case, real, GROWS[2]),
+            worst=fewer_tokens(case, real, GROWS[0]),
+            spread=HOST_SPREAD,
+            excludes=("larger_batch",),
+            key="padding_free",
+        )
     left = [real + share * (1 - real) for share in GROUPED_LEFT]
     yield Proposal(
         title="batches of samples of like length",
         evidence=evidence,
         fix=case.stack.fix(
             "a sampler that batches samples of like length",
-            transformers=f'{arguments}(train_sampling_strategy="group_by_length")',
+            _grouped(case),
         )
         # Lengths that all differ would each be planned anew, which cost more than their padding on an H200.
         + f"\nand a collator with padding=True, pad_to_multiple_of={MULTIPLE}",
@@ -135,9 +136,21 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
+def _knows(case: Case, field: str) -> bool:
+    """Whether the trainer can do it, or that is not known. A trainer of TRL makes its batches itself: what its
+    arguments do not offer cannot be done by a collator from outside."""
+    return case.stack.kind not in ("trl", "unsloth") or case.stack.has(field) is not False
+
+
+def _grouped(case: Case) -> str:
+    """The trainer's own setting, of which older versions have another."""
+    older = case.stack.has("train_sampling_strategy") is False and case.stack.has("group_by_length")
+    return case.stack.setting({"group_by_length": True} if older else {"train_sampling_strategy": "group_by_length"})
+
+
 def _absent(case: Case) -> str | None:
     real = _real_share(case.run.work if case.run else None)
-    return None if real is None else f"{100 * (1 - real):,.0f} % of the tokens are padding"
+    return None if real is None or not case.trains_on_tokens else f"{100 * (1 - real):,.0f} % of the tokens are padding"
 
 
 ABSENT = Absent("packing", _absent)

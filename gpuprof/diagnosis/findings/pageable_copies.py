@@ -107,8 +107,10 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True)\n'
             "and what is no batch: tensor.pin_memory() once, before the training",
-            transformers=f"{case.stack.arguments}(dataloader_pin_memory=True)\n"
-            'and what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
+            case.stack.setting(
+                {"dataloader_pin_memory": True},
+                note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
+            ),
         ),
         change=pinned(1),
         best=pinned(0),

@@ -107,8 +107,11 @@ def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Propos
         evidence=evidence,
         fix=case.stack.fix(
             "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)  # and fewer evaluations",
-            transformers=f'{case.stack.arguments}(save_strategy="epoch", eval_strategy="epoch", save_only_model=True)\n'
-            "or larger save_steps, eval_steps and logging_steps",
+            case.stack.setting(
+                {"save_strategy": "epoch", "eval_strategy": "epoch"},
+                {"save_only_model": True},
+                note="\nor larger save_steps, eval_steps and logging_steps",
+            ),
             lightning="Trainer(val_check_interval=1.0)\nModelCheckpoint(every_n_epochs=1, save_weights_only=True)",
         ),
         change=_unchanged,

@@ -147,11 +147,11 @@ def _per_length(case: Case) -> Iterator[Proposal]:
     run = case.run
     if ahead is not None and run is not None and run.steps_total:
         text += (
-            f"; lengths repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
+            f"; they repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
             "steps"
         )
     yield Proposal(
-        title=f"lengths padded to a multiple of {MULTIPLE}",
+        title=f"lengths padded to a multiple of {MULTIPLE}" if case.trains_on_tokens else "fewer different shapes",
         evidence=(Evidence(text),),
         fix=_fix(case, cudnn, compiling=False),
         change=lambda graph: graph,
@@ -230,10 +230,15 @@ def _in_steps(graph: Graph, nodes: Mask) -> Mask:
 
 
 def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
+    if not case.trains_on_tokens:
+        fixed = "batches of few different shapes: resize, crop or bucket the samples, drop_last=True"
+        return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed
     fixed = case.stack.fix(
         f"pad each batch to a multiple of {MULTIPLE}, so that few lengths occur",
-        transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})",
-        trl=f"SFTConfig(pad_to_multiple_of={MULTIPLE})",
+        transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})"
+        if case.stack.is_causal
+        else f"a data collator with padding=True, pad_to_multiple_of={MULTIPLE}",
+        trl=case.stack.setting({"pad_to_multiple_of": MULTIPLE}),
     )
     if compiling:
         vary = "model.compile(dynamic=True), torch._dynamo.mark_dynamic(tensor, 1)"

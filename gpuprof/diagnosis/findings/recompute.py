@@ -91,7 +91,7 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, again),
         fix=case.stack.fix(
             "drop model.gradient_checkpointing_enable() or torch.utils.checkpoint",
-            transformers=f"{case.stack.arguments}(gradient_checkpointing=False)",
+            case.stack.setting({case.stack.checkpointing: False}),
             unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
         )
         + _memory_text(extra, free, size),

@@ -88,6 +88,8 @@ def _more(rank: int, one: Excess) -> Evidence:
     doing = one.doing
     where = f"rank {rank}: {doing.frame or doing.what}"
     text = f"{in_ms(one.ns)} a step more than the other ranks: {doing.what}, {doing.phase}"
+    if doing.longest_ns:
+        text += f"; shown: its longest stretch, {in_ms(doing.longest_ns)}"
     return Evidence(text, doing.start_ns, doing.longest_ns, where)
 
 

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import WORTH, Page, Proposal
+from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
 from gpuprof.replay.stretches import nodes_in
@@ -79,7 +80,7 @@ def find(case: Case) -> Iterator[Proposal]:
         own = _own_nodes(case, ops) & ~_loop_nodes(case)
         yield Proposal(
             title="no values read from the GPU within the step",
-            evidence=_evidence(case, looks, own, "values read from the GPU", ops),
+            evidence=_evidence(case, looks, "values read from the GPU", ops),
             fix=_look_fix(case, looks),
             change=_without(looks, own),
             best=_without(looks, own),
@@ -87,20 +88,18 @@ def find(case: Case) -> Iterator[Proposal]:
             key="values",
         )
     if shapes.any():
-        own = _pieces(case, shapes)
         yield Proposal(
             title="no sizes that depend on values",
-            evidence=_evidence(case, shapes, own, "waits for the size of a result", _outermost_named(case, shapes)),
+            evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
             fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
             "where rows must be chosen: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
         )
     if explicit.any():
-        own = _pieces(case, explicit)
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
-            evidence=_evidence(case, explicit, own, "torch.cuda.synchronize() or its like", np.empty(0, np.int64)),
+            evidence=_evidence(case, explicit, "torch.cuda.synchronize() or its like", np.empty(0, np.int64)),
             fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
             "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
@@ -221,14 +220,6 @@ def _own_nodes(case: Case, ops: I64) -> Mask:
     return case.nodes_within(mask) & ~case.graph.waits
 
 
-def _pieces(case: Case, waits: Mask) -> Mask:
-    """Host work of the calls that wait."""
-    calls = np.zeros(len(case.trace.calls) + 1, bool)
-    calls[case.graph.call[waits]] = True
-    calls[-1] = False
-    return calls[case.graph.call] & ~case.graph.on_gpu & ~case.graph.waits
-
-
 def _loop_nodes(case: Case) -> Mask:
     """Nodes within loops over experts; found once for a case."""
     if "expert_loop_nodes" not in case.memo:
@@ -246,15 +237,15 @@ def _without(waits: Mask, own: Mask) -> Change:
     return change
 
 
-def _evidence(case: Case, waits: Mask, own: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
+def _evidence(case: Case, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
     text = f"{what}: {count:,.0f} a step"
     names = _most(case.trace.ops.name[ops])
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
-    waited_ms = case.per_step(float(_waited_ns(case, waits).sum())) / 1e6
-    text += f", in which the host stands still for {waited_ms:,.1f} ms"
+    waited_ns = case.per_step(float((graph.recorded_end_ns - graph.recorded_start_ns)[waits].clip(0).sum()))
+    text += f", which block the host for {ms_or_us(waited_ns)}"
     frames = FrameIndex(case.trace, case.timeline.nesting)
     nodes = np.flatnonzero(waits & (graph.call >= 0))
     calls = graph.call[nodes]
@@ -262,13 +253,7 @@ def _evidence(case: Case, waits: Mask, own: Mask, what: str, ops: I64) -> tuple[
     places = [case.trace.strings[i] for i, _ in _most(found[found != NO_TEXT])]
     if places:
         text += "; from " + ", ".join(places)
-    return spans(case, text, own)
-
-
-def _waited_ns(case: Case, waits: Mask) -> np.ndarray:
-    """Per waiting node how long it lasts, from the end of its own call's work."""
-    schedule, rows = case.schedule, np.flatnonzero(waits)
-    return np.maximum(schedule.end_ns[rows] - schedule.end_ns[rows - 1], 0)
+    return spans(case, text, waits, waits=True)
 
 
 def _most(ids: np.ndarray) -> list[tuple[int, int]]:
@@ -284,7 +269,7 @@ def _look_fix(case: Case, looks: Mask) -> str:
         "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
-    arguments = f"{case.stack.arguments}(logging_steps={EVERY}"
-    if case.ops_named(CHECK.search).any():
-        arguments += ", logging_nan_inf_filter=False"
-    return case.stack.fix(torch, transformers=f"{arguments})\nand in callbacks and losses of your own:\n{torch}")
+    checks = case.ops_named(CHECK.search).any()
+    extra = {"logging_nan_inf_filter": False} if checks else {}
+    note = f"\nand in callbacks and losses of your own:\n{torch}"
+    return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))

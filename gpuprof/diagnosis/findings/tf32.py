@@ -69,7 +69,7 @@ def find(case: Case) -> Iterator[Proposal]:
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
             'torch.set_float32_matmul_precision("high")',
-            transformers=f"{case.stack.arguments}(tf32=True)",
+            case.stack.setting({"tf32": True}),
             lightning='torch.set_float32_matmul_precision("high")',
         ),
         change=partial(scaled, nodes=nodes, factor=left[1]),

@@ -84,10 +84,11 @@ def _held_back(case: Case) -> tuple[float, str] | None:
             continue
         factor = gpu.sm_mhz / gpu.sm_mhz_max_seen
         if found is None or factor < found[0]:
+            name = f"GPU {gpu.index}" if telemetry and len(telemetry.gpus) > 1 else "the GPU"
             heat = f" at up to {gpu.temperature_c:,.0f} °C" if gpu.temperature_c is not None else ""
             found = (
                 factor,
-                f"GPU {gpu.index} ran at {gpu.sm_mhz:,.0f} of {gpu.sm_mhz_max_seen:,.0f} MHz{heat}, "
+                f"{name} ran at {gpu.sm_mhz:,.0f} of {gpu.sm_mhz_max_seen:,.0f} MHz{heat}, "
                 f"held back in {100 * share:,.0f} % of the samples",
             )
     return found

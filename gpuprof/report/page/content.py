@@ -14,6 +14,7 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
+from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.names import escape, shown, shown_kernel
@@ -383,8 +384,8 @@ def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         rows += [("size", _size(source.bytes)), ("events", count(source.events))]
     for gpu in where.gpus:
         memory = f", {gib(gpu.memory_bytes)} GiB" if gpu.memory_bytes else ""
-        rows.append((f"GPU {gpu.device}", shown(gpu.name, 80) + memory))
-    if where.rank is not None:
+        rows.append((gpu_named(gpu.device, len(where.gpus)), shown(gpu.name, 80) + memory))
+    if where.rank is not None and words.has_peers(where):
         rows.append(("rank", f"{where.rank}" + (f" of {where.world_size}" if where.world_size else "")))
     if steps:
         by = shown(steps.name, 80) if steps.name else steps.source.replace("_", " ")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report.names import shown
 from gpuprof.report.page import paints
 from gpuprof.report.page.counters import Line, memory_lines
@@ -95,7 +96,8 @@ def _tracks(
     names = {gpu.device: gpu.name for gpu in diagnosis.environment.gpus}
     for device in timeline.devices:
         name = names.get(device.device, "")
-        groups.append({"name": f"GPU {device.device}" + (f" · {shown(name, 40)}" if name else ""), "kind": "gpu"})
+        label = gpu_named(device.device, len(timeline.devices))
+        groups.append({"name": label + (f" · {shown(name, 40)}" if name else ""), "kind": "gpu"})
         own = gpu_tracks(timeline, diagnosis.tables.columns, part, texts, device.device, len(groups) - 1)
         tracks += [track for track in own if len(track.start_ns)]
         for line in memory:

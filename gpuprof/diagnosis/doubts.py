@@ -1,0 +1,135 @@
+"""What keeps a verdict from being sure: what the recording lacks, or what it cannot explain.
+
+Each doubt takes a share of the confidence. The shares are chosen so that confidence orders verdicts by how often they
+are right; `python -m benchmarks.confidence` shows how far that holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.model import Steps
+from gpuprof.diagnosis.shares import Shares
+from gpuprof.replay.bound import PARTS, Bound
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import OP
+
+LEAST = 0.05
+"""A doubt that takes less of the confidence is not worth a word."""
+MOST = 0.9
+"""A single doubt takes no more than this."""
+PER_UNEXPLAINED, PER_UNLAUNCHED, PER_UNMODELLED = 1.5, 0.7, 0.5
+"""Confidence lost per share of the step that waits for unknown reasons, of GPU time without a recorded launch, and of
+GPU time whose limit is unknown (where the verdict is about that)."""
+ONE_STEP, NO_STEPS, NO_CEILINGS = 0.1, 0.3, 0.4
+"""Confidence lost with a single recorded step, none, and without the GPU's ceilings (for verdicts about kernels)."""
+ALIKE, PER_SPREAD, MOST_SPREAD = 0.2, 0.5, 0.4
+"""Recorded steps may differ by the first share (10th to 90th percentile over the median); what exceeds it costs that
+much, up to a limit."""
+COVERED = 0.95
+"""Share of the window up to which the host has events, at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """One reason not to be sure."""
+
+    share: float
+    """Of the confidence that it takes, 0 to 1."""
+    text: str
+    """What is not known, and what would decide it."""
+
+
+def doubts(
+    timeline: Timeline, busiest: Shares, steps: Steps, budget: Budget | None, roof: Roofline | None, bound: Bound
+) -> tuple[Doubt, ...]:
+    """Reasons to doubt a verdict, the weightiest first.
+
+    busiest: the step of the busiest device without the profiler's cost.
+    """
+    found = [
+        _unexplained(busiest), _host_ends_early(timeline), _unlaunched(timeline), _few_steps(steps),
+        _different_steps(steps, budget), _unmodelled(roof, bound), _variation(budget),
+    ]  # fmt: skip
+    return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
+
+
+def remaining(found: Sequence[Doubt]) -> float:
+    """The share of the confidence that the doubts leave."""
+    return float(np.prod([1 - min(one.share, MOST) for one in found]))
+
+
+def _unexplained(busiest: Shares) -> Doubt | None:
+    unknown = busiest.idle_ns.get("unknown", 0) / max(busiest.step_ns, 1)
+    if unknown <= 0:
+        return None
+    text = (
+        f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain: record all threads' calls"
+    )
+    return Doubt(PER_UNEXPLAINED * unknown, text)
+
+
+def _host_ends_early(timeline: Timeline) -> Doubt | None:
+    """Host events that end long before the window does: from there on nobody knows what the host did."""
+    low, high = timeline.window
+    ops, calls = timeline.trace.ops, timeline.trace.calls
+    # An annotation may be closed by the profiler, at the end of what it recorded.
+    ends = (ops.end_ns[(ops.kind == OP) & (ops.start_ns < high)], calls.end_ns[calls.start_ns < high])
+    last = max(int(end.max(initial=low)) for end in ends)
+    covered = (min(last, high) - low) / max(high - low, 1)
+    if covered >= COVERED:
+        return None
+    text = f"the CPU's last event is at {100 * covered:.0f} % of the window: record whole iterations with CPU activity"
+    return Doubt(1 - covered, text)
+
+
+def _unlaunched(timeline: Timeline) -> Doubt | None:
+    """GPU work whose launch was not recorded."""
+    gpu, members = timeline.trace.gpu, timeline.members
+    ns = (gpu.end_ns - gpu.start_ns)[members].clip(0).astype(np.float64)
+    share = float(ns[timeline.links.call[members] < 0].sum()) / max(float(ns.sum()), 1.0)
+    if share <= 0:
+        return None
+    text = f"{100 * share:.0f} % of the GPU's time has no recorded launch: record CPU and CUDA activities together"
+    return Doubt(PER_UNLAUNCHED * share, text)
+
+
+def _few_steps(steps: Steps) -> Doubt | None:
+    if steps.source == "none":
+        return Doubt(NO_STEPS, "no steps were found: mark them with profiler.step(), or name them with --step")
+    return Doubt(ONE_STEP, "a single step was recorded: record three") if steps.count == 1 else None
+
+
+def _different_steps(steps: Steps, budget: Budget | None) -> Doubt | None:
+    """Recorded steps that differ, where no run says how the usual one is."""
+    each = np.array(steps.each_ns, np.float64)
+    if len(each) < 2 or (budget is not None and budget.source == "free"):
+        return None
+    low, median, high = np.percentile(each, (10, 50, 90))
+    spread = float((high - low) / max(median, 1.0))
+    if spread <= ALIKE:
+        return None
+    text = f"recorded steps differ by {100 * spread:.0f} %: record a run with gpuprof trace, which times more of them"
+    return Doubt(min(PER_SPREAD * (spread - ALIKE), MOST_SPREAD), text)
+
+
+def _unmodelled(roof: Roofline | None, bound: Bound) -> Doubt | None:
+    if bound not in PARTS:
+        return None
+    if roof is None:
+        return Doubt(NO_CEILINGS, "the GPU's ceilings are not known, so its kernels' limits are guessed")
+    text = f"what limits {100 * roof.unmodelled_share:.0f} % of the GPU's time is not known: record shapes"
+    return Doubt(PER_UNMODELLED * roof.unmodelled_share, text)
+
+
+def _variation(budget: Budget | None) -> Doubt | None:
+    """A mean step that neither the usual one nor a measured cause explains."""
+    if budget is None or budget.source != "free" or budget.mean_ns <= 0:
+        return None
+    share = abs(budget.residual_ns) / budget.mean_ns
+    return Doubt(share, f"no cause was measured for {100 * share:.0f} % of the mean step")

@@ -1,0 +1,152 @@
+"""Modules that train nothing run in every step on the same samples: encoders, a reference model, a teacher."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from gpuprof.calibration import images as calibrated
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.frozen_passes import FrozenPasses
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.sentences import ms_or_us
+from gpuprof.replay.graph import Graph
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.replay.transform import removed, scaled
+from gpuprof.tracefile.model import F64, Mask
+
+LEAST = 0.05
+"""Share of the step that the passes take on the GPU or on the host; less is not worth a cache."""
+GENERATES = 2.0
+"""Passes of the trained model without gradients, for each one with: more of them generate, step by step."""
+ONLINE = re.compile(r"\b(GRPO|RLOO|PPO|OnlineDPO|XPO|NashMD|GKD)Trainer|/(grpo|rloo|ppo|online_dpo|gkd)_trainer\.py")
+"""Trainers whose samples come out of the model itself: what another model says of them cannot be known before."""
+FIELD = "precompute_ref_log_probs"
+"""Of the arguments of trl's DPO and KTO trainers."""
+SECOND_EPOCH = 1.05
+"""Epochs from which on a cache is used at all."""
+
+PAGE = Page(
+    id="frozen_encoder",
+    title="A module that is not trained runs in every step",
+    means="""
+The VAE and the text encoders of a diffusion model, the reference model of DPO, a teacher: they run forward in each
+step, no gradient goes through them, and their weights never change. What they make of a sample is the same in every
+epoch. It can be computed once and stored: latents, text embeddings, log-probabilities.
+""",
+    detected="""
+Whole modules whose forward pass no backward pass goes through, in every recorded step, with at least 5 % of the step on
+the GPU or the host. Modules are told apart by their Python frames, or by the range that `gpuprof trace` puts around the
+trained model. Frozen layers of the trained model itself do not count, nor does generating text.
+""",
+    gain="""
+The passes are taken out of the step. Where a run tells its steps and the length of its data, computing the outputs once
+is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' host time stays, for
+reading what was stored.
+""",
+    wrong="""
+With random augmentation (crops, flips, colours) or dropout in the frozen module each epoch sees other inputs: store
+several versions, augment what was stored, or leave it. For the same reason this is no advice to store the outputs of
+the frozen layers of a vision model that is fine-tuned on augmented images; and batch norms in training mode change even
+if their weights are frozen. A single epoch gains nothing: the work is only moved to before the training, though its
+memory is freed. The cache takes disk: some 30 to 500 kB for the latents of an image, 100 kB to 4 MB for text embeddings
+(of fixed length), 16 bytes for a pair's log-probabilities. Samples that the model generates while it trains (GRPO, PPO)
+cannot be precomputed.
+""",
+)
+
+
+def find(case: Case) -> Iterator[Proposal]:
+    """Outputs computed once, instead of in each step."""
+    passes = case.frozen_passes
+    if passes is None:
+        return
+    own = passes.of_trained
+    online = case.trace.rows_named(case.trace.frames.name, ONLINE.search).any()
+    # The arguments of trl's trainers that generate their samples do not have the field.
+    online |= case.stack.kind in ("trl", "unsloth") and case.stack.has(FIELD) is False
+    if not online and 0 < own.sum() <= GENERATES * passes.trained:
+        yield from _proposal(case, passes, own, reference=True)
+    yield from _proposal(case, passes, ~own, reference=False)
+
+
+def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:
+    graph = case.graph
+    group = nodes_in(graph, _some(passes.stretches, chosen))
+    nodes = group >= 0
+    gpu = nodes & graph.on_gpu
+    gpu_ns = case.per_step(float(graph.duration_ns[gpu].sum()))
+    host_ns = case.per_step(float(graph.duration_ns[nodes & ~graph.on_gpu & ~graph.waits].sum()))
+    if max(gpu_ns, host_ns) < LEAST * case.step_ns or len(np.unique(graph.step[nodes])) < graph.steps:
+        return
+    epochs = _epochs(case)
+    if epochs is not None and epochs < SECOND_EPOCH:
+        return
+    kept = 0.0 if epochs is None else 1.0 / epochs
+    count = case.per_step(int(chosen.sum()))
+    what = "the model itself, or one like it," if reference else "modules that are not trained"
+    text = (
+        f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} a step without a backward pass: "
+        f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of host time"
+    )
+    yield Proposal(
+        title="reference log-probabilities computed once" if reference else "outputs of frozen modules computed once",
+        evidence=spans(case, text, gpu),
+        fix=_fix(case, reference) + _cost(case, max(gpu_ns, host_ns), epochs),
+        change=partial(_scaled, nodes=nodes, left=_factors(nodes, gpu, kept, kept)),
+        best=partial(removed, nodes=nodes),
+        worst=partial(_scaled, nodes=nodes, left=_factors(nodes, gpu, kept, max(kept, calibrated.STORED_HOST.high))),
+        key="reference" if reference else "encoder",
+    )
+
+
+def _some(stretches: Stretches, chosen: Mask) -> Stretches:
+    return Stretches(stretches.thread[chosen], stretches.start_ns[chosen], stretches.end_ns[chosen])
+
+
+def _factors(nodes: Mask, gpu: Mask, of_gpu: float, of_host: float) -> F64:
+    return np.where(gpu, of_gpu, np.where(nodes, of_host, 1.0))
+
+
+def _scaled(graph: Graph, nodes: Mask, left: F64) -> Graph:
+    """The passes with what is left of them; where that is nothing they do not wait either."""
+    gone = nodes & (left == 0)
+    return scaled(removed(graph, gone) if gone.any() else graph, nodes & ~gone, left)
+
+
+def _epochs(case: Case) -> float | None:
+    """How often the training goes through its data; None where the run does not tell."""
+    run = case.run
+    length = (run.loader or {}).get("length") if run else None
+    if run is None or not run.steps_total or not isinstance(length, int) or length <= 0:
+        return None
+    return run.steps_total * (run.work.micro_steps or 1) / length
+
+
+def _fix(case: Case, reference: bool) -> str:
+    if reference:
+        return case.stack.fix(
+            "compute the reference's log-probabilities of every sample once, before the training, and keep them with "
+            "the data",
+            trl=case.stack.setting({FIELD: True})
+            if case.stack.has(FIELD)
+            else f"DPOConfig({FIELD}=True)  # KTOConfig has it, too",
+        )
+    return (
+        "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
+        "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
+        "in the step: read them with the batch. Scripts of diffusers that can have --cache_latents"
+    )
+
+
+def _cost(case: Case, ns: float, epochs: float | None) -> str:
+    """What it takes before it gains."""
+    run = case.run
+    if epochs is None or run is None or not run.steps_total:
+        return "\n# one pass over the data first, and disk for what is stored: gains from the second epoch on"
+    seconds = ns * run.steps_total / epochs / 1e9
+    return f"\n# about {max(seconds, 1.0):,.0f} s over the data first (counted), and disk for what is stored"

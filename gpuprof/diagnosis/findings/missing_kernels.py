@@ -1,0 +1,114 @@
+"""A library warns that it computes by a slow reference implementation, because a package with the kernel is missing.
+
+It is a note, not a proposal: what the kernel would gain is not known before it runs. What is known is how much of the
+step such modules take, which is the most that it could gain.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.passes import backward_of
+from gpuprof.diagnosis.proposal import Page
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.replay.transform import removed
+from gpuprof.tracefile.model import ANNOTATION, Mask
+from gpuprof.tracefile.program import Program, Warned
+
+MOST_SHOWN = 3
+"""Warnings that the note quotes."""
+SLOWLY = re.compile(r"fall(s|ing)? back|fallback|reference|fast.?path|slow(er|ly)?\b|not installed", re.IGNORECASE)
+OF_KERNELS = re.compile(
+    r"implementation|kernel|fast.?path|attention|flash|triton|apex|xformers|mamba|causal.conv1d|much slower|sdpa",
+    re.IGNORECASE,
+)
+"""A warning of a slow path says both: that it is slow, and that it is about how something is computed."""
+PROJECTION = re.compile(r"^aten::linear$|(Addmm|Mm|T|Linear)Backward0$")
+"""Linear layers of such a module, forward and backward: they are fast as they are."""
+
+PAGE = Page(
+    id="missing_kernels",
+    title="A slow reference implementation runs in place of a kernel",
+    means="""
+Some layers (gated delta rules, state-space scans, causal convolutions, some attentions) have fast kernels in packages
+of their own. Where such a package is missing, the library computes the same with a sequence of ordinary torch ops,
+often a Python loop over chunks, and says so once in a warning that scrolls by.
+""",
+    detected="""
+While it records, `gpuprof trace` reads what libraries log and warn of. Warnings are kept that speak of a slow path and
+of an implementation or kernel (at most 20, of 300 characters, secrets masked). Modules whose code calls the function
+that a warning names get ranges of their own in the recording.
+""",
+    gain="""
+None is predicted, because a kernel that does not run cannot be timed. The note says what share of the GPU's and of the
+CPU's time these modules take, their linear layers excluded, and what the step would take without that work (by
+replay): a kernel cannot gain more.
+""",
+    wrong="""
+A kernel still takes some time, so the gain is less than what the note names. Some kernels do not support every GPU,
+type or head size, and then the library falls back although the package is installed. A warning may also be of a part
+of the program that is not in the training step.
+""",
+)
+
+
+def note(run: Run | None, case: Case | None) -> Issue | None:
+    """What was warned of, and how much of the step it can be; None where nothing was."""
+    program = run.program if run else None
+    told = slow_paths(program) if program else []
+    if program is None or not told:
+        return None
+    quoted = "; ".join(f"“{each.text.rstrip('.')}” ({each.source or 'a warning'})" for each in told[:MOST_SHOWN])
+    more = f"; and {len(told) - MOST_SHOWN} more" if len(told) > MOST_SHOWN else ""
+    share = _share(program, case) or " How much of the step that takes is not known from this recording."
+    return Issue(PAGE.id, "info", f"A slow path was used: {quoted}{more}.{share} See: gpuprof explain {PAGE.id}.")
+
+
+def slow_paths(program: Program) -> list[Warned]:
+    """Warnings that something is computed slowly."""
+    return [each for each in program.warnings if SLOWLY.search(each.text) and OF_KERNELS.search(each.text)]
+
+
+def _share(program: Program, case: Case | None) -> str:
+    """How much of the step is in the modules that compute so; empty where the recording does not show them."""
+    names = sorted({each.name for each in program.reference})
+    nodes = None if case is None else modules_nodes(case, names)
+    if case is None or nodes is None:
+        return ""
+    graph = case.graph
+    host = (graph.lane >= 0) & ~graph.waits
+    parts = [
+        100 * float(graph.duration_ns[nodes & of].sum()) / max(float(graph.duration_ns[of].sum()), 1.0)
+        for of in (graph.on_gpu, host)
+    ]
+    then = min(case.step_of(removed(graph, nodes)), case.step_ns)
+    less = 100 * (1 - then / case.step_ns) if case.step_ns else 0.0
+    count = sum(max(each.modules for each in program.reference if each.name == name) for name in names)
+    return (
+        f" The {count:,} modules of {', '.join(names[:MOST_SHOWN])} that compute so take {parts[0]:,.0f} % of the GPU's"
+        f" and {parts[1]:,.0f} % of the CPU's time, linear layers excluded; without that work the step would take"
+        f" {then / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms. So a kernel gains up to {less:,.0f} %; how much of that"
+        " is not known."
+    )
+
+
+def modules_nodes(case: Case, names: list[str]) -> Mask | None:
+    """Nodes of the modules of these classes, forward and backward, without their linear layers; None if no range shows
+    them."""
+    if not names:
+        return None
+    ops, (low, high) = case.trace.ops, case.timeline.window
+    named = re.compile(rf"nn\.Module: ({'|'.join(map(re.escape, names))})(_\d+)?$")
+    ranges = case.ops_named(named.match) & (ops.kind == ANNOTATION) & (ops.start_ns >= low) & (ops.start_ns < high)
+    rows = case.outermost(ranges)
+    if not len(rows):
+        return None
+    rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+    forward = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
+    inside = (nodes_in(case.graph, forward) >= 0) | (nodes_in(case.graph, backward_of(case, forward)) >= 0)
+    return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits

@@ -1,0 +1,151 @@
+"""Forward passes that train nothing: whole modules that run in a step and that no backward pass goes through.
+
+An op of the forward pass has the number of the autograd node that it may create; the backward pass repeats it. While
+no node is created, because gradients are off or no weight and no input needs one, the number does not advance, and many
+ops share it: the node belongs to the last of them.
+
+That is also so in the frozen layers of a model that is trained further up. What is looked for is a module of its own
+(an image or text encoder, a reference model, a teacher), so passes are only told apart where the recording has modules:
+Python frames, or the `forward` range that `gpuprof trace` puts around the trained model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.stretches import Stretches, place
+from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
+from gpuprof.timeline.frames import MODULE, FrameIndex, module_class
+from gpuprof.timeline.intervals import union
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import DATA, FORWARD
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import ANNOTATION, I64, OP, Mask
+
+TRAINED = "forward"
+"""The range that `gpuprof trace` puts around each call of the trained model."""
+FEWEST = 4
+"""Matrix multiplications, convolutions and attentions of a pass; fewer are a metric or a projection, no model."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenPasses:
+    """Passes without a backward pass, on the main thread in order of time; columns of one length."""
+
+    calls: Stretches
+    """Of the modules; where those are not recorded, all that lies between known ones."""
+    stretches: Stretches
+    """From their first matrix multiplication, convolution or attention to their last, where only that is known."""
+    of_trained: Mask
+    """The module is of the class that is trained too: a reference, a teacher, or the model without its adapters."""
+    trained: int
+    """Passes of the window that a backward pass does go through."""
+
+    def __len__(self) -> int:
+        return len(self.stretches)
+
+
+def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
+    """The window's passes; None where the recording does not tell modules, or has no backward pass."""
+    node = _with_backward(timeline)
+    if not node.any():
+        return None
+    start, end, name = _module_frames(timeline)
+    known = np.ones(len(start), bool)
+    if not len(start):
+        start, end, name, known = _around_ranges(timeline)
+    if not len(start):
+        return None
+    low, high = timeline.window
+    start, end = np.maximum(start, low), np.minimum(end, high)
+    passes = Stretches(np.full(len(start), timeline.main_thread, np.int64), start, end)
+    ops = timeline.trace.ops
+    where = place(passes, ops.thread[node].astype(np.int64), ops.start_ns[node])
+    trains = np.bincount(where[where >= 0], minlength=len(start)) > 0
+    first, last, count = _tensor_work(timeline, passes)
+    frozen = ~trains & (count >= FEWEST)
+    thread = passes.thread[frozen]
+    return FrozenPasses(
+        Stretches(thread, start[frozen], end[frozen]),
+        Stretches(thread, np.where(known, start, first)[frozen], np.where(known, end, last)[frozen]),
+        np.isin(name[frozen], np.unique(name[trains & known])),
+        int(np.count_nonzero(trains & known)),
+    )
+
+
+def _with_backward(timeline: Timeline) -> Mask:
+    """Forward ops of the main thread whose autograd node the backward pass goes through."""
+    ops = timeline.trace.ops
+    again = np.unique(ops.sequence[(ops.sequence >= 0) & (ops.forward_thread > 0)])
+    found = np.zeros(len(ops), bool)
+    rows = np.flatnonzero(
+        (ops.kind == OP) & (ops.sequence >= 0) & (ops.forward_thread <= 0) & (ops.thread == timeline.main_thread)
+    )
+    rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+    number = ops.sequence[rows]
+    owns = np.append(number[1:] != number[:-1], True)[: len(rows)]
+    found[rows[owns & np.isin(number, again)]] = True
+    return found
+
+
+def _module_frames(timeline: Timeline) -> tuple[I64, I64, I64]:
+    """(starts, ends, classes) of the window's outermost modules among the main thread's Python frames."""
+    trace, (low, high) = timeline.trace, timeline.window
+    frames = trace.frames
+    modules = trace.rows_named(frames.name, lambda text: text.startswith(MODULE))
+    modules &= (frames.thread == timeline.main_thread) & (frames.start_ns < high) & (frames.end_ns > low)
+    if modules.any():
+        modules &= FrameIndex(trace, timeline.nesting).module_parents()[0] < 0
+    rows = np.flatnonzero(modules)
+    rows = rows[np.argsort(frames.start_ns[rows], kind="stable")]
+    classes = {text: i for i, text in enumerate(sorted({module_class(trace.strings[i]) for i in frames.name[rows]}))}
+    name = np.array([classes[module_class(trace.strings[i])] for i in frames.name[rows].tolist()], np.int64)
+    return frames.start_ns[rows], frames.end_ns[rows], name
+
+
+def _around_ranges(timeline: Timeline) -> tuple[I64, I64, I64, Mask]:
+    """(starts, ends, classes, known): the calls of the trained model, and what the main thread does between those, the
+    data, the backward pass and the optimizer, which may be another module's call."""
+    ops, (low, high) = timeline.trace.ops, timeline.window
+    empty = np.empty(0, np.int64)
+    mine = (ops.thread == timeline.main_thread) & (ops.start_ns < high) & (ops.end_ns > low)
+    ranges = mine & (ops.kind == ANNOTATION)
+    named = ranges & timeline.trace.rows_named(ops.name, lambda text: text == TRAINED)
+    if not named.any():
+        return empty, empty, empty, np.empty(0, bool)
+    parent = timeline.nesting.parent
+    rows = np.flatnonzero(named)
+    rows = rows[climb(parent[rows], parent, lambda r, _: ~named[r]) < 0]
+    rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
+    host = timeline.host
+    data = mine & (host.op == DATA)
+    taken = union(
+        np.concatenate([ops.start_ns[rows], host.backward.start, host.optimizer.start, ops.start_ns[data]]),
+        np.concatenate([ops.end_ns[rows], host.backward.end, host.optimizer.end, ops.end_ns[data]]),
+    )
+    steps = timeline.steps
+    cuts = np.unique(np.concatenate([[low, high], steps.start_ns, steps.end_ns, taken.start, taken.end]))
+    begins, ends = cuts[:-1], cuts[1:]
+    at = np.searchsorted(taken.start, begins, side="right") - 1
+    free = (at < 0) | (begins >= taken.end[np.maximum(at, 0)])
+    start = np.concatenate([ops.start_ns[rows], begins[free]])
+    end = np.concatenate([ops.end_ns[rows], ends[free]])
+    known = np.arange(len(start)) < len(rows)
+    order = np.argsort(start, kind="stable")
+    return start[order], end[order], np.where(known, 0, -1)[order], known[order]
+
+
+def _tensor_work(timeline: Timeline, passes: Stretches) -> tuple[I64, I64, I64]:
+    """Per pass (start of the first, end of the last, number) of the ops that launch work of a model's layers."""
+    ops, links, parent = timeline.trace.ops, timeline.links, timeline.nesting.parent
+    tensor = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
+    op = links.op[tensor & (links.op >= 0) & (timeline.phase == FORWARD)]
+    outer = climb(op, parent, lambda rows, _: (parent[rows] >= 0) & (ops.kind[parent[rows]] == OP))
+    where = place(passes, ops.thread[outer].astype(np.int64), ops.start_ns[outer])
+    outer, where = outer[where >= 0], where[where >= 0]
+    first, last = passes.end_ns.copy(), passes.start_ns.copy()
+    np.minimum.at(first, where, ops.start_ns[outer])
+    np.maximum.at(last, where, ops.end_ns[outer])
+    return first, last, np.bincount(where, minlength=len(passes))

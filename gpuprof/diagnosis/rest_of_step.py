@@ -1,0 +1,56 @@
+"""What the device waits for in the rest of a step, as a sentence that the shares bear out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.sentences import in_ms, size_in_ms
+
+MOST = 0.5
+"""Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
+BY_HOST = ("launch", "python", "sync")
+"""Causes that a host which compiles code shows as."""
+
+
+def rest_of_step(idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: float, alone: bool) -> str:
+    """`Most of the rest it waits for the next batch.`: the largest cause, and how much of the idle time that is.
+
+    `idle_ns`: idle time of a step by cause; `compiling_ns`: host time of a step in which code is compiled; `alone`:
+    whether there is one GPU and one rank.
+    """
+    idle = sum(idle_ns.values())
+    first = max(idle_ns, key=lambda c: idle_ns[c])
+    if first in BY_HOST and compiling_ns > idle / 2:
+        host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
+        return f"{_part(host, idle)} it waits for the host, which compiles code for {in_ms(compiling_ns)} a step."
+    return f"{_part(idle_ns[first], idle)} it waits for {_what(first, kernels, alone)}."
+
+
+def _part(ns: float, idle: float) -> str:
+    """How much of the rest: most of it, or the largest of several parts, with its size."""
+    if ns >= MOST * idle:
+        return "Most of the rest"
+    return f"The largest part of the rest, {size_in_ms(ns)} of {in_ms(idle)},"
+
+
+def _what(cause: str, kernels: Kernels, alone: bool) -> str:
+    pieces = round(kernels.launches_per_step)
+    launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
+    on = "the streams" if alone else "the streams, ranks or devices"
+    return {
+        "launch": f"the host, which launches {launches} a step, half of them under {_us(kernels.median_ns or 0)} long",
+        "python": f"the host, which is in Python and launches {launches} a step",
+        "sync": "the host, which had itself waited for the GPU before it launched more",
+        "input": "the next batch",
+        "transfer": "copies that block the host",
+        "allocator": "the host, which is allocating or freeing GPU memory",
+        "profiler": "the profiler's own buffers",
+        "device": f"work that is already launched: {on} that it depends on, or the pauses between kernels",
+        "communication": "collectives" if alone else "other ranks",
+        "unknown": "something that the recording does not show",
+    }[cause]
+
+
+def _us(ns: float) -> str:
+    return f"{max(ns, 100) / 1e3:.2g} µs" if ns < 1e5 else in_ms(ns)

@@ -1,0 +1,190 @@
+"""With what a program trains: the trainer, its arguments' fields, autocast, flags, and warnings about slow paths."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .flags import flags
+from .warned import warned
+
+MOST_FIELDS = 600
+MOST_BASES = 10
+_FRAMES = 24
+"""Calls between a trainer and its callbacks, at most."""
+_SETTINGS = (
+    "per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16", "tf32", "gradient_checkpointing",
+    "activation_checkpointing",
+    "torch_compile", "torch_compile_mode", "optim", "use_liger_kernel", "packing", "padding_free", "max_length",
+    "group_by_length", "train_sampling_strategy", "dataloader_num_workers", "dataloader_pin_memory",
+    "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "logging_steps",
+    "logging_nan_inf_filter", "precompute_ref_log_probs", "num_generations", "use_vllm", "torch_empty_cache_steps",
+)  # fmt: skip
+"""Settings whose values are kept: numbers, switches and names of choices that tell nothing of anybody."""
+_CHOICE = re.compile(r"[\w.-]{1,40}")
+_FUNCTION = re.compile(r"[A-Za-z]\w*_\w+")
+"""A function's name in a warning's text."""
+
+
+class Program:
+    """What is known of the program of a training."""
+
+    def __init__(self) -> None:
+        self.autocast: str | None = None
+        """Type of autocast in the model's forward pass, or off; None until a forward pass was seen."""
+        self._trainer: dict[str, Any] | None = None
+        self._arguments: dict[str, Any] | None = None
+        self._reference: list[dict[str, Any]] = []
+
+    def meet_trainer(self, args: Any) -> None:
+        """A transformers.Trainer, whose callback is being called, has these arguments."""
+        self._arguments = describe_arguments(args)
+        trainer = _trainer_above(args)
+        self._trainer = None if trainer is None else describe_class(type(trainer))
+
+    def meet_model(self, model: Any) -> None:
+        """The model that is trained: it may know its trainer (Lightning), and some of its modules compute slowly."""
+        if self._trainer is None:
+            trainer = _lightning_trainer(model)
+            self._trainer = None if trainer is None else describe_class(type(trainer))
+        counts: dict[tuple[str, str], int] = {}
+        for module, functions in reference_modules(model):
+            for function in functions:
+                key = type(module).__name__, function
+                counts[key] = counts.get(key, 0) + 1
+        self._reference = [{"class": name, "function": f, "modules": n} for (name, f), n in counts.items()]
+
+    def facts(self) -> dict[str, Any] | None:
+        """As rank<N>.json has it; None where it cannot be told."""
+        try:
+            return {
+                "trainer": self._trainer,
+                "arguments": self._arguments,
+                "autocast": self.autocast,
+                "flags": flags.facts(),
+                "warnings": warned.facts(),
+                "reference": self._reference,
+            }
+        except Exception:  # it is nice to have, and no more
+            return None
+
+
+def describe_class(kind: type) -> dict[str, Any]:
+    """A class's name, its module, and what it derives from, the nearest first."""
+    bases = [base for base in kind.__mro__[1:] if base.__module__ != "builtins"]
+    return {
+        "class": kind.__name__,
+        "module": kind.__module__,
+        "bases": [f"{base.__module__}.{base.__name__}" for base in bases[:MOST_BASES]],
+    }
+
+
+def describe_arguments(args: Any) -> dict[str, Any]:
+    """The class of a trainer's arguments, the names of its fields, and those values that are harmless."""
+    fields = [f.name for f in dataclasses.fields(args) if f.init] if dataclasses.is_dataclass(args) else []
+    values = {name: _harmless(getattr(args, name, None)) for name in _SETTINGS if name in fields}
+    return {
+        **describe_class(type(args)),
+        "fields": sorted(fields)[:MOST_FIELDS],
+        "set": {name: value for name, value in values.items() if value is not None},
+    }
+
+
+def _harmless(value: Any) -> bool | int | float | str | None:
+    """A number, a switch, or the name of a choice."""
+    value = getattr(value, "value", value)
+    if isinstance(value, (bool, int, float)):
+        return value
+    return value if isinstance(value, str) and _CHOICE.fullmatch(value) else None
+
+
+def _trainer_above(args: Any) -> Any:
+    """The object with these arguments whose method is running further up."""
+    frame = sys._getframe(1)
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        # The locals of a frame that were looked at live as long as it does: so only methods' are.
+        found = frame.f_locals.get("self") if frame.f_code.co_varnames[:1] == ("self",) else None
+        if getattr(found, "__dict__", {}).get("args") is args and hasattr(type(found), "train"):
+            return found
+        frame = frame.f_back
+    return None
+
+
+def _lightning_trainer(model: Any) -> Any:
+    """The trainer of a LightningModule."""
+    for module in (model, getattr(model, "module", None), getattr(model, "_orig_mod", None)):
+        if module is not None and any(base.__name__ == "LightningModule" for base in type(module).__mro__):
+            return getattr(module, "_trainer", None)
+    return None
+
+
+def library_of(model: Any) -> str:
+    """The package that a model's class comes from; that of transformers' or diffusers' base class where it has one."""
+    for base in type(model).__mro__:
+        top = base.__module__.partition(".")[0]
+        if top in ("transformers", "diffusers", "sentence_transformers", "timm"):
+            return top
+    return type(model).__module__.partition(".")[0]
+
+
+def reference_modules(model: Any) -> list[tuple[Any, tuple[str, ...]]]:
+    """(module, functions): modules whose code calls functions of which a library warned that they are slow."""
+    names = dict.fromkeys(name for text in warned.texts for name in _FUNCTION.findall(text))
+    if not names:
+        return []
+    of_class: dict[type, tuple[str, ...]] = {}
+    found = []
+    for module in model.modules():
+        kind = type(module)
+        if kind not in of_class:
+            called = _called_names(kind)
+            of_class[kind] = tuple(name for name in names if name in called or f"torch_{name}" in called)
+        if of_class[kind]:
+            found.append((module, of_class[kind]))
+    return found
+
+
+def _called_names(kind: type) -> set[str]:
+    """Names that the methods of a class itself use."""
+    methods = [inspect.unwrap(method) for method in vars(kind).values() if callable(method)]
+    return {name for method in methods for name in getattr(getattr(method, "__code__", None), "co_names", ())}
+
+
+def watch_autocast(model: Any, on_seen: Callable[[str], None]) -> list[Any]:
+    """Tells once which autocast is on where the model computes; returns handles, whose `remove` ends it.
+
+    The look is from inside: accelerate turns autocast on within the model's own call, after the hooks of that.
+    """
+    from .hooks import Hook
+
+    leaf = next((m for m in model.modules() if not m._modules and m._parameters), None)
+    if leaf is None:
+        return []
+    handles: list[Any] = []
+
+    def look(*_: Any) -> None:
+        if leaf.training and handles:
+            handles.pop().remove()
+            on_seen(autocast_type(next((p for p in leaf.parameters()), None)))
+
+    try:
+        handles.append(leaf.register_forward_pre_hook(Hook(look)))
+    except Exception:  # a module that takes no hooks, such as a scripted one
+        pass
+    return handles
+
+
+def autocast_type(parameter: Any) -> str:
+    """The type that autocast computes in on the device of a parameter; off where it is not on."""
+    import torch
+
+    device = "cpu" if parameter is None else parameter.device.type
+    if not torch.is_autocast_enabled(device):
+        return "off"
+    return str(torch.get_autocast_dtype(device)).removeprefix("torch.")

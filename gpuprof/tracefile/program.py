@@ -1,0 +1,153 @@
+"""With what a program trains, as its run folder has it: classes, fields, flags and warnings, none of it trusted.
+
+Names end up in the code of fixes, so only what can be a name there is taken.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+MOST_NAMES = 1000
+MOST_WARNINGS = 20
+LONGEST_TEXT = 300
+_LARGEST = 2**53
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
+_DOTTED = re.compile(r"[A-Za-z_][\w.]{0,199}", re.ASCII)
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]{0,99}", re.ASCII)
+_CHOICE = re.compile(r"[\w.-]{1,40}", re.ASCII)
+KINDS = ("switch", "on_off", "boolean", "value", "assigned")
+"""What a flag takes: nothing; nothing, with an opposite; true or false; a value; a value behind `=`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassName:
+    """A class of the program."""
+
+    name: str
+    module: str | None
+    bases: tuple[str, ...] = ()
+    """Classes that it derives from, with their modules, the nearest first."""
+
+    @property
+    def packages(self) -> frozenset[str]:
+        """Top-level packages of the class and of its bases."""
+        return frozenset(each.partition(".")[0] for each in (self.module or "", *self.bases))
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A flag that the program declared."""
+
+    names: tuple[str, ...]
+    kind: str
+    """One of KINDS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """A warning about a slow path."""
+
+    source: str | None
+    text: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """Modules of one class that compute with a function of which a library warned that it is slow."""
+
+    name: str
+    """Of the class."""
+    function: str
+    modules: int
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a rank says of its program."""
+
+    trainer: ClassName | None = None
+    arguments: ClassName | None = None
+    fields: tuple[str, ...] = ()
+    """Names of the fields of the arguments' class."""
+    settings: dict[str, bool | int | float | str] = field(default_factory=dict)
+    """Values of some of them."""
+    autocast: str | None = None
+    """`bfloat16` and the like, `off`; None where no forward pass was seen."""
+    flags: tuple[Flag, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+    reference: tuple[Reference, ...] = ()
+
+
+def program_of(value: Any) -> Program | None:
+    """The program section of rank<N>.json; None where there is none."""
+    if not isinstance(value, dict):
+        return None
+    arguments = value.get("arguments")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    return Program(
+        trainer=_class(value.get("trainer")),
+        arguments=_class(arguments),
+        fields=_names(arguments.get("fields"), _IDENTIFIER),
+        settings=_settings(arguments.get("set")),
+        autocast=_name(value.get("autocast"), _CHOICE),
+        flags=tuple(flag for each in _dicts(value.get("flags")) if (flag := _flag(each))),
+        warnings=tuple(told for each in _dicts(value.get("warnings"))[:MOST_WARNINGS] if (told := _warned(each))),
+        reference=tuple(one for each in _dicts(value.get("reference")) if (one := _reference(each))),
+    )
+
+
+def _class(value: Any) -> ClassName | None:
+    found = value if isinstance(value, dict) else {}
+    name = _name(found.get("class"), _IDENTIFIER)
+    if name is None:
+        return None
+    return ClassName(name, _name(found.get("module"), _DOTTED), _names(found.get("bases"), _DOTTED))
+
+
+def _flag(found: dict[str, Any]) -> Flag | None:
+    names, kind = _names(found.get("names"), _FLAG), found.get("kind")
+    return Flag(names, kind) if names and isinstance(kind, str) and kind in KINDS else None
+
+
+def _warned(found: dict[str, Any]) -> Warned | None:
+    text, source, count = found.get("text"), found.get("source"), found.get("count")
+    if not isinstance(text, str) or not text.strip():
+        return None
+    source = source[:100] if isinstance(source, str) and source else None
+    return Warned(source, " ".join(text.split())[:LONGEST_TEXT], _count(count))
+
+
+def _reference(found: dict[str, Any]) -> Reference | None:
+    name, function = _name(found.get("class"), _IDENTIFIER), _name(found.get("function"), _IDENTIFIER)
+    return None if name is None or function is None else Reference(name, function, _count(found.get("modules")))
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 1 <= value < _LARGEST else 1
+
+
+def _settings(value: Any) -> dict[str, bool | int | float | str]:
+    found = list(value.items())[:MOST_NAMES] if isinstance(value, dict) else []
+    return {name: each for name, each in found if _IDENTIFIER.fullmatch(name) and _is_setting(each)}
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, str):
+        return _CHOICE.fullmatch(value) is not None
+    return isinstance(value, (bool, int, float)) and -_LARGEST < value < _LARGEST  # NaN is in no range
+
+
+def _name(value: Any, pattern: re.Pattern[str]) -> str | None:
+    return value if isinstance(value, str) and pattern.fullmatch(value) else None
+
+
+def _names(value: Any, pattern: re.Pattern[str]) -> tuple[str, ...]:
+    found = value[:MOST_NAMES] if isinstance(value, list) else []
+    return tuple(name for each in found if (name := _name(each, pattern)))
+
+
+def _dicts(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value[:MOST_NAMES] if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,147 @@
+"""What a diagnosis says in sentences, held against its own numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.report.terminal import plain
+
+NUMBER = r"[\d,]+(?:\.\d+)?"
+REST = re.compile(
+    rf"(Most of the rest|The largest part of the rest, ({NUMBER}) of ({NUMBER}) ms,) it waits for ([^.;]*)"
+)
+SUBJECTS = {
+    "launch": "the host, which launches", "python": "the host, which is in Python",
+    "sync": "the host, which had itself waited", "input": "the next batch", "transfer": "copies that block",
+    "allocator": "the host, which is allocating", "profiler": "the profiler's own", "device": "work that is already",
+    "communication": ("other ranks", "collectives"), "unknown": "something that",
+}  # fmt: skip
+"""Cause → how a sentence about it begins."""
+COMPILES = "the host, which compiles"
+SHOWN = re.compile(r"; shown: (?:the (?:(\d+) longest of )?|all )(\S+) places?, (.*) a step")
+LONGEST = re.compile(rf"; shown: its longest stretch, ({NUMBER}) ms")
+PART = re.compile(rf"(?:({NUMBER}) of )?({NUMBER}) ms( of GPU| of host time)?")
+OF = re.compile(rf"({NUMBER})(?: m?s| ms)? of ({NUMBER}) ms")
+NUMBERED = re.compile(
+    r"\b(GPU|rank|device) \d[\d,.]*(?![\d,.])(?! ?(%|[mµn]?s\b|h\b|min\b))|busiest GPU|other ranks|\branks or devices\b"
+)
+"""`GPU 0`, but not `GPU 12 ms`."""
+LANGUAGE = re.compile(r"\btokens?\b|\bpadding\b|\bpacking\b|Liger|CausalLM|LanguageModel")
+PACE = 0.03
+"""Kernels of the step without a profiler against those of the recording."""
+ROUNDED = 0.006
+"""Of a number with three digits, and a little."""
+
+
+def contradictions(diagnosis: Diagnosis) -> list[str]:
+    """Every sentence that the diagnosis itself contradicts."""
+    found = [*_rest(diagnosis), *_parts(diagnosis), *_numbered(diagnosis), *_language(diagnosis)]
+    for finding in diagnosis.findings:
+        found += _totals(diagnosis, finding)
+    return found
+
+
+def value(text: str) -> float:
+    return float(text.replace(",", ""))
+
+
+def _rest(diagnosis: Diagnosis) -> Iterator[str]:
+    """What most of the rest is spent on is the largest cause of idle time, and half of it at least."""
+    match = REST.search(diagnosis.verdict.summary)
+    if match is None:
+        return
+    devices = diagnosis.devices_estimated or diagnosis.devices
+    busiest = max(devices, key=lambda d: sum((d.compute_ns, d.communication_ns, d.copy_ns)))
+    idle = {one.cause: one.ns for one in busiest.idle_by_cause}
+    first, whole = max(idle, key=lambda cause: idle[cause]), sum(idle.values())
+    if match[4].startswith(COMPILES):
+        part = sum(idle.get(cause, 0) for cause in ("launch", "python", "sync"))
+    else:
+        part = idle[first]
+        if not match[4].startswith(SUBJECTS[first]):
+            yield f"{match[0]!r}, but most is {first}"
+    if match[2] is None and part < (0.5 - ROUNDED) * whole:
+        yield f"{match[0]!r}, which is {100 * part / whole:.0f} % of it"
+    if match[2] is not None and part > (0.5 + ROUNDED) * whole:
+        yield f"{match[0]!r} is most of it"
+
+
+def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
+    """A statement with places says how much of its total they hold; the total is the statement's own."""
+    places = [one for one in finding.evidence if one.start_ns is not None]
+    if not places:
+        return
+    for place in places:
+        alone = LONGEST.search(place.text)
+        if alone and abs(value(alone[1]) - (place.ns or 0) / 1e6) > ROUNDED * value(alone[1]):
+            yield f"{finding.id}: {place.text!r}, which is a place of {(place.ns or 0) / 1e6:g} ms"
+    if all(LONGEST.search(place.text) for place in places):
+        return
+    statement = finding.evidence[0].text
+    match = SHOWN.search(statement)
+    if match is None:
+        yield f"{finding.id}: {statement!r} does not say what is shown"
+        return
+    steps = diagnosis.replay.steps or diagnosis.steps.count  # type: ignore[union-attr]
+    said = statement[: match.start()]
+    longest = sum(one.ns or 0 for one in places) / steps / 1e6
+    parts = list(PART.finditer(match[3]))
+    seen = sum(value(part[1] or part[2]) for part in parts)
+    if seen > longest * (1 + PACE) + 0.06:
+        yield f"{finding.id}: shows {seen:g} ms a step in places of {longest:g} ms: {statement!r}"
+    totals = [
+        value(m[1]) for m in re.finditer(rf"({NUMBER})(?: of {NUMBER})? ms", re.split("would take|usual", said)[0])
+    ]
+    for part in parts:
+        if part[1] and value(part[1]) > value(part[2]) * (1 + ROUNDED):
+            yield f"{finding.id}: shows more than all: {statement!r}"
+        near = [t for t in totals if abs(t - value(part[2])) <= 0.5 + ROUNDED * t or abs(t - value(part[2])) < 0.06]
+        if totals and not near:
+            yield f"{finding.id}: the total of its places is {part[2]} ms: {statement!r}"
+
+
+def _parts(diagnosis: Diagnosis) -> Iterator[str]:
+    """Nothing is more than what it is a part of."""
+    for text in (diagnosis.verdict.summary, *_statements(diagnosis)):
+        for match in OF.finditer(text):
+            if value(match[1]) > value(match[2]) * (1 + ROUNDED):
+                yield f"{match[0]!r} in {text!r}"
+        for share in re.findall(rf"({NUMBER}) %", text):
+            if value(share) > 100:
+                yield f"{share} % in {text!r}"
+
+
+def _numbered(diagnosis: Diagnosis) -> Iterator[str]:
+    """One GPU and one rank have no numbers, and no others."""
+    ranks = diagnosis.environment.world_size or 1
+    talks = any(device.communication_ns for device in diagnosis.devices)
+    if ranks > 1 or talks or len(diagnosis.devices) != 1 or diagnosis.ranks:
+        return
+    places = [one.where or "" for finding in diagnosis.findings for one in finding.evidence]
+    for text in (*_said(diagnosis), *places):
+        if NUMBERED.search(text):
+            yield f"of several GPUs or ranks: {text!r}"
+
+
+def _language(diagnosis: Diagnosis) -> Iterator[str]:
+    """Tokens and advice for language models, of a model that is not trained on tokens."""
+    case = diagnosis._case
+    if case is None or case.trains_on_tokens:
+        return
+    considered = [f"{one.title}: {one.reason}" for one in diagnosis.considered]
+    for text in (*_said(diagnosis), *(finding.fix for finding in diagnosis.findings), *considered):
+        if LANGUAGE.search(text):
+            yield f"of language: {text!r}"
+
+
+def _statements(diagnosis: Diagnosis) -> list[str]:
+    return [one.text for finding in diagnosis.findings for one in finding.evidence if one.start_ns is None]
+
+
+def _said(diagnosis: Diagnosis) -> list[str]:
+    titles = [finding.title for finding in diagnosis.findings]
+    screen = [line for line in plain(diagnosis, 160).splitlines() if not line.startswith("  kernels")]
+    messages = [issue.message for issue in diagnosis.quality.issues]
+    return [diagnosis.verdict.summary, *titles, *_statements(diagnosis), *messages, *screen]

@@ -1,0 +1,95 @@
+"""Sentences over any shares and any nodes: the subject is the largest part, and totals are those of the places."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+from helpers.program import MS, US, Program
+from helpers.sentences import COMPILES, NUMBER, PART, REST, SHOWN, SUBJECTS, value
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.rest_of_step import MOST, rest_of_step
+
+KERNELS = Kernels(300, 100.0, 0, 3_000, 0, (), (), (), ())
+idle = st.dictionaries(st.sampled_from(sorted(SUBJECTS)), st.integers(1_000, 10**9), min_size=1)
+
+
+@given(idle, st.integers(0, 10**9), st.booleans())
+def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, compiling_ns, alone):
+    said = rest_of_step(idle_ns, KERNELS, compiling_ns, alone)
+    match = REST.search(said)
+    assert match is not None, said
+    whole = sum(idle_ns.values())
+    if match[4].startswith(COMPILES):
+        assert compiling_ns > whole / 2
+        part = sum(idle_ns.get(cause, 0) for cause in ("launch", "python", "sync"))
+    else:
+        named = [cause for cause, begin in SUBJECTS.items() if match[4].startswith(begin)]
+        assert len(named) == 1
+        part = idle_ns[named[0]]
+        assert part == max(idle_ns.values())
+    assert (match[2] is None) == (part >= MOST * whole)
+    if match[2] is not None:
+        assert value(match[2]) == pytest.approx(part / 1e6, rel=0.05)
+        assert value(match[3]) == pytest.approx(whole / 1e6, rel=0.05)
+    assert not (alone and re.search(r"\branks?\b", said))
+
+
+@cache
+def program() -> Case:
+    """Pieces of work of many lengths, some far apart, on the host and on the GPU."""
+    made = Program()
+
+    def body() -> None:
+        for i in range(30):
+            made.op("aten::mul", "void elementwise", gpu=(i % 7 + 1) * 10 * US, host=20 * US)
+            if i % 5 == 4:
+                made.python(1 * MS)
+                made.item()
+        made.backward(made.small_mm, 10)
+
+    for _ in range(3):
+        made.step(body)
+    return made.case(Path(mkdtemp()))
+
+
+@given(st.data(), st.booleans())
+def test_totals_are_those_of_the_places(data, waits):
+    case = program()
+    graph = case.graph
+    chosen = data.draw(st.lists(st.integers(0, len(graph) - 1), max_size=40, unique=True))
+    nodes = np.zeros(len(graph), bool)
+    nodes[chosen] = True
+    statement, *places = spans(case, "something", nodes, waits=waits)
+    mine = nodes & (graph.waits == waits)
+    recorded = graph.recorded_end_ns - graph.recorded_start_ns
+    ns = recorded if waits else graph.duration_ns
+    assert bool(places) == bool(mine.any())
+    if not places:
+        assert statement.text == "something"
+        return
+    match = SHOWN.search(statement.text)
+    assert match is not None, statement.text
+    low = case.timeline.window[0] - case.origin_ns
+    for part in PART.finditer(match[3]):
+        kind = mine & ((graph.on_gpu if part[3] == " of GPU" else ~graph.on_gpu) if part[3] else True)
+        assert value(part[2]) == pytest.approx(case.per_step(float(ns[kind].sum())) / 1e6, rel=0.06, abs=1e-3)
+        # What is shown lies in the places.
+        inside = np.zeros(len(graph), bool)
+        for place in places:
+            assert place.start_ns is not None and place.ns is not None
+            on_track = graph.on_gpu == (place.where or "").startswith("GPU")
+            begun = graph.recorded_start_ns + low - place.start_ns
+            inside |= on_track & (begun >= -1) & (begun <= place.ns + 1)
+        seen = case.per_step(float(ns[kind & inside].sum())) / 1e6
+        assert value(part[1] or part[2]) <= seen * 1.06 + 1e-3
+    assert re.search(NUMBER, match[3])

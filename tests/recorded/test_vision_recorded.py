@@ -1,0 +1,43 @@
+"""Networks of images, recorded on an H200 with what their fixes measured."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from helpers.diagnosed import diagnosed
+from helpers.paths import ROOT
+
+from gpuprof import diagnose
+from gpuprof.diagnosis.findings import channels_last, frozen_encoder
+from gpuprof.diagnosis.predict import predict
+
+VISION = ROOT / "tests" / "data" / "vision"
+TRUTH = json.loads((VISION / "truth.json").read_text())["runs"]
+FIXES = [(name, fix["finding"], fix["step_ms"]) for name, run in TRUTH.items() for fix in run["fixes"]]
+FIND = {"channels_last": channels_last.find, "frozen_encoder": frozen_encoder.find}
+
+
+@pytest.mark.parametrize(("name", "finding", "step_ms"), FIXES)
+def test_what_a_fix_measured_lies_in_its_interval(name: str, finding: str, step_ms: float):
+    diagnosis = diagnose(VISION / f"{name}.json.gz", step_ms=TRUTH[name]["unprofiled_ms"])
+    assert diagnosis._case is not None
+    (proposal,) = FIND[finding](diagnosis._case)
+    step = predict(diagnosis._case, proposal)
+    assert step.low <= step_ms * 1e6 <= step.high
+    assert step.expected == pytest.approx(step_ms * 1e6, rel=0.07)
+    if step_ms > TRUTH[name]["unprofiled_ms"]:
+        assert finding not in {one.id for one in diagnosis.findings}
+
+
+@pytest.mark.parametrize("name", TRUTH)
+def test_none_gets_advice_for_language_models(name: str):
+    diagnosis = diagnosed(VISION / f"{name}.json.gz")
+    assert diagnosis._case is not None and not diagnosis._case.trains_on_tokens
+    told = {*(one.id for one in diagnosis.findings), *(one.id for one in diagnosis.considered)}
+    assert not {"padding", "fused_elementwise"} & told
+
+
+def test_batch_norms_without_conversions_are_advised_first():
+    diagnosis = diagnose(VISION / "batch_norm.json.gz", step_ms=TRUTH["batch_norm"]["unprofiled_ms"])
+    assert diagnosis.findings[0].id == "channels_last"

@@ -1,0 +1,73 @@
+"""Confidence falls with what the recording lacks, and an unclear verdict names two candidates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.program import MS, PLAIN, SHORT, US, Program
+
+import gpuprof
+from gpuprof.diagnosis.model import Diagnosis, Verdict
+from gpuprof.report.words import label
+
+
+def launch_bound(program: Program) -> None:
+    for _ in range(60):
+        program.op("aten::mm", "nvjet_hsh_128x64", SHORT, [[128, 512], [512, 512]])
+    program.backward(program.small_mm, 60)
+
+
+def diagnosed(program: Program, folder: Path, steps: int = 4) -> Diagnosis:
+    for _ in range(steps):
+        program.step(lambda: launch_bound(program))
+    folder.mkdir(exist_ok=True, parents=True)
+    return gpuprof.diagnose(program.trace.write(folder / "trace.json"))
+
+
+def sure(verdict: Verdict) -> float:
+    assert verdict.confidence is not None
+    return verdict.confidence
+
+
+def test_a_whole_recording_is_believed(tmp_path: Path):
+    found = diagnosed(Program(), tmp_path)
+    assert found.verdict.bound == "host" and sure(found.verdict) > 0.9
+    assert found.verdict.second is None and not found.verdict.doubts
+
+
+def test_host_events_that_end_early(tmp_path: Path):
+    """A CUDA graph runs on after the last event of the CPU: nobody recorded what the CPU did meanwhile."""
+    program = Program()
+
+    def body() -> None:
+        launch_bound(program)
+        program.python(12 * MS)
+
+    for _ in range(3):
+        program.step(body)
+        begin = program.now - 12 * MS
+        program.trace.call("cudaGraphLaunch", begin, begin + 20 * US, correlation=9000 + program.steps)
+        for k in range(150):  # the graph's kernels, with pauses
+            at = begin + (k + 1) * 70 * US
+            program.trace.gpu(PLAIN, at, at + 20 * US, correlation=9000 + program.steps, **{"graph node id": k})
+    found = gpuprof.diagnose(program.trace.write(tmp_path / "trace.json"))
+    assert sure(found.verdict) < 0.5
+    assert label(found).startswith("UNCLEAR: ") and " OR " in label(found)
+    assert any("the CPU's last event" in text for text in found.verdict.doubts)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_one_step_is_less_than_several(steps: int, tmp_path: Path):
+    found = diagnosed(Program(), tmp_path, steps)
+    assert any("a single step" in text for text in found.verdict.doubts) == (steps == 1)
+    assert (sure(found.verdict) > 0.9) == (steps > 1)
+
+
+def test_steps_that_differ(tmp_path: Path):
+    program = Program()
+    for times in (1, 1, 3, 1, 4):
+        program.step(lambda times=times: [launch_bound(program) for _ in range(times)])
+    found = gpuprof.diagnose(program.trace.write(tmp_path / "trace.json"))
+    assert any("steps differ" in text for text in found.verdict.doubts)
+    assert sure(found.verdict) < 0.9

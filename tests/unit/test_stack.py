@@ -1,0 +1,250 @@
+"""Fixes are written for the program: its arguments' class and fields, its own flags, its model's library."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from helpers.case import case_of, run_of
+from helpers.installed import need
+from helpers.make_run import RECORDING
+from helpers.program import FLOAT, MS, Program, checkpointed
+
+from gpuprof.diagnosis import findings
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.diagnosis.run_model import Work
+from gpuprof.diagnosis.stack import Code, Stack, stack_of
+from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.program import ClassName, Flag
+from gpuprof.tracefile.program import Program as Known
+from gpuprof.tracefile.read import read_recording
+
+FOLDER = Path(str(findings.__file__)).parent
+
+
+def known(name: str, *fields: str, kind: str = "trl") -> Stack:
+    return Stack(kind, False, own_arguments=name, fields=frozenset(fields))
+
+
+# -- settings
+
+
+def test_a_setting_names_the_programs_own_class():
+    stack = known("DPOConfig", "gradient_checkpointing")
+    assert stack.setting({"gradient_checkpointing": False}) == "DPOConfig(gradient_checkpointing=False)"
+    assert stack.setting({"packing": True}) == ""
+    assert (
+        stack.setting({"gradient_checkpointing": True}, {"packing": True}) == "DPOConfig(gradient_checkpointing=True)"
+    )
+
+
+def test_checkpointing_has_two_names():
+    assert known("DPOConfig", "gradient_checkpointing", "activation_checkpointing").checkpointing.startswith("act")
+    flags = (Flag(("--gradient_checkpointing",), "switch"),)
+    own = replace(Stack("torch", False), flags=flags)
+    assert own.setting({own.checkpointing: False}) == "without --gradient_checkpointing"
+    assert Stack("trl", False).checkpointing == "gradient_checkpointing"
+
+
+def test_without_knowledge_of_the_class_it_is_inferred():
+    assert Stack("trl", False).setting({"tf32": True}) == "SFTConfig(tf32=True)"
+    assert Stack("transformers", False).setting({"tf32": True}, note="  # x") == "TrainingArguments(tf32=True)  # x"
+    assert Stack("torch", False).setting({"tf32": True}) == ""
+    nested = Stack("trl", False).setting({"model_init_kwargs": {"a": "b"}, "n": None})
+    assert nested == 'SFTConfig(model_init_kwargs={"a": "b"}, n=None)'
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "says"),
+    [
+        (Flag(("--gradient_checkpointing", "--gradient-checkpointing"), "boolean"), False, "false"),
+        (Flag(("--gradient-checkpointing",), "switch"), True, "--gradient-checkpointing"),
+        (Flag(("--gradient-checkpointing",), "switch"), False, "without --gradient-checkpointing"),
+        (Flag(("--gradient-checkpointing", "--no-gradient-checkpointing"), "on_off"), False, "--no-gradient-check"),
+        (Flag(("--gradient_checkpointing",), "assigned"), False, "--gradient_checkpointing=False"),
+        (Flag(("--gradient_checkpointing",), "value"), False, ""),
+        (Flag(("--checkpointing",), "switch"), False, ""),
+    ],
+)
+def test_the_programs_own_flag_comes_first(flag: Flag, value: bool, says: str):
+    stack = Stack("torch", False, flags=(flag,))
+    assert says in stack.setting({"gradient_checkpointing": value})
+    assert bool(says) == bool(stack.setting({"gradient_checkpointing": value}))
+    assert stack.fix("by hand", stack.setting({"gradient_checkpointing": value})) != "by hand" or not says
+
+
+def test_a_script_of_its_own_kind_is_compiled_by_its_flag():
+    stack = Stack("torch", False, flags=(Flag(("--compile",), "assigned"), Flag(("--num-workers",), "value")))
+    assert stack.setting({"torch_compile": True}) == "--compile=True"
+    assert stack.setting({"torch_compile": True, "torch_compile_mode": "reduce-overhead"}) == "", "no flag for the mode"
+    assert stack.setting({"dataloader_num_workers": 8}, {"dataloader_persistent_workers": True}) == "--num-workers 8"
+    assert stack.setting({"optim": "adamw_torch_fused"}) == ""
+    batch = replace(stack, flags=tuple(Flag((f"--{n}",), "assigned") for n in ("batch_size", "grad_accum_steps")))
+    wanted = {"per_device_train_batch_size": Code("32"), "gradient_accumulation_steps": 1}
+    assert batch.setting(wanted) == "--batch_size=32 --grad_accum_steps=1"
+    assert batch.setting(wanted | {"per_device_train_batch_size": Code("8 * batch_size")}) == ""
+
+
+def test_a_text_for_another_class_is_not_taken():
+    stack = known("DPOConfig", "per_device_train_batch_size")
+    trl = "SFTConfig(per_device_train_batch_size=8)\nor, with short samples: SFTConfig(packing=True)"
+    assert stack.fix("torch", trl=trl, transformers="DPOConfig(per_device_train_batch_size=8)").startswith("DPOConfig")
+    assert stack.fix("torch", trl="DPOConfig(packing=True)") == "torch"
+    assert stack.fits('DPOConfig(per_device_train_batch_size=dict(packing="a=b"))')
+    assert Stack("trl", False).fix("torch", trl=trl) == trl
+
+
+def test_models_are_loaded_by_their_own_class():
+    assert Stack("torch", False).loaded(a="b") == 'AutoModelForCausalLM.from_pretrained(..., a="b")'
+    reward = Stack("trl", False, model_class="Qwen2ForSequenceClassification", library="transformers")
+    assert reward.loaded(a="b") == 'AutoModelForSequenceClassification.from_pretrained(..., a="b")'
+    assert not reward.is_causal
+    assert Stack("torch", False, model_class="GPT", library="__main__").loaded(a="b") == ""
+    sentences = Stack("transformers", False, model_class="SentenceTransformer", library="sentence_transformers")
+    assert sentences.loaded(a="b") == 'SentenceTransformer(..., model_kwargs={"a": "b"})'
+
+
+# -- what a run says of its program
+
+
+@cache
+def recorded() -> Trace:
+    trace = read_recording(str(RECORDING)).trace
+    assert trace is not None
+    return trace
+
+
+def stack_of_run(program: Known | None, source: str = "trainer", packages=("transformers", "trl"), model=None) -> Stack:
+    run = replace(run_of(), program=program, step_source=source, model=model)
+    return stack_of(recorded(), run, frozenset(packages))
+
+
+def test_the_kind_is_that_of_the_trainer_and_its_arguments():
+    plain = ClassName("TrainingArguments", "transformers.training_args")
+    dpo = ClassName("DPOConfig", "trl.trainer.dpo_config", ("transformers.training_args.TrainingArguments",))
+    mine = ClassName("Mine", "__main__", ("transformers.training_args.TrainingArguments",))
+    assert stack_of_run(None).arguments == "SFTConfig", "an older run"
+    found = stack_of_run(Known(arguments=plain, fields=("tf32",)))
+    assert (found.kind, found.arguments) == ("transformers", "TrainingArguments")
+    assert stack_of_run(Known(arguments=dpo)).kind == "trl"
+    assert stack_of_run(Known(arguments=mine)).arguments == "Mine"
+    unsloth = ClassName("UnslothSFTConfig", "unsloth_compiled_cache.UnslothSFTTrainer", ("trl.SFTConfig",))
+    assert stack_of_run(Known(arguments=unsloth), packages=("unsloth",)).arguments == "SFTConfig"
+    lightning = Known(trainer=ClassName("Trainer", "lightning.pytorch.trainer.trainer"))
+    assert stack_of_run(lightning, source="optimizer").kind == "lightning"
+    odd = stack_of_run(Known(), source="optimizer", model={"class": "bad name", "library": 3})
+    assert (odd.library, odd.model_class) == (None, None)
+
+
+# -- every finding, for real classes
+
+
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory) -> tuple[Case, Case]:
+    """A program with much to find, and a launch-bound recording."""
+    demo = case_of(RECORDING, ms=81, run=run_of(Work(4, 512, 512, 1)))
+    return program_case(tmp_path_factory.mktemp("program")), demo
+
+
+def program_case(tmp_path: Path) -> Case:
+    """fp32 products, checkpointing and padding."""
+    program = Program()
+
+    def body() -> None:
+        for _ in range(10):
+            program.mm(4096, 4096, 4096, gpu=3 * MS, type=FLOAT, kernel="ampere_sgemm_128x64_tn")
+        checkpointed(program)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    return replace(case, run=run_of(Work(8, 8192, 2048, 1)))
+
+
+CLASSES = (
+    ("transformers", "TrainingArguments"), ("trl", "SFTConfig"), ("trl", "DPOConfig"), ("trl", "RewardConfig"),
+    ("trl", "GRPOConfig"), ("sentence_transformers", "SentenceTransformerTrainingArguments"),
+)  # fmt: skip
+
+
+def real(package: str, name: str) -> Stack:
+    need(package)
+    kind = getattr(importlib.import_module(package), name)
+    fields = frozenset(field.name for field in dataclasses.fields(kind))
+    return Stack("trl" if package == "trl" else "transformers", True, own_arguments=name, fields=fields)
+
+
+def calls_in(text: str) -> Iterator[tuple[str, set[str]]]:
+    """Classes of arguments that a fix names, and the fields that it gives them."""
+    for found in re.finditer(r"\b[A-Z]\w*(?:Config|Arguments)\(", text):
+        depth, end = 0, found.start()
+        for end in range(found.end() - 1, len(text)):
+            depth += (text[end] in "([{") - (text[end] in ")]}")
+            if depth == 0:
+                break
+        call = ast.parse(text[found.start() : end + 1], mode="eval").body
+        assert isinstance(call, ast.Call)
+        yield text[found.start() : found.end() - 1], {keyword.arg or "" for keyword in call.keywords}
+
+
+@pytest.mark.parametrize(("package", "name"), CLASSES)
+def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Case, Case], package: str, name: str):
+    stack = real(package, name)
+    named = set()
+    for case in cases:
+        for page, find in FINDINGS:
+            for proposal in find(replace(case, stack=stack, memo={})):
+                for called, fields in calls_in(proposal.fix):
+                    assert called == name, f"{page.id}: {proposal.fix}"
+                    assert fields <= (stack.fields or set()), f"{page.id}: {proposal.fix}"
+                    named.add(page.id)
+    assert named >= {"tf32", "recompute", "larger_batch", "compile", "cuda_graphs", "padding"}, named
+
+
+def settings_in_code() -> Iterator[tuple[str, list[str]]]:
+    """(file, fields) of every call of `setting` in the findings."""
+    for path in sorted(FOLDER.glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "setting":
+                for given in (*node.args, *(word.value for word in node.keywords)):
+                    for one in (given.body, given.orelse) if isinstance(given, ast.IfExp) else (given,):
+                        if isinstance(one, ast.Dict):
+                            yield path.name, [str(key.value) for key in one.keys if isinstance(key, ast.Constant)]
+
+
+def test_every_field_that_findings_set_exists_somewhere():
+    need("transformers", "trl")
+    known_fields = frozenset().union(*(real(*each).fields or () for each in CLASSES[:5])) | {"group_by_length"}
+    found = list(settings_in_code())
+    assert len(found) > 12
+    for file, fields in found:
+        assert known_fields.issuperset(fields), file
+
+
+def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Case, Case]):
+    case = cases[0]
+    find = {page.id: find for page, find in FINDINGS}["padding"]
+    dpo = known("DPOConfig", "padding_free", "train_sampling_strategy", "model_init_kwargs")
+    for stack, keys in (
+        (dpo, {"padding_free", "grouped"}),
+        (known("RewardConfig", "train_sampling_strategy"), {"grouped"}),
+        (Stack("trl", False), {"packing", "padding_free", "grouped"}),
+        (known("TrainingArguments", kind="transformers"), {"packing", "padding_free", "grouped"}),
+    ):
+        assert {p.key for p in find(replace(case, stack=stack))} == keys, stack.arguments
+
+
+def test_fused_kernels_for_a_model_of_ones_own():
+    from gpuprof.diagnosis.findings.fused_elementwise import _liger
+
+    assert "AutoLigerKernelForCausalLM" in _liger(True, {"loss"})
+    assert "import LigerCrossEntropyLoss " in _liger(False, {"loss"})
+    assert Stack("torch", False, model_class="GPT", library="__main__").is_causal is False
