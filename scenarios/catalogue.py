@@ -188,7 +188,8 @@ def scenario(name: str) -> Scenario:
 def _program(told: dict[str, Any] | None) -> Program | None:
     if told is None:
         return None
-    return Program(**told | {key: tuple(told[key]) for key in ("positional", "preload", "material") if key in told})
+    lists = {key: tuple(told.pop(key)) for key in ("positional", "preload", "material") if key in told}
+    return Program(**lists, **told)
 
 
 def names() -> list[str]:

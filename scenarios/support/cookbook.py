@@ -51,14 +51,13 @@ def finetune(run: Run, name: str, batch: int, checkpointing: bool, **changes: in
 
 def finetune_on_one_gpu(run: Run, name: str, batch: int, lora: bool, casts: bool = True) -> None:
     """The loop without FSDP: all weights in bfloat16, or adapters with `lora`, which `casts` makes float32."""
-    model = models.build(name, run.device, tiny=run.tiny)
-    if lora:
-        model = adapted(model, casts)
+    plain = models.build(name, run.device, tiny=run.tiny)
+    model = adapted(plain, casts) if lora else plain
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
     batch = run.pick(batch, 1)
     # Packed samples are all of the context's length.
     lengths = [run.pick(CONTEXT, 32)] * batch * run.count
-    loader = data.loader(lengths, model.config.vocab_size, batch, num_workers=1, pin_memory=not run.tiny)
+    loader = data.loader(lengths, plain.config.vocab_size, batch, num_workers=1, pin_memory=not run.tiny)
     batches = iter(loader)
     total = torch.zeros((), device=run.device)
     bar = tqdm(total=run.count, colour="blue", dynamic_ncols=True)

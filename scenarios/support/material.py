@@ -15,6 +15,7 @@ import random
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from scenarios.support.lengths import Lengths, spread
 
@@ -148,7 +149,7 @@ def byte_pairs():
     trainer = trainers.BpeTrainer(vocab_size=4 * WORDS, min_frequency=1, initial_alphabet=alphabet, show_progress=False)
     raw.train_from_iterator([" " + word_of(i) for i in range(WORDS)], trainer)
     model = json.loads(raw.to_str())["model"]
-    merges = [tuple(pair) for pair in model["merges"]]
+    merges: Any = [tuple(pair) for pair in model["merges"]]
     made = Qwen2Tokenizer(vocab=model["vocab"], merges=merges, model_max_length=32_768)
     made.chat_template = "{% for m in messages %}{{ m['role'] + ' ' + m['content'] + eos_token }}{% endfor %}"
     return made

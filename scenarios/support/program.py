@@ -59,7 +59,10 @@ def workplace(program: Program, folder: Path) -> Path:
 
 
 def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
-    """Runs it in this process; `run` is told of each optimizer step. Raises SystemExit once all steps are done."""
+    """Runs it in this process; `run` is told of each optimizer step, and after the last of its steps the program ends.
+
+    It is ended by SystemExit. What a program makes of that on its way out is not its failure.
+    """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     assert told.program is not None
@@ -74,16 +77,22 @@ def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
             run.end()
             raise SystemExit(0)
 
-    register_optimizer_step_post_hook(stepped)
+    hook = register_optimizer_step_post_hook(stepped)
     kind, *words = command(told.program, fix, run.tiny)
-    if kind == "-m":
-        module, *words = words
-        sys.argv[1:] = words
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    else:
-        sys.path.insert(0, str(Path(kind).parent))
-        sys.argv = [kind, *words]
-        runpy.run_path(kind, run_name="__main__")
+    try:
+        if kind == "-m":
+            module, *words = words
+            sys.argv[1:] = words
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(kind).parent))
+            sys.argv = [kind, *words]
+            runpy.run_path(kind, run_name="__main__")
+    except BaseException:
+        if steps < run.count:
+            raise
+    finally:
+        hook.remove()
 
 
 def main() -> None:
