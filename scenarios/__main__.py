@@ -2,6 +2,7 @@
 
     python -m scenarios list
     python -m scenarios run NAME [--fix [WHICH]] [--trace] [--steps N]
+    python -m scenarios record NAME … --out DIR [--fix WHICH] [--within S]
     python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH]]
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.measure import launched, measure
+from scenarios.record import record
 
 FIRST = "(the first)"
 
@@ -49,6 +51,11 @@ def main() -> int:
     timing.add_argument("--as-is", action="store_true", help="with --out: leave the fixes out")
     timing.add_argument("--data", default="", help="with --out: which lengths, where a scenario has several")
     timing.add_argument("--gib", type=float, help="GPU memory of a process, in place of what scenario.json says")
+    recording = commands.add_parser("record", help="record them with gpuprof trace, one after the other")
+    recording.add_argument("names", nargs="+")
+    recording.add_argument("--out", type=Path, metavar="DIR", required=True, help="into DIR/NAME")
+    recording.add_argument("--fix", default="", help="with this fix, into DIR/NAME.FIX")
+    recording.add_argument("--within", type=float, metavar="S", help="start none after so many seconds")
     args = parser.parse_args()
     if args.command == "measure" and (args.as_is or args.data) and args.out is None:
         timing.error("--as-is and --data need --out DIR: truth.json is of the program itself and every fix")
@@ -67,6 +74,8 @@ def main() -> int:
         chosen = [scenario(name) for name in ([args.name] if args.command == "run" else args.names or names())]
         if args.command == "run":
             return subprocess.call(command(chosen[0], args))
+        if args.command == "record":
+            return record(chosen, args.out, args.fix, args.within)
     except KeyError as error:
         print(f"scenarios: {error.args[0]}", file=sys.stderr)
         return 2
@@ -83,7 +92,7 @@ def main() -> int:
 
 def command(told: Scenario, args: argparse.Namespace) -> list[str]:
     """What runs a scenario. KeyError if it has no such fix."""
-    options = ["-m", told.module]
+    options = list(told.words)
     if args.fix is not None:
         fixes = [fix.name for fix in told.fixes]
         if not fixes or args.fix not in (FIRST, *fixes):

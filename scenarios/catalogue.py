@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 from typing import Any, Literal
@@ -25,6 +25,38 @@ class Fix:
     """False for a change that looks like a fix and measured as none: gpuprof must not advise it."""
     title: str | None = None
     """Of the finding, where it proposes several things."""
+    arguments: dict[str, str | int | None] = field(default_factory=dict)
+    """Of somebody else's program: arguments that replace its own; None leaves one out."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Likewise, variables that are set for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A training program that somebody else wrote. Either `module` or `script` is given."""
+
+    module: str | None = None
+    """Of an installed package, run as `python -m` does."""
+    script: str | None = None
+    """Path below the folder CHECKOUTS, where the user has put a checkout of its project."""
+    version: str | None = None
+    """Of a script: the commit that was measured."""
+    arguments: dict[str, str | int | None] = field(default_factory=dict)
+    """Given as `--name=value`; an empty value gives `--name`."""
+    positional: tuple[str, ...] = ()
+    tiny: dict[str, str | int | None] = field(default_factory=dict)
+    """Arguments for a machine without a GPU."""
+    environment: dict[str, str] = field(default_factory=dict)
+    material: tuple[str, ...] = ("texts",)
+    """What it is given of `scenarios.support.material`."""
+    preload: tuple[str, ...] = ()
+    """Modules that a timed process imports before its turn: of what takes long to import."""
+
+    def words(self, fix: Fix | None = None, tiny: bool = False) -> list[str]:
+        """The program's arguments, with those of a fix in place of its own."""
+        arguments = self.arguments | (self.tiny if tiny else {}) | (fix.arguments if fix else {})
+        given = [name if value == "" else f"{name}={value}" for name, value in arguments.items() if value is not None]
+        return [*self.positional, *given]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +93,17 @@ class Scenario:
     """Whether steps are meant to differ, as when some save: then their mean counts, not the middle one."""
     free: int | None = None
     """Free-running steps that are timed, where more than usual are needed: the mean of steps that differ."""
+    drain: int | None = None
+    """Of a scenario with `free`: steps that a process takes in its turn before those that are timed, enough to use up
+    batches that workers prepared while it waited; None for the usual number."""
     gib: float = 10.0
     """GPU memory that one process takes, at most."""
     described: Described | None = None
     """Its recording, where it is too large to keep."""
     trace: tuple[str, ...] = ()
     """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
+    program: Program | None = None
+    """Somebody else's program; None where the scenario's own train.py is the program."""
 
     @property
     def folder(self) -> Path:
@@ -75,6 +112,18 @@ class Scenario:
     @property
     def module(self) -> str:
         return f"scenarios.{self.name}.train"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What Python runs for a timed process, its switches left out."""
+        return ("-m", self.module) if self.program is None else ("-m", "scenarios.support.program", self.name)
+
+    def fix(self, name: str) -> Fix | None:
+        """The fix of that name; None for "". KeyError if there is none."""
+        found = {"": None} | {fix.name: fix for fix in self.fixes}
+        if name not in found:
+            raise KeyError(f"{self.name} has no fix {name!r}; it has {', '.join(filter(None, found)) or 'none'}")
+        return found[name]
 
     @property
     def truth(self) -> dict[str, Any] | None:
@@ -132,7 +181,15 @@ def scenario(name: str) -> Scenario:
     lists = {key: tuple(told.pop(key)) for key in ("says", "needs", "trace") if key in told}
     large = told.pop("described", None)
     described = Described(**large) if large else None
-    return Scenario(name=name, fixes=fixes, described=described, **lists, **told)
+    program = _program(told.pop("program", None))
+    return Scenario(name=name, fixes=fixes, described=described, program=program, **lists, **told)
+
+
+def _program(told: dict[str, Any] | None) -> Program | None:
+    if told is None:
+        return None
+    lists = {key: tuple(told.pop(key)) for key in ("positional", "preload", "material") if key in told}
+    return Program(**lists, **told)
 
 
 def names() -> list[str]:

@@ -44,9 +44,9 @@ ENDS_S = 40.0
 """From the request to end to the end: torchrun waits 30 s for its workers before it kills them."""
 VERSIONS = ("torch", "transformers", "peft", "accelerate", "trl", "bitsandbytes", "unsloth")
 HOW = (
-    f"Each process: {SETTLE} steps to settle (38 where 200 steps are timed), {FREE} or 200 timed as one stretch"
-    f" (free_ms: a step of it), {SYNCHRONISED} each closed by a synchronisation (synchronised_ms). Fresh processes took"
-    " turns, as it is and with each fix; no profiler was in any of them."
+    f"Each process: {SETTLE} steps to settle (more where workers prepare batches ahead), {FREE} or more timed as one"
+    f" stretch (free_ms: a step of it), {SYNCHRONISED} (1 after a longer stretch) each closed by a synchronisation"
+    " (synchronised_ms). Fresh processes took turns, as it is and with each fix; no profiler was in any of them."
 )
 
 
@@ -75,7 +75,8 @@ class Timed:
     @property
     def command(self) -> list[str]:
         free = ["--free", str(self.told.free)] if self.told.free else []
-        return [*launched(self.told), "-m", self.told.module, "--timed", *free, *self.switches]
+        free += ["--drained", str(self.told.drain)] if self.told.drain else []
+        return [*launched(self.told), *self.told.words, "--timed", *free, *self.switches]
 
     @property
     def switches(self) -> list[str]:

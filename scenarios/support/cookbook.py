@@ -1,4 +1,4 @@
-"""LoRA under FSDP as llama-cookbook's finetuning.py does it: `--enable_fsdp --use_peft --peft_method lora`."""
+"""llama-cookbook's finetuning.py: LoRA under FSDP (`--enable_fsdp --use_peft --peft_method lora`), and on one GPU."""
 
 from __future__ import annotations
 
@@ -49,6 +49,39 @@ def finetune(run: Run, name: str, batch: int, checkpointing: bool, **changes: in
     dist.destroy_process_group()
 
 
+def finetune_on_one_gpu(run: Run, name: str, batch: int, lora: bool, casts: bool = True) -> None:
+    """The loop without FSDP: all weights in bfloat16, or adapters with `lora`, which `casts` makes float32."""
+    plain = models.build(name, run.device, tiny=run.tiny)
+    model = adapted(plain, casts) if lora else plain
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.0)
+    batch = run.pick(batch, 1)
+    # Packed samples are all of the context's length.
+    lengths = [run.pick(CONTEXT, 32)] * batch * run.count
+    loader = data.loader(lengths, plain.config.vocab_size, batch, num_workers=1, pin_memory=not run.tiny)
+    batches = iter(loader)
+    total = torch.zeros((), device=run.device)
+    bar = tqdm(total=run.count, colour="blue", dynamic_ncols=True)
+    for step in run.steps():
+        inputs = {key: tensor.to(run.device) for key, tensor in next(batches).items()}
+        loss = model(**inputs).loss
+        total += loss.detach().float()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        bar.update(1)
+        # The recipe shows each step's loss, and so waits for it.
+        bar.set_description(f"step {step}/{run.count} completed (loss: {loss.detach().float()})")
+    bar.close()
+
+
+def adapted(model: torch.nn.Module, casts: bool = True) -> torch.nn.Module:
+    """The model with the recipe's adapters on its queries and values, in float32 unless `casts` is false."""
+    adapters = LoraConfig(
+        r=8, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
+    )
+    return get_peft_model(model, adapters, autocast_adapter_dtype=casts)
+
+
 def join(run: Run) -> None:
     """The process group: torchrun's, or that of this process alone."""
     if not run.tiny:
@@ -64,10 +97,7 @@ def sharded(run: Run, model: torch.nn.Module) -> torch.nn.Module:
     """The model with adapters on its queries and values, wrapped layer by layer, each adapter on its own.
 
     With one process there is nothing to shard, and FSDP keeps all weights whole."""
-    adapters = LoraConfig(
-        r=8, lora_alpha=32, lora_dropout=0.05, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM"
-    )
-    model = get_peft_model(model, adapters)
+    model = adapted(model)
     policies = [
         functools.partial(lambda_auto_wrap_policy, lambda_fn=learns),
         functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer}),

@@ -25,7 +25,11 @@ DATA = {"alpaca": Lengths(117.0, 0.6), "long": Lengths(861.0, 0.8)}
 
 def draw(data: str, count: int, seed: int = 0, longest: int = LONGEST) -> list[int]:
     """Token counts of so many samples, in the order of the data set."""
-    told = DATA[data]
+    return spread(DATA[data], count, seed, longest)
+
+
+def spread(told: Lengths, count: int, seed: int = 0, longest: int = LONGEST) -> list[int]:
+    """Token counts that follow `told`."""
     rng = random.Random(seed)
     middle = _middle(told, longest)
     drawn = (math.exp(rng.gauss(middle, told.scatter)) for _ in range(count))

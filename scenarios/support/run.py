@@ -52,7 +52,13 @@ class Run:
     """What a scenario's `train` is given."""
 
     def __init__(
-        self, fix: str = "", steps: int | None = None, timed: bool = False, data: str = "", free: int | None = None
+        self,
+        fix: str = "",
+        steps: int | None = None,
+        timed: bool = False,
+        data: str = "",
+        free: int | None = None,
+        drained: int = DRAINED,
     ) -> None:
         import torch
 
@@ -65,7 +71,8 @@ class Run:
         self.settle, self.free, self.synchronised = SETTLE, FREE, SYNCHRONISED
         self.alone = ALONE
         if free is not None:
-            self.settle, self.free, self.alone = SETTLE - ALONE + DRAINED, free, DRAINED
+            self.settle, self.free, self.alone = SETTLE - ALONE + drained, free, drained
+            self.synchronised = 1
         if self.tiny:
             self.settle, self.free, self.synchronised, self.alone = 1, 2, 2, ALONE
         self._asked = steps
@@ -171,5 +178,6 @@ def main(train: Callable[[Run], None]) -> None:
     parser.add_argument("--data", default="", help="which lengths, where the scenario has several")
     parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
     parser.add_argument("--free", type=int, default=None, help="free-running steps to time")
+    parser.add_argument("--drained", type=int, default=DRAINED, help="with --free: steps in its turn before those")
     args = parser.parse_args()
-    train(Run(args.fix, args.steps, args.timed, args.data, args.free))
+    train(Run(args.fix, args.steps, args.timed, args.data, args.free, args.drained))

@@ -38,6 +38,12 @@ def test_what_is_told(told: Scenario):
     assert told.title and told.why.endswith(".")
     assert {fix.finding for fix in told.fixes} - {None} <= {page.id for page in PAGES}
     assert len(set(told.variants())) == len(told.variants())
+    if told.program is not None:
+        assert (told.program.module is None) is not (told.program.script is None)
+        assert (told.program.version is None) is (told.program.script is None), "of a script, the commit is told"
+        assert all(fix.arguments or fix.environment for fix in told.fixes)
+        assert told.role == "test" and told.free, "somebody else's program is never fitted to, and its mean step counts"
+        return
     source = (told.folder / "train.py").read_text(encoding="utf-8")
     assert source.startswith('"""'), "says what is trained, on what"
     assert "def train(run: Run)" in source
@@ -197,7 +203,10 @@ def test_eight_of_ten_values_are_the_measured_interval():
 def test_the_recording_is_a_run_of_the_scenario(told: Scenario):
     assert told.recording and errors_in(told.recording) == []
     manifest = json.loads((told.recording / "manifest.json").read_text())
-    assert told.module in manifest["command"] and "--fix" not in manifest["command"]
+    program = told.module if told.program is None else told.program.module
+    assert program in manifest["command"] and "--fix" not in manifest["command"]
+    if told.program is not None:
+        assert manifest["command"][3:] == told.program.words()
     assert manifest["status"] == "finished"
     assert sum(path.stat().st_size for path in told.recording.iterdir()) < 2_000_000
 
@@ -213,12 +222,14 @@ def test_reasons_are_of_scenarios_and_recordings_that_there_are():
     [
         pytest.param(told, fix, id=f"{told.name}-{fix or 'as it is'}")
         for told in ALL
-        if not {"unsloth", "bitsandbytes"} & set(told.needs)  # which need a GPU
+        if not {"unsloth", "bitsandbytes", "triton"} & set(told.needs)  # which need a GPU
+        if not (told.program and told.program.script)  # which needs a checkout
         for fix in told.variants()
     ],
 )
-def test_it_trains_on_a_cpu(told: Scenario, fix: str):
-    need("torch", "transformers", "peft")
+def test_it_trains_on_a_cpu(told: Scenario, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    need("torch", "transformers", "peft", *told.needs)
+    monkeypatch.setenv("SCENARIO_MATERIAL", str(tmp_path / "material"))
     words = ["--fix", fix] if fix else []
     done = python("-m", "scenarios", "run", told.name, *words, "--timed")
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,0 +1,178 @@
+"""docs/other_programs.md: programs that nobody here wrote, what gpuprof said of them at first, and what was measured.
+
+    python -m benchmarks.other_programs_page [--out docs/other_programs.md]
+
+Predictions are those of `prediction.json` (benchmarks/first_contact.py), committed before the programs were timed; the
+measured steps are in `truth.json`, the reasons of misses in other_programs_misses.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.accuracy import error
+from benchmarks.first_contact import NAME
+from scenarios.catalogue import Fix, Scenario, scenarios
+
+ROOT = Path(__file__).resolve().parents[1]
+REASONS = Path(__file__).with_name("other_programs_misses.json")
+SAME_WORK = 0.2
+"""Of two works that differ by less a recording of a few steps can mean the same."""
+Interval = tuple[float, float]
+HEAD = """\
+<!-- Written by python -m benchmarks.other_programs_page: change that. -->
+# First contact: programs of other projects
+
+Training programs that nobody here wrote, unmodified, on models with random weights and on generated data
+([scenarios/](../scenarios/README.md) says how they are run). Each was recorded by `gpuprof trace`; what gpuprof said of
+it was committed as `prediction.json` before the program was timed. Then fresh processes without a profiler took turns,
+as it is and with each fix, two of each: the mean of 30 free-running steps or more, the lowest to the highest. The two
+of llama-cookbook are its training loop with its defaults, written again for generated data, and 12 steps long. Which
+verdicts count as right was written down before, in `scenario.json`; for BERT, at the border, that is host, compute or
+balanced. No number of gpuprof is fitted to any of these. What the present version says of those recordings is in
+[accuracy.md](accuracy.md).
+"""
+STEPS = """
+## Verdicts and mean steps
+
+| program | verdict | | mean step predicted (80 %), ms | measured, ms | off | |
+|---|---|---|---:|---:|---:|---|
+"""
+FIXES = """
+## Fixes
+
+"Considered" is a fix that gpuprof lists with its predicted step but does not advise, since its interval reaches below a
+gain of 2 %. Off: from the middle of what was measured.
+
+| program | fix | gpuprof | predicted (80 %), ms | measured before | after | off | |
+|---|---|---|---:|---:|---:|---:|---|
+"""
+
+
+@dataclass(frozen=True)
+class Contact:
+    """A predicted step with its interval, and the measured one; milliseconds."""
+
+    low: float
+    expected: float
+    high: float
+    measured: Interval
+
+    @property
+    def off(self) -> float:
+        return self.expected / (sum(self.measured) / 2) - 1
+
+    @property
+    def held(self) -> bool:
+        return error(self.low, self.measured) <= 0 <= error(self.high, self.measured)
+
+
+def met(predicted_ms: list[float] | None, measured: Interval | None) -> Contact | None:
+    """Lowest, expected and highest step against the measured one; None where either is not known."""
+    if predicted_ms is None or measured is None:
+        return None
+    low, expected, high = predicted_ms
+    return Contact(low, expected, high, measured)
+
+
+def contact(told: Scenario, predicted: dict[str, Any]) -> Contact | None:
+    """The mean step; None where it was not timed or not predicted."""
+    measured = told.measured_ms()
+    return met(predicted["mean_ms"], measured)
+
+
+def of_fix(told: Scenario, fix: Fix, predicted: dict[str, Any]) -> tuple[str, Contact | None, Interval | None]:
+    """How gpuprof speaks of a fix, the step that it predicts, and the measured one."""
+    measured = told.measured_ms(fix.name)
+    for kind in ("findings", "considered"):
+        same = [
+            one
+            for one in predicted[kind]
+            if one["id"] == fix.finding and abs(one.get("work", 1.0) / fix.work - 1) < SAME_WORK
+        ]
+        if same:
+            step = same[0]["step_ms"]
+            word = "advised" if kind == "findings" else "considered"
+            return word, met(step, measured), measured
+    return "nothing", None, measured
+
+
+def page(reasons: dict[str, str]) -> Iterator[str]:
+    """The page, in pieces."""
+    told = [(one, json.loads(path.read_text())) for one in scenarios() if (path := one.folder / NAME).exists()]
+    timed = [(one, predicted) for one, predicted in told if one.truth is not None]
+    rows = [row for one, predicted in timed for row in fix_rows(one, predicted)]
+    yield HEAD
+    yield "\n```text\n" + "\n".join(summary(timed)) + "\n```\n"
+    yield STEPS + "".join(step_row(*pair) for pair in timed)
+    yield FIXES + "".join(rows)
+    yield "\n## Misses, and why\n\n" + "".join(f"- **{key}**: {text}\n" for key, text in reasons.items())
+    untimed = [f"`{one.name}`" for one, _ in told if one.truth is None]
+    unseen = [f"`{one.name}`" for one in scenarios() if one.program and not (one.folder / NAME).exists()]
+    yield "\n## Not measured\n\n"
+    yield f"Recorded and predicted, not timed: {', '.join(untimed) or 'none'}.\n"
+    yield f"Described in scenarios/, but not recorded on a GPU yet: {', '.join(unseen) or 'none'}.\n"
+
+
+def step_row(told: Scenario, predicted: dict[str, Any]) -> str:
+    said = predicted["bound"] + (f" ({predicted['cause']})" if predicted["cause"] else "")
+    right = predicted["bound"] in told.says and told.cause in (None, predicted["cause"])
+    mean = contact(told, predicted)
+    cells = (
+        f"{interval(mean)} | {span(mean.measured)} | {percent(mean.off)} | {verdict_of(mean)}" if mean else "– | – | |"
+    )
+    return f"| {told.title} | {said} | {'✓' if right else '**wrong**'} | {cells} |\n"
+
+
+def fix_rows(told: Scenario, predicted: dict[str, Any]) -> Iterator[str]:
+    for fix in told.fixes:
+        word, found, measured = of_fix(told, fix, predicted)
+        cells = f"{interval(found)} | {span(told.measured_ms())} | {span(found.measured)}" if found else None
+        cells = cells or f"– | {span(told.measured_ms())} | {span(measured)}"
+        end = f"{percent(found.off)} | {verdict_of(found)}" if found else " | "
+        yield f"| {told.name} | {fix.what} | {word} | {cells} | {end} |\n"
+
+
+def summary(timed: list[tuple[Scenario, dict[str, Any]]]) -> Iterator[str]:
+    """What the tables say together."""
+    right = sum(p["bound"] in one.says and one.cause in (None, p["cause"]) for one, p in timed)
+    means = [mean for one, p in timed if (mean := contact(one, p))]
+    fixes = [found for one, p in timed for fix in one.fixes if (found := of_fix(one, fix, p)[1])]
+    near = sum(abs(mean.off) <= 0.1 for mean in means)
+    yield f"verdicts right                      {right} of {len(timed)}"
+    yield f"mean steps within 10 %              {near} of {len(means)}"
+    yield f"mean steps in their 80 % intervals  {sum(mean.held for mean in means)} of {len(means)}"
+    yield f"fixes in their 80 % intervals       {sum(found.held for found in fixes)} of {len(fixes)}"
+
+
+def verdict_of(found: Contact) -> str:
+    return "✓" if found.held else "outside"
+
+
+def interval(found: Contact) -> str:
+    return f"{found.expected:.4g} ({found.low:.4g}–{found.high:.4g})"
+
+
+def span(ms: Interval | None) -> str:
+    return "–" if ms is None else "–".join(dict.fromkeys(f"{value:.4g}" for value in ms))
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:+.0f} %".replace("-", "−")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "other_programs.md")
+    args = parser.parse_args()
+    reasons = json.loads(REASONS.read_text(encoding="utf-8"))
+    args.out.write_text("".join(page(reasons)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

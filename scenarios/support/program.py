@@ -1,0 +1,123 @@
+"""Runs a program that somebody else wrote, as it is or with a fix, and times its steps from outside.
+
+    python -m scenarios.support.program NAME [--fix FIX] [--timed] [--free N [--drained N]]
+
+The program is a module of an installed package or a script of a checkout ($SCENARIO_CHECKOUTS). It runs in this
+process, unmodified, in a fresh folder with the models and data of `material`. Its steps are counted where its optimizer
+has stepped: PyTorch calls a hook there. Nothing else of it is touched; once enough steps are timed, it ends.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import runpy
+import sys
+import tempfile
+from pathlib import Path
+
+from scenarios.catalogue import Fix, Program, Scenario, scenario
+from scenarios.support import material
+from scenarios.support.run import DRAINED, Run
+
+CHECKOUTS = "SCENARIO_CHECKOUTS"
+"""The folder with checkouts of projects whose programs are scripts."""
+
+
+def script_of(program: Program) -> Path:
+    """Where its script is. FileNotFoundError, with what to do, if it is not there."""
+    assert program.script is not None
+    folder = os.environ.get(CHECKOUTS)
+    path = Path(folder or ".").resolve() / program.script
+    if folder is None or not path.is_file():
+        raise FileNotFoundError(f"no {path}: set {CHECKOUTS} to the folder that holds {program.script}")
+    return path
+
+
+def command(program: Program, fix: Fix | None, tiny: bool) -> list[str]:
+    """What Python runs: `-m module` or a script, with its arguments."""
+    target = ["-m", program.module] if program.module else [str(script_of(program))]
+    return [*target, *program.words(fix, tiny)]
+
+
+def variables(program: Program, fix: Fix | None) -> dict[str, str]:
+    """What is set in its environment: nothing may be downloaded."""
+    offline = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    return offline | program.environment | (fix.environment if fix else {})
+
+
+def workplace(program: Program, folder: Path) -> Path:
+    """Fills the folder with links to models, data and, of a script, the files beside it."""
+    beside = [script_of(program).parent] if program.script else []
+    for source in (material.folder(), *beside):
+        for path in source.iterdir():
+            link = folder / path.name
+            if not link.exists():
+                link.symlink_to(path)
+    return folder
+
+
+def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
+    """Runs it in this process; `run` is told of each optimizer step, and after the last of its steps the program ends.
+
+    It is ended by SystemExit. What a program makes of that on its way out is not its failure.
+    """
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    assert told.program is not None
+    steps = 0
+
+    def stepped(*_) -> None:
+        nonlocal steps
+        if steps < run.count:
+            run.end_step(steps)
+        steps += 1
+        if steps == run.count:
+            run.end()
+            raise SystemExit(0)
+
+    hook = register_optimizer_step_post_hook(stepped)
+    kind, *words = command(told.program, fix, run.tiny)
+    try:
+        if kind == "-m":
+            module, *words = words
+            sys.argv[1:] = words
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(kind).parent))
+            sys.argv = [kind, *words]
+            runpy.run_path(kind, run_name="__main__")
+    except BaseException:
+        if steps < run.count:
+            raise
+    finally:
+        hook.remove()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name")
+    parser.add_argument("--fix", default="", help="the change to make; none if left out")
+    parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
+    parser.add_argument("--free", type=int, default=None, help="free-running steps to time")
+    parser.add_argument("--drained", type=int, default=DRAINED, help="with --free: steps in its turn before those")
+    args = parser.parse_args()
+    told = scenario(args.name)
+    fix = told.fix(args.fix)
+    assert told.program is not None, f"{told.name} has a program of its own"
+    os.environ |= variables(told.program, fix)
+    for module in ("torch", *told.program.preload):
+        importlib.import_module(module)
+    material.make(*told.program.material)
+    run = Run(args.fix, None, args.timed, free=args.free, drained=args.drained)
+    with tempfile.TemporaryDirectory(prefix="program-") as folder:
+        os.chdir(workplace(told.program, Path(folder)))
+        try:
+            run_here(told, fix, run)
+        finally:
+            os.chdir("/")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Programs of other projects: their commands, how their steps are counted, and first contact held against the truth."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from helpers.installed import need
+
+from benchmarks import first_contact, other_programs_page
+from scenarios.catalogue import Fix, Program, Scenario, scenarios
+from scenarios.record import traced
+from scenarios.support import program as others
+
+PROGRAM = Program(module="somebody.train", arguments={"--batch": 2, "--fast": "", "--seed": 1}, tiny={"--batch": 1})
+FIX = Fix("larger", "a larger batch", None, arguments={"--batch": 8, "--seed": None}, environment={"A": "1"})
+TOLD = Scenario("made_up", "Made up", "Not real.", ("host",), None, (FIX,), "test", free=30, program=PROGRAM)
+
+
+def test_arguments_of_a_fix_replace_the_programs_own():
+    assert PROGRAM.words() == ["--batch=2", "--fast", "--seed=1"]
+    assert PROGRAM.words(FIX) == ["--batch=8", "--fast"]
+    assert PROGRAM.words(tiny=True) == ["--batch=1", "--fast", "--seed=1"]
+
+
+def test_a_recording_is_of_the_program_itself():
+    words = traced(TOLD, FIX, Path("/runs/made_up"), tiny=False)
+    assert words[1:4] == ["-m", "gpuprof", "trace"]
+    assert words[words.index("--stop") + 1 :] == ["-m", "somebody.train", "--batch=8", "--fast"]
+
+
+def test_a_fix_that_is_not_there_is_named_with_those_that_are():
+    with pytest.raises(KeyError, match="larger"):
+        TOLD.fix("smaller")
+    assert TOLD.fix("") is None and TOLD.fix("larger") is FIX
+
+
+def test_a_script_is_found_in_the_checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    script = Program(script="project/train.py", positional=("data",))
+    monkeypatch.setenv(others.CHECKOUTS, str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=others.CHECKOUTS):
+        others.command(script, None, tiny=False)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").touch()
+    assert others.command(script, None, tiny=False) == [str(tmp_path / "project" / "train.py"), "data"]
+
+
+def test_its_folder_has_the_material_and_the_files_beside_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for path in ("material/texts/train.jsonl", "checkouts/project/train.py", "checkouts/project/other.py"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.setenv(others.CHECKOUTS, str(tmp_path / "checkouts"))
+    monkeypatch.setenv("SCENARIO_MATERIAL", str(tmp_path / "material"))
+    (tmp_path / "here").mkdir()
+    here = others.workplace(Program(script="project/train.py"), tmp_path / "here")
+    assert {path.name for path in here.iterdir()} == {"texts", "train.py", "other.py"}
+    assert (here / "texts" / "train.jsonl").exists()
+
+
+def test_an_interval_holds_where_it_meets_the_measured_steps():
+    def held(low: float, high: float) -> bool:
+        return other_programs_page.Contact(low, (low + high) / 2, high, (10.0, 12.0)).held
+
+    assert held(9, 10.5) and held(11.5, 14) and held(9, 14) and held(10.5, 11)
+    assert not held(7, 9.9) and not held(12.1, 14)
+
+
+@pytest.mark.parametrize(("work", "word"), [(1.0, "advised"), (4.0, "nothing")])
+def test_a_fix_is_held_against_the_finding_that_does_the_same_work(work: float, word: str):
+    found = {"id": "larger_batch", "title": "", "work": 1.1, "changes": None, "step_ms": [1.0, 2.0, 3.0]}
+    fix = replace(FIX, finding="larger_batch", work=work)
+    said, contact, _ = other_programs_page.of_fix(TOLD, fix, {"findings": [found], "considered": []})
+    assert (said, contact) == (word, None)  # it was never timed
+
+
+def test_a_first_contact_has_no_second(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    (name, *_) = (one.name for one in scenarios() if (one.folder / first_contact.NAME).exists())
+    monkeypatch.setattr("sys.argv", ["first_contact", name])
+    with pytest.raises(SystemExit):
+        first_contact.main()
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_a_program_that_was_timed_was_predicted_before():
+    for one in scenarios():
+        if one.program is not None and one.truth is not None:
+            predicted = json.loads((one.folder / first_contact.NAME).read_text())
+            assert predicted["bound"] and len(predicted["mean_ms"]) == 3
+
+
+def test_the_page_is_the_one_that_is_written():
+    reasons = json.loads(other_programs_page.REASONS.read_text(encoding="utf-8"))
+    written = Path(other_programs_page.ROOT / "docs" / "other_programs.md").read_text(encoding="utf-8")
+    assert "".join(other_programs_page.page(reasons)) == written
+
+
+def test_steps_are_counted_where_the_optimizer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    need("torch")
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "weight = torch.nn.Parameter(torch.ones(2))\n"
+        "optimizer = torch.optim.SGD([weight], lr=0.1)\n"
+        "while True:\n"
+        "    weight.sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    monkeypatch.setenv(others.CHECKOUTS, str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["program"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+
+    class Run:
+        tiny, count, seen, over = True, 5, 0, False
+
+        def end_step(self, step: int) -> None:
+            assert step == self.seen
+            self.seen += 1
+
+        def end(self) -> None:
+            self.over = True
+
+    run = Run()
+    others.run_here(replace(TOLD, program=Program(script="train.py")), None, run)  # type: ignore[arg-type]
+    assert (run.seen, run.over) == (5, True)
+
+
+def test_a_program_that_fails_early_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    need("torch")
+    (tmp_path / "train.py").write_text("raise OSError('no data')")
+    monkeypatch.setenv(others.CHECKOUTS, str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["program"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    with pytest.raises(OSError, match="no data"):
+        others.run_here(replace(TOLD, program=Program(script="train.py")), None, SimpleNamespace(tiny=True, count=5))  # type: ignore[arg-type]
