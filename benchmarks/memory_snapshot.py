@@ -1,6 +1,6 @@
 """Writes memory snapshots as torch does, of any size, and measures how long `gpuprof memory` takes for one.
 
-    python -m benchmarks.memory_snapshot [--events 1000000] [--depth 95] [--keep FILE]
+    python -m benchmarks.memory_snapshot [--events 1000000] [--depth 85] [--keep FILE]
 
 The history is that of a fine-tune (weights, adapters, forward, loss, backward, optimizer) on a small imitation of
 torch's caching allocator. What is written depends on the options alone.
@@ -202,8 +202,8 @@ def train(
             passing = allocator.alloc(unit, temporary)
             if number % ops == 0:
                 gradients.append(allocator.alloc(unit // 8, gradient))
-            allocator.free(address)
-            allocator.free(passing)
+            allocator.free(address, temporary)
+            allocator.free(passing, temporary)
         if not state:
             state = [allocator.alloc(unit // 8, program.optimizer()) for _ in (*adapters, *adapters)]
         scratch = [allocator.alloc(unit // 8, program.optimizer("_multi_tensor_adamw")) for _ in adapters]
@@ -240,7 +240,7 @@ def measured(path: Path) -> tuple[float, float, float, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--events", type=int, default=1_000_000)
-    parser.add_argument("--depth", type=int, default=80, help="frames of C++ under every line")
+    parser.add_argument("--depth", type=int, default=85, help="frames of C++ under every line")
     parser.add_argument("--keep", type=Path, help="write it here and keep it")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:

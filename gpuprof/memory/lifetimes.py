@@ -52,10 +52,10 @@ class Allocations:
 
 def allocations(memory: DeviceMemory) -> Allocations:
     """All memory of a device that the history or the blocks at the end tell of."""
-    return _with_blocks(_of_events(memory.events), memory.blocks, len(memory.events))
+    return _with_blocks(_of_events(memory.events, memory.blocks), memory.blocks, len(memory.events))
 
 
-def _of_events(events: Events) -> Allocations:
+def _of_events(events: Events, blocks: Blocks) -> Allocations:
     """Pairs allocations with what frees them: the events of one address, in order."""
     never = len(events)
     rows = np.flatnonzero(events.action <= FREE_COMPLETED)
@@ -74,8 +74,9 @@ def _of_events(events: Events) -> Allocations:
         return np.minimum.reduceat(np.where(action == kind, rows, never), begins)
 
     requested, completed = earliest(FREE_REQUESTED), earliest(FREE_COMPLETED)
-    if not (action == FREE_COMPLETED).any():  # a history that leaves them out
-        completed = requested
+    if not (action == FREE_COMPLETED).any():  # a history that leaves them out, or in which all still wait
+        last = np.append(address[begins][1:] != address[begins][:-1], True)
+        completed = np.where(last & np.isin(address[begins], blocks.address[blocks.awaiting]), never, requested)
     # Memory whose first event is that it was freed had been asked for before the history.
     requested = np.where((completed < requested) & ~allocated, BEFORE, np.minimum(requested, completed))
     return Allocations(
@@ -96,13 +97,9 @@ def _with_blocks(found: Allocations, blocks: Blocks, never: int) -> Allocations:
     place = {address: row for address, row in zip(found.address[still].tolist(), still.tolist(), strict=True)}
     rows = np.fromiter((place.get(address, -1) for address in blocks.address.tolist()), np.int64, len(blocks.address))
     stack, requested = found.stack.copy(), found.requested.copy()
-    met = rows >= 0
-    unknown = met & (found.stack[rows] == NO_STACK)
+    met, new = np.flatnonzero(rows >= 0), rows < 0
+    unknown = met[found.stack[rows[met]] == NO_STACK]
     stack[rows[unknown]] = blocks.stack[unknown]
-    # Marked as waiting, but the history leaves out who asked for it: since before it began.
-    late = met & blocks.awaiting & (found.requested[rows] == never)
-    requested[rows[late]] = np.maximum(found.start[rows[late]], BEFORE)
-    new = ~met
     count = int(new.sum())
     return Allocations(
         address=np.concatenate([found.address, blocks.address[new]]),

@@ -22,7 +22,7 @@ _OTHER = (
 )
 _DAMAGE = (
     pickle.UnpicklingError, EOFError, ValueError, IndexError, KeyError, TypeError, AttributeError, OverflowError,
-    MemoryError, RecursionError,
+    MemoryError, RecursionError, SystemError,
 )  # fmt: skip
 
 
