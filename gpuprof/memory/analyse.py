@@ -225,8 +225,8 @@ def _issues(case: Case) -> list[Issue]:
         message += "torch.cuda.memory._record_memory_history() before what is to be seen"
         return [Issue("no_history", "warning", of + message)]
     unknown = int(found.size[(found.stack == NO_STACK) & (found.start == BEFORE)].sum())
-    if unknown:
-        message = f"{unknown / 2**30:.2f} GiB were allocated before the history and freed in it: nothing is known of them"
+    if unknown >= 2**20:
+        message = f"{unknown / 2**20:,.0f} MiB were allocated before the history and freed in it: who held them is unknown"
         issues.append(Issue("before_history", "info", of + message))
     if case.readings.bare[np.unique(memory.events.stack)].all():
         message = "the history has no stacks: nothing can be said about owners. Record with context='all'"
