@@ -225,7 +225,7 @@ def written(path: Path, events: int, depth: int) -> int:
 
 
 def measured(path: Path) -> tuple[float, float, float, str]:
-    """(seconds, seconds of processor time, GiB of memory, what was printed) of `gpuprof memory` in a process of its own."""
+    """(seconds, those of processor time, GiB of memory, what was printed) of `gpuprof memory` in its own process."""
     begun, before = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
         [sys.executable, "-m", "gpuprof", "memory", str(path)], capture_output=True, text=True, check=True,

@@ -107,7 +107,8 @@ def _peak(case: Case, moment: int, lines: int) -> Peak:
     allocated = int(size.sum())
     held = None if case.held is None else int(case.held[moment + 1])
     named = [
-        Owner(OWNERS[key], int(size[owner == key].sum()), int((owner == key).sum())) for key in np.unique(owner).tolist()
+        Owner(OWNERS[key], int(size[owner == key].sum()), int((owner == key).sum()))
+        for key in np.unique(owner).tolist()
     ]
     if held is not None:
         named.append(Owner(UNUSED, held - allocated, 0))
@@ -185,6 +186,7 @@ def _failure(case: Case) -> Failure | None:
     row = int(rows[-1])
     allocated, stack = int(case.used[row + 1]), int(events.stack[row])
     own = case.readings.phase[stack]
+    file, line, function = _split(case.readings.place[stack])
     return Failure(
         requested_bytes=int(events.size[row]),
         device_free_bytes=int(events.device_free[row]) or None,
@@ -192,7 +194,9 @@ def _failure(case: Case) -> Failure | None:
         unused_bytes=None if case.held is None else int(case.held[row + 1]) - allocated,
         phase=PHASES[own or case.passes.phase[row]],
         step=_step_at(case, row),
-        **dict(zip(("file", "line", "function"), _split(case.readings.place[stack]), strict=True)),
+        file=file,
+        line=line,
+        function=function,
         count=len(rows),
     )
 
@@ -226,7 +230,9 @@ def _issues(case: Case) -> list[Issue]:
         return [Issue("no_history", "warning", of + message)]
     unknown = int(found.size[(found.stack == NO_STACK) & (found.start == BEFORE)].sum())
     if unknown >= 2**20:
-        message = f"{unknown / 2**20:,.0f} MiB were allocated before the history and freed in it: who held them is unknown"
+        message = (
+            f"{unknown / 2**20:,.0f} MiB were allocated before the history and freed in it: who held them is unknown"
+        )
         issues.append(Issue("before_history", "info", of + message))
     if case.readings.bare[np.unique(memory.events.stack)].all():
         message = "the history has no stacks: nothing can be said about owners. Record with context='all'"

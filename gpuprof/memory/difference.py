@@ -26,18 +26,14 @@ def with_difference(before: MemoryReport, after: MemoryReport, lines: int) -> Me
         owners=owners,
         lines=_lines(old, new)[:lines],
     )
-    return dataclasses.replace(
-        after, difference=found, devices=tuple(_cut(device, lines) for device in after.devices)
-    )
+    return dataclasses.replace(after, difference=found, devices=tuple(_cut(device, lines) for device in after.devices))
 
 
 def _cut(device: Device, lines: int) -> Device:
     """The device with its largest lines only."""
     peak = device.peak
     rest = peak.lines_rest_bytes + sum(line.bytes for line in peak.lines[lines:])
-    return dataclasses.replace(
-        device, peak=dataclasses.replace(peak, lines=peak.lines[:lines], lines_rest_bytes=rest)
-    )
+    return dataclasses.replace(device, peak=dataclasses.replace(peak, lines=peak.lines[:lines], lines_rest_bytes=rest))
 
 
 def _owners(old: Device, new: Device) -> tuple[OwnerDifference, ...]:

@@ -79,6 +79,8 @@ def _of_events(events: Events, blocks: Blocks) -> Allocations:
         completed = np.where(last & np.isin(address[begins], blocks.address[blocks.awaiting]), never, requested)
     # Memory whose first event is that it was freed had been asked for before the history.
     requested = np.where((completed < requested) & ~allocated, BEFORE, np.minimum(requested, completed))
+    # Freed at once: no event lies between, and nobody waited.
+    requested = np.where((requested != BEFORE) & (completed == requested + 1), completed, requested)
     return Allocations(
         address=address[begins],
         size=events.size[opening],
@@ -94,7 +96,7 @@ def _with_blocks(found: Allocations, blocks: Blocks, never: int) -> Allocations:
     if not len(blocks.address):
         return found
     still = np.flatnonzero(found.end == never)
-    place = {address: row for address, row in zip(found.address[still].tolist(), still.tolist(), strict=True)}
+    place = dict(zip(found.address[still].tolist(), still.tolist(), strict=True))
     rows = np.fromiter((place.get(address, -1) for address in blocks.address.tolist()), np.int64, len(blocks.address))
     stack, requested = found.stack.copy(), found.requested.copy()
     met, new = np.flatnonzero(rows >= 0), rows < 0

@@ -155,9 +155,7 @@ def _events(entries: Sequence[dict[str, Any]], interned: _Interned) -> Events:
     def numbers(values: Iterable[int]) -> I64:
         return np.fromiter(values, np.int64, count)
 
-    action = np.fromiter(
-        (_ACTIONS.get(name, OTHER) for name in map(itemgetter("action"), entries)), np.int32, count
-    )
+    action = np.fromiter((_ACTIONS.get(name, OTHER) for name in map(itemgetter("action"), entries)), np.int32, count)
     size = numbers(map(itemgetter("size"), entries))
     if count and (size < 0).any():
         raise ValueError("a size below 0")

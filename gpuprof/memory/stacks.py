@@ -100,6 +100,10 @@ def _owner(stack: tuple[int, ...], marks: list[int], every: int, phase: int) -> 
     return INPUTS if every & f.INPUT else OTHER
 
 
+_BETWEEN = f.CALL | f.LOSS_MODULE | f.INSIDE
+"""Marks of frames that may stand between two of a loss."""
+
+
 def _loss_frame(stack: tuple[int, ...], marks: list[int]) -> int | None:
     """Position of the outermost frame of a loss; None where a module other than a loss is called inside of it."""
     found = None
@@ -110,9 +114,7 @@ def _loss_frame(stack: tuple[int, ...], marks: list[int]) -> int | None:
             inside_loss_module = True
         if mark & f.LOSS:
             found = position
-        elif mark & f.CALL and not inside_loss_module:
-            break
-        elif not mark & (f.CALL | f.LOSS_MODULE | f.INSIDE) and found is not None:
+        elif (mark & f.CALL and not inside_loss_module) or (found is not None and not mark & _BETWEEN):
             break
     return found
 

@@ -76,7 +76,9 @@ def _load(path: Path) -> Any:
                 f"{path} asks for {error}, which a memory snapshot never does: it was not loaded, do not trust it"
             ) from None
         except _DAMAGE:
-            raise UnreadableTrace(f"{path} is damaged or was cut off: the snapshot is not whole, dump it again") from None
+            raise UnreadableTrace(
+                f"{path} is damaged or was cut off: the snapshot is not whole, dump it again"
+            ) from None
         finally:
             if collects:
                 gc.enable()

@@ -62,7 +62,7 @@ class Observer:
             import torch
 
             record = torch.cuda.memory._record_memory_history
-            attach = torch._C._cuda_attach_out_of_memory_observer
+            attach = getattr(torch._C, "_cuda_attach_out_of_memory_observer")  # noqa: B009 (only there with CUDA)
             known = inspect.signature(record).parameters
             if not {"enabled", "context", "stacks", "max_entries"} <= known.keys():
                 raise RuntimeError("this version of torch cannot bound it")

@@ -639,7 +639,8 @@ class Session:
         self.ended = True
         self._queue.clear()
         # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
-        for part in (self._withdraw, self._close_window, observer.end, self._end_stage, self._journal.flush, self._write):
+        last = (self._end_stage, self._journal.flush, self._write)
+        for part in (self._withdraw, self._close_window, observer.end, *last):
             try:
                 part()
             except Exception as error:

@@ -5,24 +5,9 @@ from __future__ import annotations
 from gpuprof.memory.model import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, share
+from gpuprof.report.palette import OWNER_PAINTS
 
-NAMES = {
-    "weights": "weights",
-    "adapters": "adapters",
-    "gradients": "gradients",
-    "optimizer_state": "optimizer state",
-    "activations": "activations",
-    "logits": "logits and loss",
-    "kv_cache": "KV cache",
-    "inputs": "inputs",
-    "backward_temporaries": "backward temporaries",
-    "communication": "communication buffers",
-    "workspace": "workspace",
-    "awaiting_free": "freed, still in use by a stream",
-    "before_history": "from before the history",
-    "other": "other",
-    "unused": "unused (fragmentation, cache)",
-}
+NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
 """What an owner is called."""
 
 FRAGMENTED = 0.15

@@ -101,6 +101,27 @@ PHASE_PAINTS = _keyed(
 )
 """Parts of a training step."""
 
+OWNER_PAINTS = _keyed(
+    (
+        Paint("weights", "weights", "#0072b2", "#2f7fc4"),
+        Paint("adapters", "adapters", "#3f51b5", "#7986e8"),
+        Paint("optimizer_state", "optimizer state", "#d55e00", "#e8702a"),
+        Paint("gradients", "gradients", "#cc79a7", "#d993b8"),
+        Paint("activations", "activations", "#009e73", "#1fb88b"),
+        Paint("logits", "logits and loss", "#e69f00", "#e9a820"),
+        Paint("kv_cache", "KV cache", "#8d5fd3", "#a98be8"),
+        Paint("inputs", "inputs", "#56b4e9", "#8fd0f5"),
+        Paint("backward_temporaries", "backward temporaries", "#7fbf3f", "#a5d66f"),
+        Paint("communication", "communication buffers", "#a0466e", "#c9709b"),
+        Paint("workspace", "workspace", "#86501a", "#b97b3f"),
+        Paint("awaiting_free", "freed, still in use by a stream", "#5f9ea0", "#7fc4c6"),
+        Paint("before_history", "from before the history", "#94a3b8", "#7f8ea3"),
+        Paint("other", "other", _GREY, "#646b75"),
+        Paint("unused", "unused (fragmentation, cache)", "#e4e7eb", "#2f363f"),
+    )
+)
+"""What holds GPU memory, in the order in which a chart stacks it, from the bottom."""
+
 CATEGORY_PAINTS = _keyed(
     (
         Paint("tensor", "matrix products", "#0072b2", "#3d9bdc"),

@@ -7,10 +7,10 @@ import pickle
 from pathlib import Path
 
 import pytest
-from benchmarks.memory_snapshot import MIB, Allocator, Program, train
 from helpers.command import in_process
 from jsonschema import Draft202012Validator
 
+from benchmarks.memory_snapshot import MIB, Allocator, Program, train
 from gpuprof.memory.json import schema
 
 VALIDATOR = Draft202012Validator(schema())

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from benchmarks.memory_snapshot import Allocator, Program
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.memory_snapshot import Allocator, Program
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.analyse import analyse
 from gpuprof.memory.snapshot import from_data, read_snapshot
@@ -57,7 +57,6 @@ def played(steps: list[tuple[str, int, int, int]], most: int | None) -> tuple[Al
         for _ in range(before):
             states.append(State(dict(live), reserved))
 
-    total = 0
     for what, pick, size, stack in steps:
         counted = allocator.count
         waiting = sorted(a for a, one in live.items() if one[2])
@@ -87,7 +86,6 @@ def played(steps: list[tuple[str, int, int, int]], most: int | None) -> tuple[Al
         elif what == "fail":
             allocator.fail(size, pick, STACKS[stack])
             note(1)
-        total += 1
     return allocator, states
 
 
