@@ -52,7 +52,7 @@ def analyse(snapshot: Snapshot, lines: int = LINES) -> MemoryReport:
     """Peak, owners, steps and leaks of every device of a snapshot. lines: lines of Python to keep."""
     readings = read_stacks(snapshot.stacks)
     cases = [case_of(memory, readings) for memory in snapshot.devices]
-    devices = sorted((_device(case, lines) for case in cases), key=lambda device: -device.peak.allocated_bytes)
+    devices = sorted((device_report(case, lines) for case in cases), key=lambda device: -device.peak.allocated_bytes)
     events = sum(len(memory.events) for memory in snapshot.devices)
     return MemoryReport(
         source=Source(snapshot.path, "snapshot", snapshot.bytes, events),
@@ -76,7 +76,8 @@ def case_of(memory: DeviceMemory, readings: Readings) -> Case:
     )
 
 
-def _device(case: Case, lines: int) -> Device:
+def device_report(case: Case, lines: int) -> Device:
+    """What is said of one device."""
     memory, held = case.memory, case.held
     moment = int(np.argmax(case.used)) - 1
     return Device(
@@ -169,7 +170,8 @@ def _lines(case: Case, rows: np.ndarray, owner: I32, phase: I32, most: int) -> t
 
 
 def _split(frame: Frame | None) -> tuple[str | None, int | None, str | None]:
-    return (None, None, None) if frame is None else (frame.filename, frame.line, frame.name)
+    """File, line and function; of a trace the module and the op, without a line."""
+    return (None, None, None) if frame is None else (frame.filename or None, frame.line or None, frame.name)
 
 
 def _step_at(case: Case, moment: int) -> int | None:

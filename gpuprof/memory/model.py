@@ -56,9 +56,10 @@ class Line:
     owner: str
     phase: str
     file: str | None
-    """None: the stack has no frame of Python."""
+    """None: the stack has no frame of Python. Of a trace, the class of the module."""
     line: int | None
     function: str | None
+    """Of a trace, the op."""
     bytes: int
     count: int
 

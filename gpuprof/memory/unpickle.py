@@ -16,8 +16,6 @@ from gpuprof.errors import UnreadableTrace
 _HOW = "torch.cuda.memory._dump_snapshot writes one"
 _OTHER = (
     (b"PK\x03\x04", "a zip archive, as torch.save writes it"),
-    (b"\x1f\x8b", "compressed with gzip (unpack it first), or a trace"),
-    (b"{", "JSON text"),
     (b"SQLite format 3", "a database of Nsight Systems"),
 )
 _DAMAGE = (

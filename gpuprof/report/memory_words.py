@@ -10,9 +10,6 @@ from gpuprof.report.palette import OWNER_PAINTS
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
 """What an owner is called."""
 
-FRAGMENTED = 0.15
-"""Share of the reserved memory from which on the unused part is worth a remark."""
-
 
 def size(value: int) -> str:
     """`61.2 GiB`, `3.0 MiB`, `512 B`."""
@@ -32,8 +29,8 @@ def signed(value: int) -> str:
 
 def place(one: Line | Leak | LineDifference | Failure) -> str:
     """`modeling_llama.py:182 forward`."""
-    if one.file is None:
-        return "(no line of Python)"
+    if one.line is None:
+        return escape(" ".join(filter(None, (one.file, one.function)))) or "(no line of Python)"
     file = one.file.replace("\\", "/").rsplit("/", 1)[-1]
     return escape(f"{file}:{one.line} {one.function}")
 
@@ -62,13 +59,12 @@ def summary(device: Device) -> str:
     said = [failed(device.failure)] if device.failure else []
     if named:
         first = named[0]
-        said.append(f"{NAMES[first.owner].capitalize()} hold{_s(first.owner)} {share(first.bytes, total)} at the peak.")
-    unused = next((one.bytes for one in peak.owners if one.owner == "unused"), 0)
-    if total and unused >= FRAGMENTED * total:
-        said.append(
-            f"{size(unused)} are reserved but unused: "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True may make it usable."
-        )
+        what = NAMES[first.owner]
+        what = f"Memory {what}" if first.owner == "before_history" else what[0].upper() + what[1:]
+        said.append(f"{what} hold{_s(first.owner)} {share(first.bytes, total)} at the peak.")
+    failure = device.failure
+    if failure and (failure.unused_bytes or 0) >= failure.requested_bytes:
+        said.append("Enough was reserved but in pieces: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
     if device.leaks:
         said.append(f"Memory grows each step: {leak(device.leaks[0])}.")
     return " ".join(said)
@@ -83,7 +79,7 @@ def _s(owner: str) -> str:
 def failed(failure: Failure) -> str:
     """What ran out of memory."""
     asked = f"Out of memory: {place(failure)} asked for {size(failure.requested_bytes)}"
-    if failure.file is None:
+    if failure.function is None:
         asked = f"Out of memory: a request for {size(failure.requested_bytes)} failed"
     parts = [f"{size(failure.allocated_bytes)} were allocated"]
     if failure.unused_bytes is not None:

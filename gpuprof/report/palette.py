@@ -115,7 +115,7 @@ OWNER_PAINTS = _keyed(
         Paint("communication", "communication buffers", "#a0466e", "#c9709b"),
         Paint("workspace", "workspace", "#86501a", "#b97b3f"),
         Paint("awaiting_free", "freed, still in use by a stream", "#5f9ea0", "#7fc4c6"),
-        Paint("before_history", "from before the history", "#94a3b8", "#7f8ea3"),
+        Paint("before_history", "allocated before the history", "#94a3b8", "#7f8ea3"),
         Paint("other", "other", _GREY, "#646b75"),
         Paint("unused", "unused (fragmentation, cache)", "#e4e7eb", "#2f363f"),
     )
