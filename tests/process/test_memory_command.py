@@ -87,7 +87,7 @@ BAD = {
     "huge_size": (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "size": 1 << 80}]]}),
                   "not a memory snapshot"),
     "text": (b"hello there", "no pickle"),
-    "json": (b'{"traceEvents": []}', "not a memory snapshot"),
+    "json": (b'{"traceEvents": []}', "no memory events"),
     "zip": (b"PK\x03\x04rest", "torch.save"),
 }  # fmt: skip
 
