@@ -31,7 +31,7 @@ def place(one: Line | Leak | LineDifference | Failure) -> str:
     """`modeling_llama.py:182 forward`."""
     if one.line is None:
         return escape(" ".join(filter(None, (one.file, one.function)))) or "(no line of Python)"
-    file = one.file.replace("\\", "/").rsplit("/", 1)[-1]
+    file = (one.file or "").replace("\\", "/").rsplit("/", 1)[-1]
     return escape(f"{file}:{one.line} {one.function}")
 
 

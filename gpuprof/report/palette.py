@@ -109,15 +109,15 @@ OWNER_PAINTS = _keyed(
         Paint("gradients", "gradients", "#cc79a7", "#d993b8"),
         Paint("activations", "activations", "#009e73", "#1fb88b"),
         Paint("logits", "logits and loss", "#e69f00", "#e9a820"),
-        Paint("kv_cache", "KV cache", "#8d5fd3", "#a98be8"),
+        Paint("kv_cache", "KV cache", "#8d5fd3", "#a991ea"),
         Paint("inputs", "inputs", "#56b4e9", "#8fd0f5"),
-        Paint("backward_temporaries", "backward temporaries", "#7fbf3f", "#a5d66f"),
-        Paint("communication", "communication buffers", "#a0466e", "#c9709b"),
+        Paint("backward_temporaries", "backward temporaries", "#85c246", "#a5d66f"),
+        Paint("communication", "communication buffers", "#a0466e", "#b561aa"),
         Paint("workspace", "workspace", "#86501a", "#b97b3f"),
-        Paint("awaiting_free", "freed, still in use by a stream", "#5f9ea0", "#7fc4c6"),
-        Paint("before_history", "allocated before the history", "#94a3b8", "#7f8ea3"),
+        Paint("awaiting_free", "freed, still in use by a stream", "#5796a0", "#75c3cf"),
+        Paint("before_history", "allocated before the history", "#98a8bf", "#7d8a9b"),
         Paint("other", "other", _GREY, "#646b75"),
-        Paint("unused", "unused (fragmentation, cache)", "#e4e7eb", "#2f363f"),
+        Paint("unused", "unused (fragmentation, cache)", "#cfc4b0", "#524940"),
     )
 )
 """What holds GPU memory, in the order in which a chart stacks it, from the bottom."""
