@@ -14,6 +14,8 @@ clock, `unix_ns` moments since 1970.
         telemetry.jsonl      power, clocks, load, a few times a second
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
+        memory.rank0.oom.pickle memory.rank0.pickle    snapshots of the allocator, with --memory: of the last allocation
+                             that failed, and of the end of the recorded steps
         nsys.sqlite          with --nsys, of all ranks: what Nsight Systems recorded, without environment and arguments
         nsys.nsys-rep        its own report, which keeps them (nsys.qdstrm where nsys could not finish it)
         nsys.log             what nsys printed
@@ -56,6 +58,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -100,6 +103,17 @@ def rank_file(rank: int) -> str:
 def trace_file(rank: int, window: str = "trace") -> str:
     """Name of a window's trace before it is compressed."""
     return f"{window}.rank{rank}.json"
+
+
+def snapshot_file(rank: int, failed: bool) -> str:
+    """Name of a snapshot of torch's allocator: when an allocation failed, or when the recorded steps ended."""
+    return f"memory.rank{rank}{'.oom' if failed else ''}.pickle"
+
+
+def snapshots_in(run: Path) -> list[Path]:
+    """The snapshots of a run: those of failed allocations first, lower ranks first. Raises OSError."""
+    found = [path for path in run.iterdir() if re.fullmatch(r"memory\.rank\d+(\.oom)?\.pickle", path.name)]
+    return sorted(found, key=lambda path: (".oom." not in path.name, len(path.name), path.name))
 
 
 @contextlib.contextmanager

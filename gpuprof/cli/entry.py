@@ -24,6 +24,7 @@ COMMANDS = {
     "report": "gpuprof.cli.report",
     "compare": "gpuprof.cli.compare",
     "project": "gpuprof.cli.project",
+    "memory": "gpuprof.cli.memory",
     "view": "gpuprof.cli.view",
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import log
+from .observer import observer
+from .options import options_of
 from .session import Session
 
 
@@ -23,6 +25,8 @@ class Holder:
     def record_into(self, run: str | os.PathLike[str]) -> None:
         """From now on, sessions of this process write into this run folder."""
         self._run, self._session, self._begun = Path(run), None, False
+        if options_of(self._run)["memory"]:
+            observer.watch(self._run)
 
     def session(self, source: str) -> Session | None:
         """The session, if there is one that still records. A forked child gets its own, if it comes to train."""

@@ -53,7 +53,7 @@ OPTIONS = (
     Option("baseline", None, "Time N steps without a profiler, and N more each synchronised (automatic).", 1, "N"),
     Option("steps", STEPS, f"Record N steps ({STEPS}).", 1, "N"),
     Option("stacks", 0, f"Then N more with Python stacks (off; {ALONE} if N is left out).", 0, "[N]", ALONE),
-    Option("memory", 0, f"Then N more with memory events (off; {ALONE} if N is left out).", 0, "[N]", ALONE),
+    Option("memory", 0, f"Then N more with memory events, and allocator history (off; {ALONE}).", 0, "[N]", ALONE),
     Option("shapes", True, "Record the shapes of tensors (yes)."),
     Option("ranks", None, "Record these ranks only (all).", metavar="0,1"),
     Option("modules", MODULES, f"Mark modules so many levels deep ({MODULES}).", 0, "LEVELS"),

@@ -30,6 +30,7 @@ from .journal import Journal
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
 from .memory import gpu_bytes_to_spare
+from .observer import observer
 from .options import options_of, planned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
@@ -475,6 +476,10 @@ class Session:
         """Once the run has settled: what it trains, how long a step takes, and so what the plan is."""
         self._devices = devices_in_use()
         self._training.describe(self._journal)
+        if self.options["memory"]:
+            observer.watch(self.folder)
+            for note in observer.notes:
+                self._journal.note(note)
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
@@ -581,6 +586,8 @@ class Session:
             self._ranges.record(False)
         for note in window.notes:
             self._journal.note(note)
+        if window.name == "memory":
+            observer.end()
         if result is not None:
             self._journal.windows.append(result)
             after = "" if self._more_windows() else "; the training goes on unprofiled"
@@ -632,7 +639,8 @@ class Session:
         self.ended = True
         self._queue.clear()
         # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
-        for part in (self._withdraw, self._close_window, self._end_stage, self._journal.flush, self._write):
+        last = (self._end_stage, self._journal.flush, self._write)
+        for part in (self._withdraw, self._close_window, observer.end, *last):
             try:
                 part()
             except Exception as error:

@@ -101,6 +101,27 @@ PHASE_PAINTS = _keyed(
 )
 """Parts of a training step."""
 
+OWNER_PAINTS = _keyed(
+    (
+        Paint("weights", "weights", "#0072b2", "#2f7fc4"),
+        Paint("adapters", "adapters", "#3f51b5", "#7986e8"),
+        Paint("optimizer_state", "optimizer state", "#d55e00", "#e8702a"),
+        Paint("gradients", "gradients", "#cc79a7", "#d993b8"),
+        Paint("activations", "activations", "#009e73", "#1fb88b"),
+        Paint("logits", "logits and loss", "#e69f00", "#e9a820"),
+        Paint("kv_cache", "KV cache", "#8d5fd3", "#a991ea"),
+        Paint("inputs", "inputs", "#56b4e9", "#8fd0f5"),
+        Paint("backward_temporaries", "backward temporaries", "#85c246", "#a5d66f"),
+        Paint("communication", "communication buffers", "#a0466e", "#b561aa"),
+        Paint("workspace", "workspace", "#86501a", "#b97b3f"),
+        Paint("awaiting_free", "freed, still in use by a stream", "#5796a0", "#75c3cf"),
+        Paint("before_history", "allocated before the history", "#98a8bf", "#7d8a9b"),
+        Paint("other", "other", _GREY, "#646b75"),
+        Paint("unused", "unused (fragmentation, cache)", "#cfc4b0", "#524940"),
+    )
+)
+"""What holds GPU memory, in the order in which a chart stacks it, from the bottom."""
+
 CATEGORY_PAINTS = _keyed(
     (
         Paint("tensor", "matrix products", "#0072b2", "#3d9bdc"),

@@ -24,6 +24,7 @@ FLOORS = (
     {"projection"},
     {"replay"},
     {"costs"},
+    {"memory"},
     {"timeline"},
     {"tracefile"},
     {"record"},

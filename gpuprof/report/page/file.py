@@ -8,6 +8,7 @@ from pathlib import Path
 from gpuprof.diagnosis.comparison.model import Comparison
 from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
+from gpuprof.memory.model import MemoryReport
 from gpuprof.runfile import whole_file
 
 _MARK = b'<meta name="generator" content="gpuprof">'
@@ -29,6 +30,13 @@ def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> No
     from gpuprof.report.page.comparison import render
 
     _write(render(comparison), path)
+
+
+def write_memory(report: MemoryReport, path: str | os.PathLike[str]) -> None:
+    """Writes who holds a GPU's memory as one HTML file, as `write_report` does a diagnosis."""
+    from gpuprof.report.page.memory import render
+
+    _write(render(report), path)
 
 
 def _write(page: str, path: str | os.PathLike[str]) -> None:

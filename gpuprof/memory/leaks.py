@@ -1,0 +1,59 @@
+"""Memory that grows from step to step, by the line of Python that allocated it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.memory.lifetimes import Allocations
+from gpuprof.tracefile.model import I64
+
+WARM_UP = 1
+"""Boundaries left out at the beginning: the first steps allocate the optimizer's state."""
+LEAST = 4
+"""Boundaries that it takes to call a growth a leak."""
+SHARE = 0.8
+"""Share of the steps in which it must have grown."""
+LEAST_BYTES = 1024
+"""A smaller growth a step is not reported."""
+MOST_BOUNDARIES = 512
+"""Of a longer history the last ones are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """A group of allocations that grows each step."""
+
+    group: int
+    bytes_per_step: int
+    steps: int
+    bytes: int
+
+
+def growing(found: Allocations, group: np.ndarray, boundaries: I64) -> list[Growth]:
+    """Groups whose memory never shrinks between steps and grows in nearly all of them; most first.
+
+    group: a number from 0 for each piece of memory, -1 for those to leave out. boundaries: events at which steps begin.
+    """
+    moments = boundaries[WARM_UP:][-MOST_BOUNDARIES:] - 1
+    if len(moments) < LEAST:
+        return []
+    # In use at the moments [first, last).
+    first, last = np.searchsorted(moments, found.start), np.searchsorted(moments, found.end)
+    rows = np.flatnonzero((first < last) & (group >= 0))
+    if not len(rows):
+        return []
+    groups, which = np.unique(group[rows], return_inverse=True)
+    change = np.zeros((len(groups), len(moments) + 1), np.int64)
+    np.add.at(change, (which, first[rows]), found.size[rows])
+    np.subtract.at(change, (which, last[rows]), found.size[rows])
+    held = np.cumsum(change, axis=1)[:, :-1]
+    steps = np.diff(held, axis=1)
+    median = np.median(steps, axis=1).astype(np.int64)
+    leaking = (steps >= 0).all(axis=1) & ((steps > 0).mean(axis=1) >= SHARE) & (median >= LEAST_BYTES)
+    leaks = [
+        Growth(int(groups[row]), int(median[row]), steps.shape[1], int(held[row, -1]))
+        for row in np.flatnonzero(leaking).tolist()
+    ]
+    return sorted(leaks, key=lambda leak: -leak.bytes_per_step)

@@ -1,0 +1,101 @@
+"""What each piece of memory is for: from its stack, and where that leaves it open from how long it lives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.memory.lifetimes import BEFORE, Allocations
+from gpuprof.memory.passes import Passes, ends_of
+from gpuprof.memory.snapshot import NO_STACK
+from gpuprof.memory.stacks import (
+    ACTIVATIONS,
+    BACKWARD,
+    BACKWARD_TEMPORARIES,
+    BEFORE_HISTORY,
+    BY_LIFETIME,
+    FORWARD,
+    GRADIENTS,
+    LOGITS,
+    OPTIMIZER,
+    OPTIMIZER_STATE,
+    OTHER,
+    RECOMPUTE,
+    WEIGHTS,
+    WORKSPACE,
+    Readings,
+)
+from gpuprof.tracefile.model import I32
+
+LARGE = 1 << 20
+"""Bytes from which on equal sizes are taken for the same thing."""
+
+
+def owners(found: Allocations, readings: Readings, passes: Passes) -> I32:
+    """Index into OWNERS for each piece of memory."""
+    known = found.stack != NO_STACK
+    owner = np.full(len(found), BEFORE_HISTORY, np.int32)
+    owner[known] = readings.owner[found.stack[known]]
+    phase = _phase(found, readings, passes)
+    bare = known & readings.bare[found.stack]
+    owner[bare & (phase == BACKWARD) & (owner == OTHER)] = BY_LIFETIME
+    owner[bare & (found.start == BEFORE) & (owner == OTHER)] = BEFORE_HISTORY
+    _logits_by_size(owner, found, readings, phase, known)
+    return _by_lifetime(owner, found, passes, phase)
+
+
+def _phase(found: Allocations, readings: Readings, passes: Passes) -> I32:
+    """Of each piece of memory the phase in which it was allocated."""
+    phase = np.where(found.stack != NO_STACK, readings.phase[found.stack], 0).astype(np.int32)
+    recorded = found.start >= 0
+    phase[recorded] = passes.own[found.start[recorded]]
+    return phase
+
+
+def _logits_by_size(owner: I32, found: Allocations, readings: Readings, phase: I32, known: np.ndarray) -> None:
+    """A large output of a linear layer as long as what the loss allocates, or half as long before it is made fp32."""
+    sizes = np.unique(found.size[(owner == LOGITS) & (found.size >= LARGE)])
+    if not len(sizes):
+        return
+    same = np.isin(found.size, sizes)
+    half = np.isin(found.size * 2, sizes)
+    linear = known & readings.linear[found.stack]
+    owner[(owner == ACTIVATIONS) & (phase == FORWARD) & linear & (same | half)] = LOGITS
+    owner[(owner == BY_LIFETIME) & (phase == BACKWARD) & same] = LOGITS
+
+
+def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> I32:
+    """Memory of a backward that outlives it is a gradient, memory of an optimizer that outlives it is its state."""
+    weights = np.unique(found.size[owner == WEIGHTS])
+    for which, phases, lasting, passing in (
+        (BACKWARD, (BACKWARD, RECOMPUTE), GRADIENTS, BACKWARD_TEMPORARIES),
+        (OPTIMIZER, (OPTIMIZER,), OPTIMIZER_STATE, WORKSPACE),
+    ):
+        rows = np.flatnonzero((owner == BY_LIFETIME) & (phase == which))
+        if not len(rows):
+            continue
+        never = len(passes.phase)
+        after = np.full(len(rows), BEFORE)  # from before the history: it has outlived its phase
+        recorded = found.start[rows] >= 0
+        after[recorded] = ends_of(passes.phase, phases)[found.start[rows[recorded]]]
+        decided = (after < never) | (found.end[rows] < never)
+        stays = decided & (found.end[rows] >= after) & (after < never)
+        stays[~decided] = _as_before(found, rows, decided, stays)[~decided]
+        if which == BACKWARD:
+            unseen = ~decided & ~np.isin(_keys(found, rows), _keys(found, rows[decided]))
+            stays[unseen] = np.isin(found.size[rows[unseen]], weights)
+        owner[rows] = np.where(stays, lasting, passing)
+    owner[owner == BY_LIFETIME] = OTHER
+    return owner
+
+
+def _keys(found: Allocations, rows: np.ndarray) -> np.ndarray:
+    """A number for each stack and size."""
+    return found.size[rows] * (1 << 20) + (found.stack[rows].astype(np.int64) & ((1 << 20) - 1))
+
+
+def _as_before(found: Allocations, rows: np.ndarray, decided: np.ndarray, stays: np.ndarray) -> np.ndarray:
+    """What most of the earlier memory of the same stack and size did."""
+    keys, inverse = np.unique(_keys(found, rows), return_inverse=True)
+    stayed = np.bincount(inverse[decided & stays], minlength=len(keys))
+    seen = np.bincount(inverse[decided], minlength=len(keys))
+    return (2 * stayed > seen)[inverse]

@@ -1,0 +1,82 @@
+"""Who holds the GPU's memory, as a screen of text."""
+
+from __future__ import annotations
+
+from rich.console import Group
+from rich.text import Text
+
+from gpuprof.memory.model import Device, Difference, MemoryReport
+from gpuprof.report import memory_words as words
+from gpuprof.report.lines import Column, flow, table
+from gpuprof.report.numbers import share
+from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
+
+ROWS = 4
+"""Lines of Python that are shown where nobody asked for more."""
+LEAKS = 3
+SEEN = 0.005
+"""Share of the peak below which an owner is not named."""
+_FILLS = "█▓▒░"
+_STYLES = ("green", "blue", "yellow", "magenta", "cyan", "red")
+
+
+def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
+    """The report for a terminal of `width` columns, with `rows` lines of Python."""
+    width = max(40, min(width, WIDEST))
+    inner = width - GUTTER
+    device = report.devices[0]
+    lines = [
+        Text.assemble((words.headline(device), "bold"), "   ", (words.moment(device), "dim")),
+        *paragraph(words.summary(device)),
+        *section("owners", _owners(device, inner)),
+        *section("lines", _lines(device, inner, rows)),
+        *section("phases", _phases(device, inner)),
+        *section("each step", [Text(words.leak(one)) for one in device.leaks[:LEAKS]]),
+        *section("difference", [] if report.difference is None else _difference(report.difference, inner, rows)),
+        *section("other GPUs", [Text(line) for line in words.others(report)]),
+        *section("note", [Text(issue.message, "yellow" if issue.severity == "warning" else "dim")
+                          for issue in report.issues]),
+    ]  # fmt: skip
+    return Group(*lines)
+
+
+def _owners(device: Device, width: int) -> list[Text]:
+    """A bar of the peak, and what its parts are."""
+    peak = device.peak
+    total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
+    shown = [one for one in peak.owners if total > 0 and one.bytes >= SEEN * total]
+    bar, used = Text(no_wrap=True, overflow="crop"), 0
+    items = []
+    room = min(width, 60)
+    done = 0
+    for number, one in enumerate(shown):
+        fill, style = _FILLS[number % len(_FILLS)], _STYLES[number % len(_STYLES)]
+        if one.owner == "unused":
+            fill, style = "∙", "dim"
+        done += one.bytes
+        cells = round(room * done / total) - used
+        bar.append(fill * cells, style)
+        used += cells
+        items.append(Text.assemble((fill, style), f" {words.NAMES[one.owner]} ", (words.size(one.bytes), "bold"),
+                                   f" {share(one.bytes, total)}"))  # fmt: skip
+    return [bar, *flow(items, width)] if items else []
+
+
+def _lines(device: Device, width: int, rows: int) -> list[Text]:
+    cells = [
+        (words.size(one.bytes), words.place(one), f"×{one.count:,}" if one.count > 1 else "", words.NAMES[one.owner])
+        for one in device.peak.lines[:rows]
+    ]
+    return table(cells, (Column("bold", right=True), Column(elastic=True), Column("dim", right=True), Column("dim")),
+                 width)  # fmt: skip
+
+
+def _phases(device: Device, width: int) -> list[Text]:
+    return flow([Text(f"{one.phase} {words.size(one.bytes)}") for one in device.peak.phases if one.bytes], width)
+
+
+def _difference(found: Difference, width: int, rows: int) -> list[Text]:
+    owners = [Text(f"{words.NAMES[one.owner]} {words.signed(one.bytes)}") for one in found.owners if one.bytes]
+    cells = [(words.signed(one.bytes), words.place(one), words.NAMES[one.owner]) for one in found.lines[:rows]]
+    columns = (Column("bold", right=True), Column(elastic=True), Column("dim"))
+    return [Text(words.difference(found), "bold"), *flow(owners, width), *table(cells, columns, width)]

@@ -1,0 +1,113 @@
+"""What is said of GPU memory in words; terminal and page share it."""
+
+from __future__ import annotations
+
+from gpuprof.memory.model import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
+from gpuprof.report.names import escape
+from gpuprof.report.numbers import amount, share
+from gpuprof.report.palette import OWNER_PAINTS
+
+NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
+"""What an owner is called."""
+
+
+def size(value: int) -> str:
+    """`61.2 GiB`, `3.0 MiB`, `512 B`."""
+    if value < 0:
+        return f"−{size(-value)}"
+    for scale, unit in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if value >= 0.9995 * scale:
+            digits = value / scale
+            return f"{digits:,.0f} {unit}" if digits >= 99.95 else f"{digits:.1f} {unit}"
+    return f"{value} B"
+
+
+def signed(value: int) -> str:
+    """`+3.0 MiB`, `−1.2 GiB`."""
+    return size(value) if value <= 0 else f"+{size(value)}"
+
+
+def place(one: Line | Leak | LineDifference | Failure) -> str:
+    """`modeling_llama.py:182 forward`."""
+    if one.line is None:
+        return escape(" ".join(filter(None, (one.file, one.function)))) or "(no line of Python)"
+    file = (one.file or "").replace("\\", "/").rsplit("/", 1)[-1]
+    return escape(f"{file}:{one.line} {one.function}")
+
+
+def headline(device: Device) -> str:
+    """`Peak 61.2 GiB allocated, 70.1 GiB reserved`."""
+    held = device.peak.reserved_bytes
+    return f"PEAK {size(device.peak.allocated_bytes)} allocated" + ("" if held is None else f", {size(held)} reserved")
+
+
+def moment(device: Device) -> str:
+    """When the peak was."""
+    peak = device.peak
+    if not device.events:
+        return f"GPU {device.device} · when the snapshot was taken"
+    parts = [f"GPU {device.device}", None if peak.step is None else f"step {peak.step}", peak.phase]
+    parts.append(None if peak.seconds is None else f"{peak.seconds:.2f} of {device.seconds:.2f} s")
+    return " · ".join(part for part in parts if part)
+
+
+def summary(device: Device) -> str:
+    """The answer in a sentence or three."""
+    peak = device.peak
+    total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
+    named = [one for one in peak.owners if one.owner != "unused" and one.bytes]
+    said = [failed(device.failure)] if device.failure else []
+    if named:
+        first = named[0]
+        what = NAMES[first.owner]
+        what = f"Memory {what}" if first.owner == "before_history" else what[0].upper() + what[1:]
+        said.append(f"{what} hold{_s(first.owner)} {share(first.bytes, total)} at the peak.")
+    failure = device.failure
+    if failure and (failure.unused_bytes or 0) >= failure.requested_bytes:
+        said.append("Enough was reserved but in pieces: try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.")
+    if device.leaks:
+        said.append(f"Memory grows each step: {leak(device.leaks[0])}.")
+    return " ".join(said)
+
+
+def _s(owner: str) -> str:
+    plural = {"weights", "adapters", "gradients", "activations", "logits", "inputs", "backward_temporaries",
+              "communication"}  # fmt: skip
+    return "" if owner in plural else "s"
+
+
+def failed(failure: Failure) -> str:
+    """What ran out of memory."""
+    asked = f"Out of memory: {place(failure)} asked for {size(failure.requested_bytes)}"
+    if failure.function is None:
+        asked = f"Out of memory: a request for {size(failure.requested_bytes)} failed"
+    parts = [f"{size(failure.allocated_bytes)} were allocated"]
+    if failure.unused_bytes is not None:
+        parts.append(f"{size(failure.unused_bytes)} reserved but unused")
+    if failure.device_free_bytes is not None:
+        parts.append(f"{size(failure.device_free_bytes)} free on the GPU")
+    step = "" if failure.step is None else f" of step {failure.step}"
+    return f"{asked} in the {failure.phase} phase{step}, when {', '.join(parts)}."
+
+
+def leak(one: Leak) -> str:
+    """`+3.0 MiB from train.py:71 log (other)`."""
+    return f"{signed(one.bytes_per_step)} from {place(one)} ({NAMES[one.owner]}), {size(one.bytes)} so far"
+
+
+def difference(found: Difference) -> str:
+    """The two peaks."""
+    return (
+        f"{signed(found.bytes)} against {escape(found.before.path)}: "
+        f"{size(found.before_bytes)} → {size(found.after_bytes)}"
+    )
+
+
+def others(report: MemoryReport) -> list[str]:
+    """A line for each device but the first."""
+    return [f"GPU {one.device}: {headline(one).replace('PEAK', 'peak')}" for one in report.devices[1:]]
+
+
+def source(report: MemoryReport) -> str:
+    """What it was read from."""
+    return f"{escape(report.source.path)} · {amount(report.source.events, 'event')}"

@@ -1,0 +1,163 @@
+"""Who holds a GPU's memory as one HTML file: a stacked area over time, phases under it, the peak as a bar and tables.
+
+`render` is a pure function of the report. The page holds no script; its content policy allows none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+
+from gpuprof.memory.model import UNUSED, Device, MemoryReport, Series
+from gpuprof.report import memory_words as words
+from gpuprof.report.names import escape, shown
+from gpuprof.report.numbers import share
+from gpuprof.report.page.html import style, template
+from gpuprof.report.palette import OWNER_PAINTS, PHASE_PAINTS, Paint
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+WIDTH, HEIGHT = 1000, 360
+"""Of the chart's own coordinates; the page stretches them."""
+ROWS = 30
+"""Lines of Python in the table."""
+_SETUP = Paint("setup", "setup", "#94a3b8", "#7f8ea3")
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """One owner of the chart."""
+
+    owner: str
+    label: str
+    path: str
+    """Of an SVG path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """The areas over time, all in the chart's coordinates."""
+
+    areas: tuple[Area, ...]
+    reserved: str
+    """Points of a line; empty where it is not known."""
+    ticks: tuple[tuple[str, float], ...]
+    """(label, percent from the top)."""
+    times: tuple[str, ...]
+    """From left to right, evenly."""
+    phases: tuple[tuple[str, float, float], ...]
+    """(phase, left, width)."""
+    peak: float
+    """Where the peak is."""
+
+
+def render(report: MemoryReport) -> str:
+    """The page."""
+    device = report.devices[0]
+    peak = device.peak
+    total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
+    owners = [(one.owner, words.NAMES[one.owner], words.size(one.bytes), share(one.bytes, total), one.bytes, one.count)
+              for one in peak.owners if one.bytes]  # fmt: skip
+    lines = [(words.size(one.bytes), words.place(one), escape(one.file or ""), f"{one.count:,}", one.owner,
+              words.NAMES[one.owner], one.phase) for one in peak.lines[:ROWS]]  # fmt: skip
+    return template("memory.html").render(
+        policy=POLICY,
+        styles=_css() + style("report.css") + style("memory.css"),
+        name=shown(report.source.path.rsplit("/", 1)[-1], 80),
+        path=escape(report.source.path),
+        headline=words.headline(device).replace("PEAK", "Peak"),
+        moment=words.moment(device),
+        summary=words.summary(device),
+        issues=[(issue.severity, escape(issue.message)) for issue in report.issues],
+        owners=owners,
+        chart=chart(device) if len(device.series.event) > 1 else None,
+        size=(WIDTH, HEIGHT),
+        lines=lines,
+        rest=words.size(peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])),
+        phases=[(one.phase, words.size(one.bytes)) for one in peak.phases if one.bytes],
+        leaks=[words.leak(one) for one in device.leaks],
+        difference=None if report.difference is None else words.difference(report.difference),
+        differences=[] if report.difference is None else [
+            (one.owner, words.NAMES[one.owner], words.signed(one.bytes), words.size(one.before_bytes),
+             words.size(one.after_bytes)) for one in report.difference.owners if one.bytes
+        ],
+        others=words.others(report),
+    )  # fmt: skip
+
+
+def chart(device: Device) -> Chart:
+    """The stacked areas of a device's memory over time."""
+    series = device.series
+    x = _x(series)
+    reserved = np.array(series.reserved_bytes or (), np.int64)
+    allocated = sum((np.array(values, np.int64) for values in series.owners.values()), np.zeros(len(x), np.int64))
+    top = int(max(allocated.max(), reserved.max() if len(reserved) else 0)) or 1
+    areas, base = [], np.zeros(len(x), np.int64)
+    for owner in OWNER_PAINTS:
+        if owner in series.owners:
+            above = base + np.array(series.owners[owner], np.int64)
+            areas.append(Area(owner, words.NAMES[owner], _area(x, _y(base, top), _y(above, top))))
+            base = above
+    if len(reserved) and (reserved > base).any():
+        areas.append(Area(UNUSED, words.NAMES[UNUSED], _area(x, _y(base, top), _y(np.maximum(reserved, base), top))))
+    at = int(np.searchsorted(np.array(series.event), device.peak.event))
+    steps = [top * part / 4 for part in range(4, -1, -1)]
+    return Chart(
+        areas=tuple(areas),
+        reserved=" ".join(_stairs(x, _y(reserved, top))) if len(reserved) else "",
+        ticks=tuple((words.size(round(value)), 100 * (1 - value / top)) for value in steps),
+        times=_times(series),
+        phases=_phases(series, x),
+        peak=float(x[min(at, len(x) - 1)]),
+    )
+
+
+def _x(series: Series) -> np.ndarray:
+    values = np.array(series.event if series.seconds is None else series.seconds, float)
+    return WIDTH * (values - values[0]) / ((values[-1] - values[0]) or 1.0)
+
+
+def _y(values: np.ndarray, top: int) -> np.ndarray:
+    return HEIGHT * (1 - values / top)
+
+
+def _stairs(x: np.ndarray, y: np.ndarray) -> list[str]:
+    """Points of a line that keeps its height until the next moment."""
+    points = [f"{x[0]:.2f},{y[0]:.2f}"]
+    for row in range(1, len(x)):
+        points += [f"{x[row]:.2f},{y[row - 1]:.2f}", f"{x[row]:.2f},{y[row]:.2f}"]
+    return points
+
+
+def _area(x: np.ndarray, low: np.ndarray, high: np.ndarray) -> str:
+    return f"M{' '.join(_stairs(x, high))} L{' '.join(reversed(_stairs(x, low)))}Z"
+
+
+def _times(series: Series) -> tuple[str, ...]:
+    if series.seconds is None:
+        return tuple(f"event {round(series.event[-1] * part / 4):,}" for part in range(5))
+    whole = series.seconds[-1]
+    digits = 0 if whole >= 40 else 1 if whole >= 4 else 3
+    return tuple(f"{whole * part / 4:.{digits}f} s" for part in range(5))
+
+
+def _phases(series: Series, x: np.ndarray) -> tuple[tuple[str, float, float], ...]:
+    """Stretches of one phase; the last moment has no length."""
+    found = []
+    for phase, rows in groupby(range(len(x)), key=lambda row: series.phase[row]):
+        kept = list(rows)
+        end = x[min(kept[-1] + 1, len(x) - 1)]
+        if end > x[kept[0]]:
+            found.append((phase, float(x[kept[0]]), float(end - x[kept[0]])))
+    return tuple(found)
+
+
+def _css() -> str:
+    """Custom properties such as `--owner-weights`, for both themes."""
+    sets = {"owner": OWNER_PAINTS, "phase": {**PHASE_PAINTS, "setup": _SETUP}}
+    light, dark = (
+        "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
+        for theme in ("light", "dark")
+    )
+    return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
