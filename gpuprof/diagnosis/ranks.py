@@ -20,7 +20,7 @@ from gpuprof.diagnosis.verdict import bound_and_cause
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.replay.build import build
 from gpuprof.replay.carried import carried_over
-from gpuprof.replay.collectives import model_collectives, without_waiting
+from gpuprof.replay.collectives import estimate_transfers, model_collectives, without_waiting
 from gpuprof.replay.graph import DEVICE, HOST, INPUT, RESOURCES, TRANSFER, Graph
 from gpuprof.replay.host_pace import SPREAD, host_pace
 from gpuprof.replay.profiler_cost import recorded_events, without
@@ -129,6 +129,8 @@ class _Seen:
     clock_ns: int
     host_pace: float
     found: Collectives
+    expected_ns: F64
+    """What each collective takes once all ranks have arrived, as the message and the link suggest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +160,8 @@ def survey(paths: Sequence[Path], read: Read, step: str | None = None, skip: int
     seen = _in_order(seen, notes, [path.name for path in paths])
     # Clocks are compared as Unix times where the recordings tell their beginning.
     known = all(one.clock_ns for one in seen)
-    matched = match([_on_clock(one.found, one.clock_ns if known else 0) for one in seen])
+    clocked = [_on_clock(one.found, one.clock_ns if known else 0) for one in seen]
+    matched = match(clocked, [one.expected_ns for one in seen])
     if not matched.collectives:
         raise UnreadableTrace(
             f"{seen[0].path.name} and {seen[1].path.name} share no collective: they are not ranks of one training, or"
@@ -193,7 +196,8 @@ def _see(path: Path, read: Read, step: str | None, skip: int, notes: list[tuple[
     meta = trace.meta
     rank = meta.rank if meta.rank is not None else rank_in_name(path)
     pace = host_pace(timeline)
-    return _Seen(path, rank, meta.world_size, meta.base_time_ns or 0, pace, found)
+    expected = estimate_transfers(timeline)[found.columns.row]
+    return _Seen(path, rank, meta.world_size, meta.base_time_ns or 0, pace, found, expected)
 
 
 def _in_order(seen: list[_Seen], notes: list[tuple[str, str]], names: list[str]) -> list[_Seen]:

@@ -408,7 +408,7 @@ def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
     transfer = tuple(round(4 * n / rate) for n in BUCKETS)
     (path, _) = write(tmp_path, [RankProgram(), RankProgram()], transfer=transfer)
     graph = graph_of(path)
-    found = estimate_transfers(graph)
+    found = estimate_transfers(graph.timeline)
     nodes = np.flatnonzero(graph.resource == COMMUNICATION)
     assert found[graph.gpu_row[nodes]] == pytest.approx(graph.duration_ns[nodes], rel=0.02)
     assert communication_cause(model_collectives(graph)) == "transfer"
