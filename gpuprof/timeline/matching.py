@@ -94,18 +94,19 @@ class _Result:
 
     def add(self, placed: dict[int, I64], rows: dict[int, I64]) -> None:
         """One group: its members' rows and the number of each."""
-        low = min(int(at[0]) for at in placed.values())
-        width = max(int(at[-1]) for at in placed.values()) - low + 1
+        numbers = np.unique(np.concatenate(list(placed.values())))
+        placed = {r: np.searchsorted(numbers, at) for r, at in placed.items()}
+        width = len(numbers)
         took = np.full((len(placed), width), np.nan)
         size, expected = np.zeros(width, np.int64), np.full(width, np.nan)
         kind, moved = np.zeros(width, np.int64), np.full(width, ABSENT)
         for k, (r, at) in enumerate(placed.items()):
             c, mine = self.ranks[r].columns, rows[r]
-            took[k, at - low] = np.maximum((c.end_ns - c.start_ns)[mine], 0)
-            size[at - low] = np.maximum(size[at - low], c.group_size[mine])
-            kind[at - low], moved[at - low] = c.kind[mine], c.bytes[mine]
+            took[k, at] = np.maximum((c.end_ns - c.start_ns)[mine], 0)
+            size[at] = np.maximum(size[at], c.group_size[mine])
+            kind[at], moved[at] = c.kind[mine], c.bytes[mine]
             if self.expected is not None:
-                expected[at - low] = np.fmin(expected[at - low], self.expected[r][mine])
+                expected[at] = np.fmin(expected[at], self.expected[r][mine])
         there = (~np.isnan(took)).sum(axis=0)
         shortest = np.min(np.where(np.isnan(took), np.inf, took), axis=0)
         longest = np.max(np.where(np.isnan(took), -np.inf, took), axis=0)
@@ -115,8 +116,8 @@ class _Result:
         if partly.any():
             known[partly] = _believed(shortest, expected, kind, moved)[partly]
         noticed = (longest - shortest > NOISE_NS) & (there >= 2)
-        for k, (r, at) in enumerate(placed.items()):
-            column, mine = at - low, rows[r]
+        for k, (r, column) in enumerate(placed.items()):
+            mine = rows[r]
             self.transfer[r][mine] = known[column]
             self.instance[r][mine] = np.where(there[column] >= 2, self.instances + column, -1)
             self.complete[r][mine] = whole[column]

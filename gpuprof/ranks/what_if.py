@@ -1,0 +1,201 @@
+"""Changed times: some ranks as fast as the others, every batch as long as the usual one, links as fast as their like.
+
+Means, not medians, are what ranks are compared with: the job with the same total work, spread evenly. The definition
+of the ideal job and of its slowdown follows "Understanding Stragglers in Large Model Training Using What-if Analysis"
+(OSDI '25): work takes the mean of its kind over all ranks and steps, transfers the median.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpuprof.ranks.job import Job, Times
+from gpuprof.ranks.joint import work_of_ranks
+from gpuprof.ranks.roles import Roles
+from gpuprof.ranks.shapes import Shapes
+from gpuprof.tracefile.model import F64, I64, Mask
+
+FARTHEST = 20.0
+"""Ranks whose work of a kind differs by more than this many times do not do the same."""
+LEAST_SHARE = 0.02
+"""Of a step: less work of a kind is not compared between classes of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Per key the sum and the count of something."""
+
+    total: F64
+    count: F64
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What all what-ifs of one job share. Its methods return times to replay."""
+
+    job: Job
+    roles: Roles
+    shapes: Shapes
+    work_ns: F64
+    """[ranks, steps, WORK] On each rank's own way through a step."""
+    _lags: _Sums
+    _owns: _Sums
+    usual_transfer_ns: F64
+    """[instances] The median of the same role, kind and size."""
+
+    def even(self) -> Times:
+        """The ideal job: the same work spread evenly over ranks, stages and steps, and usual transfers."""
+        job, times = self.job, self.job.unprofiled
+        factor = self._to_everyone()
+        return Times(
+            self._lag_means() * factor[job.rank[:, None], job.work],
+            self._own_means() * factor[job.rank, job.own_work],
+            np.where(self._moves(), self.usual_transfer_ns, times.transfer_ns - job.waited_ns) + job.waited_ns,
+        )
+
+    def without(self, ranks: Mask) -> Times:
+        """These ranks (mask) do their work as the others do: as those of their class, or where none is left as all
+        others, by kind of work."""
+        job, times = self.job, self.job.unprofiled
+        rows = np.flatnonzero(ranks[job.rank])
+        lag, own = times.lag_ns.copy(), times.own_ns.copy()
+        mine = self.work_ns[ranks].mean(axis=(0, 1))
+        others = self.work_ns[~ranks].mean(axis=(0, 1)) if not ranks.all() else mine
+        factor = _ratio(others, mine)
+        keys, values = self.shapes.label_key[rows], times.lag_ns[rows]
+        used = keys >= 0
+        mean, there = _of_others(self._lags, keys[used], values[used])
+        lag_rows = lag[rows]
+        lag_rows[used] = np.where(there, mean, values[used] * factor[job.work[rows]][used])
+        lag[rows] = lag_rows
+        mean, there = _of_others(self._owns, self.shapes.row_key[rows], times.own_ns[rows])
+        own[rows] = np.where(there, mean, times.own_ns[rows] * factor[job.own_work[rows]])
+        return replace(times, lag_ns=lag, own_ns=own)
+
+    def balanced(self) -> Times:
+        """Every class of ranks (pipeline stage) has as much work of each kind as the mean of all."""
+        job, times = self.job, self.job.unprofiled
+        factor = self._to_everyone()
+        return replace(
+            times,
+            lag_ns=times.lag_ns * factor[job.rank[:, None], job.work],
+            own_ns=times.own_ns * factor[job.rank, job.own_work],
+        )
+
+    def steady(self) -> Times:
+        """Every rank keeps its own speed and stage, but no step or micro-batch is longer than another of its kind."""
+        job = self.job
+        mine = self.work_ns.mean(axis=1)
+        factor = _ratio(mine, _mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank])
+        return replace(
+            job.unprofiled,
+            lag_ns=self._lag_means() * factor[job.rank[:, None], job.work],
+            own_ns=self._own_means() * factor[job.rank, job.own_work],
+        )
+
+    def usual_transfers(self, groups: Mask) -> Times:
+        """These groups (mask) exchange as fast as their like."""
+        job = self.job
+        group = job.group[job.first[:-1]]
+        mine = self._moves() & groups[np.maximum(group, 0)] & (group >= 0)
+        times = job.unprofiled
+        return replace(
+            times,
+            transfer_ns=np.where(
+                mine, np.minimum(self.usual_transfer_ns + job.waited_ns, times.transfer_ns), times.transfer_ns
+            ),
+        )
+
+    def kind_as_usual(self, work: int) -> Times:
+        """One kind of work spread evenly, everything else as it is."""
+        even, times, job = self.even(), self.job.unprofiled, self.job
+        return replace(
+            times,
+            lag_ns=np.where(job.work == work, even.lag_ns, times.lag_ns),
+            own_ns=np.where(job.own_work == work, even.own_ns, times.own_ns),
+        )
+
+    def no_transfers(self, groups: Mask | None = None) -> Times:
+        """What these groups (mask; all) exchange takes no time to move: what is left of communication is waiting."""
+        job = self.job
+        group = job.group[job.first[:-1]]
+        mine = group >= 0
+        if groups is not None:
+            mine = mine & groups[np.maximum(group, 0)]
+        return replace(job.unprofiled, transfer_ns=np.where(mine, job.waited_ns, job.unprofiled.transfer_ns))
+
+    def _to_everyone(self) -> F64:
+        """[ranks, WORK] By how much the work of each rank's class has to change to be everyone's mean."""
+        by_class = _mean_by(self.work_ns.mean(axis=1), self.shapes.of_rank)
+        return _ratio(self.work_ns.mean(axis=(0, 1))[None, :], by_class)[self.shapes.of_rank]
+
+    def _lag_means(self) -> F64:
+        keys = self.shapes.label_key
+        return np.where(keys >= 0, (self._lags.total / np.maximum(self._lags.count, 1))[keys], 0.0)
+
+    def _own_means(self) -> F64:
+        return (self._owns.total / np.maximum(self._owns.count, 1))[self.shapes.row_key]
+
+    def _moves(self) -> Mask:
+        return self.job.shared[self.job.first[:-1]]
+
+
+def what_if(job: Job, roles: Roles, shapes: Shapes) -> WhatIf:
+    """Prepares the what-ifs of a job: one pass over its rows."""
+    times = job.unprofiled
+    used = shapes.label_key >= 0
+    return WhatIf(
+        job,
+        roles,
+        shapes,
+        work_of_ranks(job),
+        _sums(shapes.label_key[used], times.lag_ns[used]),
+        _sums(shapes.row_key, times.own_ns),
+        _usual_transfers(job, roles),
+    )
+
+
+def _sums(keys: I64, values: F64) -> _Sums:
+    return _Sums(np.bincount(keys, values), np.bincount(keys).astype(np.float64))
+
+
+def _of_others(sums: _Sums, keys: I64, values: F64) -> tuple[F64, Mask]:
+    """The mean of all with the same key but these, and whether there are any."""
+    n = len(sums.total)
+    total = sums.total - np.bincount(keys, values, n)
+    count = sums.count - np.bincount(keys, minlength=n)
+    return (total / np.maximum(count, 1))[keys], count[keys] > 0.5
+
+
+def _mean_by(values: F64, of: I64) -> F64:
+    """[classes, WORK] The mean over the ranks of each class."""
+    n = int(of.max(initial=-1)) + 1
+    total = np.zeros((n, values.shape[1]))
+    np.add.at(total, of, values)
+    return total / np.maximum(np.bincount(of, minlength=n), 1)[:, None]
+
+
+def _ratio(wanted: F64, there: F64) -> F64:
+    """By how much work of each kind changes; 1 where there is too little of it to compare."""
+    whole = np.maximum(there.sum(axis=-1, keepdims=True), wanted.sum(axis=-1, keepdims=True))
+    least = LEAST_SHARE * np.broadcast_to(whole, np.broadcast_shapes(wanted.shape, there.shape))
+    ratio = wanted / np.maximum(there, 1.0)
+    small = (there < least) | (np.broadcast_to(wanted, least.shape) < least)
+    return np.where(small | (ratio > FARTHEST) | (ratio < 1 / FARTHEST), 1.0, ratio)
+
+
+def _usual_transfers(job: Job, roles: Roles) -> F64:
+    head = job.first[:-1]
+    group = job.group[head]
+    moving = job.unprofiled.transfer_ns - job.waited_ns
+    role = np.where(group >= 0, roles.of_group[np.maximum(group, 0)], -1) if len(job.groups) else group
+    sorts = np.stack([role, job.kind[head], job.bytes[head]])
+    _, sort = np.unique(sorts, axis=1, return_inverse=True)
+    sort = sort.reshape(-1)
+    order = np.lexsort((moving, sort))
+    counts = np.bincount(sort)
+    starts = np.cumsum(counts) - counts
+    middle = (moving[order[starts + (counts - 1) // 2]] + moving[order[starts + counts // 2]]) / 2
+    return np.where(group >= 0, middle[sort], moving)
