@@ -48,6 +48,7 @@ def _at(gang: Gang, factor: float) -> Gang:
         low_ns=times(gang.low_ns),
         high_ns=times(gang.high_ns),
         next_pace_ns=times(gang.next_pace_ns),
+        without_ns=times(gang.without_ns),
     )
 
 

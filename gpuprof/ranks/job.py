@@ -88,6 +88,7 @@ def collectives_of(digest: Digest, clock_ns: int) -> Collectives:
     """The rows that ranks share, as matching takes them; times from `clock_ns`."""
     rows = digest.rows
     mine = np.flatnonzero(rows.group >= 0)
+    mine = mine[np.lexsort((mine, rows.start_ns[mine]))]
     texts = (*digest.groups, *digest.dtypes)
     return Collectives(
         CollectiveColumns(

@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from gpuprof.ranks.job import Job, Times
-from gpuprof.ranks.model import WORK
+from gpuprof.ranks.model import WORK, Labels
 from gpuprof.tracefile.model import F64, I64
 
 ROUNDS = 3
@@ -25,11 +25,15 @@ class Played:
     """[rows]"""
     each_ns: F64
     """[steps] From the finish of the step before, or of samples from their own begin."""
+    looped: bool
 
     @property
     def step_ns(self) -> float:
-        """The usual step: the median where steps follow each other, the mean of samples."""
-        return float(np.mean(self.each_ns)) if len(self.each_ns) else 0.0
+        """The usual step: the median where steps follow each other, the mean of samples or where none is usual."""
+        if not len(self.each_ns):
+            return 0.0
+        middle = float(np.median(self.each_ns))
+        return middle if self.looped and middle > 0 else float(np.mean(self.each_ns))
 
 
 def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alone: bool = False) -> Played:
@@ -49,7 +53,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alon
     else:
         before = finish[-2, -1] if rounds > 1 else float(job.step_begin_ns[0])
         each = np.diff(finish[-1], prepend=before)
-    return Played(arrival, end, each)
+    return Played(arrival, end, each, job.looped)
 
 
 def paces(job: Job, times: Times | None = None) -> F64:
@@ -69,6 +73,18 @@ def paces(job: Job, times: Times | None = None) -> F64:
     if not job.looped:
         return last - job.step_begin_ns
     return np.diff(last, axis=1, prepend=by_rank[-2].max(axis=1, keepdims=True))
+
+
+def replay_rows(labels: Labels, anchor_ns: F64, took_ns: F64, step: I64, steps: int) -> tuple[F64, F64]:
+    """(arrival, end) of one rank's rows in the recorded round, each lasting `took_ns` and its own time."""
+    n = len(anchor_ns)
+    arrival, end = np.empty(n), np.empty(n)
+    _replay(
+        np.arange(n + 1), labels.pred.astype(np.int64), labels.lag_ns.astype(np.float64),
+        labels.own_ns.astype(np.float64), took_ns.astype(np.float64), anchor_ns, step.astype(np.int64), True, arrival,
+        end, np.empty((1, steps)),
+    )  # fmt: skip
+    return arrival, end
 
 
 def replay_error(job: Job) -> float:
@@ -157,8 +173,3 @@ def _walk(last, pred, lag, work, own, own_work, step, end, found):  # pragma: no
                     break
                 found[rank, s, work[row, best]] += lag[row, best]
                 row = pred[row, best]
-
-
-def members(job: Job) -> I64:
-    """[instances] Ranks of the job that take part."""
-    return np.diff(job.first)

@@ -179,7 +179,7 @@ def _slow_links(asked: WhatIf) -> list[int]:
 
 def _culprit(job: Job, shapes: Shapes, tried: list[Change], own: F64, late_share: F64, step: float) -> Change | None:
     """The smallest change that saves most of what the best does, if that is worth it."""
-    least = 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / max(job.steps, 1)))
+    least = least_slower(job.steps)
     worth = [one for one in tried if one.kind in VERDICTS and one.speedup >= least]
     worth = [one for one in worth if one.kind != "rank" or _throughout(job, shapes, one, own, late_share)]
     worth = [one for one in worth if one.kind != "stage" or _most_work(job, one, tried, own)]
@@ -192,6 +192,11 @@ def _culprit(job: Job, shapes: Shapes, tried: list[Change], own: F64, late_share
     if best.kind in ("batches", "link"):
         return best
     return min((one for one in enough if one.kind != "batches"), key=lambda one: (order[one.kind], one.step_ns))
+
+
+def least_slower(steps: int) -> float:
+    """How many times as long the step has to be because of somebody, read from so many steps."""
+    return 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / max(steps, 1)))
 
 
 def _throughout(job: Job, shapes: Shapes, one: Change, own: F64, late_share: F64) -> bool:

@@ -1,0 +1,164 @@
+"""From one rank's timeline to its digest."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.ranks.contract import Contracted, contract
+from gpuprof.ranks.joint import replay_rows
+from gpuprof.ranks.model import BACKWARD, FORWARD, LABELS, LOCAL, NO_ROW, OPTIMIZER, OTHER, Digest, Doing, Labels, Own
+from gpuprof.ranks.model import Rows as DigestRows
+from gpuprof.replay.collectives import estimate_transfers
+from gpuprof.replay.graph import COMMUNICATION, Graph
+from gpuprof.replay.host_pace import host_pace
+from gpuprof.replay.profiler_cost import recorded_events, without
+from gpuprof.replay.simulate import simulate
+from gpuprof.timeline.collectives import Collectives, find_collectives
+from gpuprof.timeline.devices import COMPUTE
+from gpuprof.timeline.intervals import Cover, union
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import F64, I64
+
+_WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
+_WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (
+    FORWARD, BACKWARD, BACKWARD, OPTIMIZER,
+)  # fmt: skip
+
+
+def digest_of(
+    graph: Graph, source: str, rank: int | None, own: Own, doings: tuple[Doing, ...],
+    notes: tuple[tuple[str, str], ...] = (),
+) -> Digest:  # fmt: skip
+    """The digest of a rank whose recording was built into `graph`, with what was queued before it carried over and
+    nothing else changed: waits for peers are still part of its collectives."""
+    timeline = graph.timeline
+    meta, low = timeline.trace.meta, timeline.window[0]
+    found = find_collectives(timeline)
+    points, marks, of_event = _points(graph, found)
+    work = _WORK_OF_PHASE[graph.phase]
+    recorded = contract(graph, points, marks, work)
+    pace = host_pace(timeline)
+    reduced = without(graph, recorded_events(graph).cost_ns(pace))
+    unprofiled = contract(reduced, points, marks, work, graph.duration_ns)
+    outside = np.setdiff1d(np.arange(len(found)), of_event[of_event >= 0])
+    rows = _rows(graph, found, points, of_event, outside, recorded)
+    return Digest(
+        source=source,
+        rank=meta.rank if meta.rank is not None else rank,
+        world_size=meta.world_size,
+        host=None,
+        gpus=len(meta.gpus),
+        gpu=meta.gpus[0].name if meta.gpus else None,
+        clock_ns=meta.base_time_ns or 0,
+        begin_ns=low,
+        step_begin_ns=(timeline.steps.start_ns - low).astype(np.float64),
+        looped=True,
+        groups=found.texts,
+        dtypes=found.texts,
+        rows=rows,
+        recorded=_padded(recorded.labels, len(outside)),
+        unprofiled=_padded(unprofiled.labels, len(outside)),
+        removed_ns=_more(unprofiled.other_ns - unprofiled.labels.lag_ns, len(outside), 0),
+        host_pace=pace,
+        fit=_fit(graph, points, recorded),
+        own=own,
+        doings=doings,
+        notes=notes,
+    )
+
+
+def _points(graph: Graph, found: Collectives) -> tuple[I64, I64, I64]:
+    """(nodes that are synchronisation points, in order; which of these are marks; per point its collective or -1).
+
+    Marks are the end of each step on the host and the last work of each stream in it: every way through a round of the
+    window meets one.
+    """
+    gpu = graph.timeline.trace.gpu
+    of_row = np.full(len(gpu) + 1, -1, np.int64)
+    of_row[found.columns.row] = np.arange(len(found))
+    # Work that was queued before the recording has no time left in the graph, and no launch.
+    launched = graph.on_gpu & (graph.resource == COMMUNICATION) & ((graph.call >= 0) | (graph.duration_ns > 0))
+    collective = np.where(launched, of_row[graph.gpu_row], -1)
+    nodes = np.flatnonzero(graph.on_gpu)
+    stream = gpu.device[graph.gpu_row[nodes]].astype(np.int64) << 40 | (gpu.stream[graph.gpu_row[nodes]] & (2**40 - 1))
+    order = np.lexsort((nodes, graph.step[nodes], stream))
+    last = np.ones(len(nodes), bool)
+    if len(nodes):
+        s, k = stream[order], graph.step[nodes][order]
+        last[:-1] = (s[1:] != s[:-1]) | (k[1:] != k[:-1])
+    ends = np.union1d(nodes[order][last], graph.step_end)
+    points = np.union1d(np.flatnonzero(collective >= 0), ends)
+    of_event = collective[points]
+    return points, np.flatnonzero(of_event < 0), of_event
+
+
+def _rows(
+    graph: Graph, found: Collectives, points: I64, of_event: I64, outside: I64, contracted: Contracted
+) -> DigestRows:
+    timeline, c = graph.timeline, found.columns
+    low = timeline.window[0]
+    at = np.concatenate([of_event, outside])
+    shared = at >= 0
+    inside = len(points)
+    end = np.round(graph.recorded_end_ns[points]).astype(np.int64) + low
+    start = np.round(graph.recorded_start_ns[points]).astype(np.int64) + low
+    expected = np.append(estimate_transfers(timeline)[c.row], np.nan)
+    exposed = np.append(_exposed(timeline, found), 0.0)
+
+    def column(values: np.ndarray, mark: int) -> np.ndarray:
+        return np.where(shared, np.append(values, 0)[at], mark)
+
+    step = np.append(graph.step[points], np.full(len(outside), -1))
+    return DigestRows(
+        group=column(c.group, LOCAL).astype(np.int32),
+        kind=column(c.kind, -1).astype(np.int32),
+        dtype=column(c.dtype, 0).astype(np.int32),
+        bytes=column(c.bytes, 0),
+        size=column(c.group_size, 1),
+        number=column(c.recorded_sequence, 0),
+        step=step.astype(np.int32),
+        start_ns=np.where(shared, np.append(c.start_ns, 0)[at], np.append(start, np.zeros(len(outside), np.int64))),
+        end_ns=np.where(shared, np.append(c.end_ns, 0)[at], np.append(end, np.zeros(len(outside), np.int64))),
+        expected_ns=expected[at].astype(np.float32),
+        anchor_ns=np.append(contracted.anchor_ns, np.full(len(at) - inside, -np.inf)),
+        exposed=exposed[at].astype(np.float32),
+    )
+
+
+def _exposed(timeline: Timeline, found: Collectives) -> F64:
+    """Per collective the share of its time that no compute kernel of its device runs next to it."""
+    gpu, c = timeline.trace.gpu, found.columns
+    share = np.ones(len(found))
+    device = gpu.device[c.row]
+    for one in np.unique(device).tolist():
+        kernels = (timeline.kind == COMPUTE) & (gpu.device == one)
+        mine = np.flatnonzero((device == one) & (c.end_ns > c.start_ns))
+        cover = Cover(union(gpu.start_ns[kernels], gpu.end_ns[kernels]))
+        share[mine] = 1 - cover.between(c.start_ns[mine], c.end_ns[mine]) / (c.end_ns - c.start_ns)[mine]
+    return share
+
+
+def _padded(labels: Labels, more: int) -> Labels:
+    """With rows that only help to match: they depend on nothing."""
+    return Labels(
+        _more(labels.pred, more, NO_ROW), _more(labels.lag_ns, more, 0), _more(labels.work, more, OTHER),
+        np.append(labels.own_ns, np.zeros(more, np.float32)),
+        np.append(labels.own_work, np.full(more, OTHER, np.uint8)),
+    )  # fmt: skip
+
+
+def _more(values: np.ndarray, rows: int, fill: int) -> np.ndarray:
+    return np.concatenate([values, np.full((rows, LABELS), fill, values.dtype)])
+
+
+def _fit(graph: Graph, points: I64, contracted: Contracted) -> float:
+    """How far the points end from where the whole graph's do, replayed alone as recorded."""
+    if not len(points):
+        return 0.0
+    labels = contracted.labels
+    took = np.where(labels.own_ns > 0, 0.0, graph.duration_ns[points])
+    _, end = replay_rows(labels, contracted.anchor_ns, took, graph.step[points], graph.steps)
+    whole = simulate(graph).end_ns[points]
+    low, high = graph.timeline.window
+    return float(np.abs(end - whole).max() / max(high - low, 1))
