@@ -36,23 +36,36 @@ def contract(graph: Graph, points: I64, marks: I64, work: U8, other: F64 | None 
     point_of[points] = np.arange(len(points))
     pred = np.full((len(points), LABELS), -1, np.int32)
     lag, second = (np.zeros((len(points), LABELS)) for _ in range(2))
-    kind = np.full((len(points), LABELS), len(WORK) - 1, np.uint8)
+    shares = np.zeros((len(points), LABELS, len(WORK)), np.uint8)
     anchor = np.empty(len(points))
     other = graph.duration_ns if other is None else other
     _contract(
         graph.duration_ns, other, edges.first, edges.source, edges.lag_ns, edges.from_start, graph.before_ns, point_of,
-        work, pred, lag, second, kind, anchor,
+        work, pred, lag, second, shares, anchor,
     )  # fmt: skip
     own, own_work = np.zeros(len(points), np.float32), np.full(len(points), len(WORK) - 1, np.uint8)
     own[marks] = graph.duration_ns[points[marks]]
     own_work[marks] = work[points[marks]]
-    labels = Labels(pred, lag.astype(np.float32), kind, own, own_work)
+    labels = Labels(pred, lag.astype(np.float32), shares, own, own_work)
     return Contracted(labels, second.astype(np.float32), anchor)
 
 
 @numba.njit(cache=True)
 def _contract(  # pragma: no cover - compiled
-    duration, other, first, source, lag, from_start, before, point_of, work, pred, out_lag, out_other, out_work, anchor
+    duration,
+    other,
+    first,
+    source,
+    lag,
+    from_start,
+    before,
+    point_of,
+    work,
+    pred,
+    out_lag,
+    out_other,
+    out_shares,
+    anchor,
 ):
     n, width, kinds = len(duration), pred.shape[1], 4
     start, end = before.copy(), before.copy()
@@ -143,9 +156,7 @@ def _contract(  # pragma: no cover - compiled
                     pred[point, k] = label[node, k]
                     if k < used:
                         out_lag[point, k], out_other[point, k] = dist[k], dist2[k]
-                        best = 0
-                        for q in range(1, kinds):
-                            if part[k, q] > part[k, best]:
-                                best = q
-                        out_work[point, k] = best
+                        whole = max(part[k].sum(), 1e-9)
+                        for q in range(kinds):
+                            out_shares[point, k, q] = np.uint8(round(255 * part[k, q] / whole))
         ended[:] = ends

@@ -18,7 +18,7 @@ from gpuprof.timeline.devices import COMPUTE
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.model import F64, I64, Gpu
 
 _WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
 _WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (
@@ -81,7 +81,7 @@ def _points(graph: Graph, found: Collectives) -> tuple[I64, I64, I64]:
     launched = graph.on_gpu & (graph.resource == COMMUNICATION) & ((graph.call >= 0) | (graph.duration_ns > 0))
     collective = np.where(launched, of_row[graph.gpu_row], -1)
     nodes = np.flatnonzero(graph.on_gpu)
-    stream = gpu.device[graph.gpu_row[nodes]].astype(np.int64) << 40 | (gpu.stream[graph.gpu_row[nodes]] & (2**40 - 1))
+    stream = _stream_ids(gpu, graph.gpu_row[nodes])
     order = np.lexsort((nodes, graph.step[nodes], stream))
     last = np.ones(len(nodes), bool)
     if len(nodes):
@@ -112,7 +112,9 @@ def _rows(
     step = np.append(graph.step[points], np.full(len(outside), -1))
     return DigestRows(
         group=column(c.group, LOCAL).astype(np.int32),
-        kind=column(c.kind, -1).astype(np.int32),
+        kind=np.where(shared, np.append(c.kind, 0)[at], np.append(_mark_kinds(graph, points), outside)).astype(
+            np.int32
+        ),
         dtype=column(c.dtype, 0).astype(np.int32),
         bytes=column(c.bytes, 0),
         size=column(c.group_size, 1),
@@ -124,6 +126,25 @@ def _rows(
         anchor_ns=np.append(contracted.anchor_ns, np.full(len(at) - inside, -np.inf)),
         exposed=exposed[at].astype(np.float32),
     )
+
+
+def _mark_kinds(graph: Graph, points: I64) -> I64:
+    """-1 for the end of a step on the host, -2 - k for the last work of stream k, counted in the order of use."""
+    gpu = graph.timeline.trace.gpu
+    rows = graph.gpu_row[points]
+    kinds = np.full(len(points), -1, np.int64)
+    on_gpu = np.flatnonzero(rows >= 0)
+    nodes = np.flatnonzero(graph.on_gpu)
+    used = _stream_ids(gpu, graph.gpu_row[nodes])
+    names, first = np.unique(used, return_index=True)
+    place = np.empty(len(names), np.int64)
+    place[np.argsort(first)] = np.arange(len(names))
+    kinds[on_gpu] = -2 - place[np.searchsorted(names, _stream_ids(gpu, rows[on_gpu]))]
+    return kinds
+
+
+def _stream_ids(gpu: Gpu, rows: I64) -> I64:
+    return gpu.device[rows].astype(np.int64) << 40 | (gpu.stream[rows] & (2**40 - 1))
 
 
 def _exposed(timeline: Timeline, found: Collectives) -> F64:
@@ -142,7 +163,7 @@ def _exposed(timeline: Timeline, found: Collectives) -> F64:
 def _padded(labels: Labels, more: int) -> Labels:
     """With rows that only help to match: they depend on nothing."""
     return Labels(
-        _more(labels.pred, more, NO_ROW), _more(labels.lag_ns, more, 0), _more(labels.work, more, OTHER),
+        _more(labels.pred, more, NO_ROW), _more(labels.lag_ns, more, 0), np.concatenate([labels.shares, np.zeros((more, *labels.shares.shape[1:]), np.uint8)]),
         np.append(labels.own_ns, np.zeros(more, np.float32)),
         np.append(labels.own_work, np.full(more, OTHER, np.uint8)),
     )  # fmt: skip

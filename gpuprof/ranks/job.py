@@ -48,7 +48,8 @@ class Job:
     instance: I64
     pred: I64
     """[rows, LABELS] Row of the job; `previous(row)`, NO_ROW as in a digest."""
-    work: U8
+    shares: U8
+    """[rows, LABELS, WORK] What each lag consists of, in 255ths."""
     own_work: U8
     anchor_ns: F64
     """On the first rank's clock, from the job's begin."""
@@ -70,9 +71,7 @@ class Job:
     looped: bool
     recorded: Times
     unprofiled: Times
-    recorded_work: U8
     recorded_pred: I64
-    recorded_own_work: U8
     dropped: int
     """Instances that could not be ordered, and were taken apart: rows matched wrongly."""
 
@@ -172,13 +171,12 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
     times = Times(column("recorded_lag").astype(np.float64), column("recorded_own").astype(np.float64), moving + late)
     return Job(
         digests=tuple(digests), rank=rank[order], source_row=column("kept"), step=column("step"), first=first,
-        instance=of, pred=moved(pred), work=column("work"), own_work=column("own_work"), anchor_ns=anchor,
+        instance=of, pred=moved(pred), shares=column("shares"), own_work=column("own_work"), anchor_ns=anchor,
         recorded_end_ns=end, shared=shared, group=group[order], groups=tuple(texts), kind=of_rows("kind"),
         bytes=of_rows("bytes"), size=of_rows("size"), complete=complete, waited_ns=late, steps=high - low,
         step_begin_ns=earliest, looped=all(one.looped for one in digests), recorded=times,
         unprofiled=replace(times, lag_ns=column("lag").astype(np.float64), own_ns=column("own").astype(np.float64)),
-        recorded_work=column("recorded_work"), recorded_pred=moved(recorded_pred),
-        recorded_own_work=column("recorded_own_work"), dropped=dropped,
+        recorded_pred=moved(recorded_pred), dropped=dropped,
     )  # fmt: skip
 
 
@@ -193,14 +191,12 @@ class _Part:
     step: I64
     pred: I64
     lag: F64
-    work: U8
+    shares: U8
     own: F64
     own_work: U8
     recorded_pred: I64
     recorded_lag: F64
-    recorded_work: U8
     recorded_own: F64
-    recorded_own_work: U8
     anchor_ns: F64
     end_ns: F64
     took_ns: F64
@@ -225,9 +221,9 @@ def _part(one: Digest, shift: int, low: int, high: int, over: float) -> _Part:
     anchor = np.maximum(anchor, fixed.max(axis=1, initial=-np.inf))
     lag = one.unprofiled.lag_ns[kept].astype(np.float64) + over * one.removed_ns[kept]
     return _Part(
-        kept, step[kept] - low, pred, lag.clip(0), one.unprofiled.work[kept], one.unprofiled.own_ns[kept],
-        one.unprofiled.own_work[kept], recorded_pred, one.recorded.lag_ns[kept], one.recorded.work[kept],
-        one.recorded.own_ns[kept], one.recorded.own_work[kept], anchor, end[kept],
+        kept, step[kept] - low, pred, lag.clip(0), one.unprofiled.shares[kept], one.unprofiled.own_ns[kept],
+        one.unprofiled.own_work[kept], recorded_pred, one.recorded.lag_ns[kept],
+        one.recorded.own_ns[kept], anchor, end[kept],
         (rows.end_ns - rows.start_ns)[kept].clip(0).astype(np.float64), rows.group[kept] >= 0,
     )  # fmt: skip
 

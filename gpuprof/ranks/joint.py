@@ -113,7 +113,7 @@ def work_of_ranks(job: Job) -> F64:
     order = np.argsort(end, kind="stable")
     last[job.rank[order], job.step[order]] = order
     found = np.zeros((job.ranks, job.steps, len(WORK)))
-    _walk(last, job.pred, times.lag_ns, job.work, times.own_ns, job.own_work, job.step, end, found)
+    _walk(last, job.pred, times.lag_ns, job.shares, times.own_ns, job.own_work, job.step, end, found)
     return found
 
 
@@ -152,7 +152,7 @@ def _replay(  # pragma: no cover - compiled
 
 
 @numba.njit(cache=True)
-def _walk(last, pred, lag, work, own, own_work, step, end, found):  # pragma: no cover - compiled
+def _walk(last, pred, lag, shares, own, own_work, step, end, found):  # pragma: no cover - compiled
     for rank in range(last.shape[0]):
         for s in range(last.shape[1]):
             row = last[rank, s]
@@ -171,5 +171,6 @@ def _walk(last, pred, lag, work, own, own_work, step, end, found):  # pragma: no
                         latest, best = at, k
                 if best < 0:
                     break
-                found[rank, s, work[row, best]] += lag[row, best]
+                for q in range(found.shape[2]):
+                    found[rank, s, q] += lag[row, best] * shares[row, best, q] / 255.0
                 row = pred[row, best]

@@ -40,8 +40,8 @@ class Labels:
     """Row whose end the arrival depends on; `previous(row)` for one of the window's previous round, NO_ROW: unused."""
     lag_ns: F32
     """Longest time from there to the arrival."""
-    work: U8
-    """Index into WORK: what most of the lag is."""
+    shares: U8
+    """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
     own_ns: F32
     """[rows] What the row takes on this rank alone: a mark's last piece of work. 0 on what ranks share."""
     own_work: U8
@@ -59,7 +59,7 @@ class Rows:
     group: I32
     """Index into `Digest.groups`; LOCAL for marks."""
     kind: I32
-    """Index into `collectives.KINDS`; -1 for marks."""
+    """Index into `collectives.KINDS`; of marks -1 for the end of a step on the host, -2 - k for that of stream k."""
     dtype: I32
     """Index into `Digest.dtypes`."""
     bytes: I64

@@ -51,7 +51,7 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
 
 def _signs(job: Job, roles: Roles) -> I64:
     """One number per row, the same for what can be compared."""
-    marks = _mixed(np.full(len(job), -1), job.kind * 16 + job.own_work)
+    marks = _mixed(np.full(len(job), -1), np.where(job.kind == -1, 16 + job.own_work, job.kind))
     if not len(job.groups):
         return marks.view(np.int64)
     pairs = [p2p_pair(text) or (-1, -1) for text in job.groups]

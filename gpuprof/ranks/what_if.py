@@ -48,30 +48,35 @@ class WhatIf:
     def even(self) -> Times:
         """The ideal job: the same work spread evenly over ranks, stages and steps, and usual transfers."""
         job, times = self.job, self.job.unprofiled
-        factor = self._to_everyone()
+        classes, everyone = self._to_class(), self._to_everyone()
         return Times(
-            self._lag_means() * factor[job.rank[:, None], job.work],
-            self._own_means() * factor[job.rank, job.own_work],
+            np.where(self._comparable(), self._lag_means(), self._scaled(classes)) * self._parts(everyone[job.rank]),
+            self._own_means() * everyone[job.rank, job.own_work],
             np.where(self._moves(), self.usual_transfer_ns, times.transfer_ns - job.waited_ns) + job.waited_ns,
         )
 
     def without(self, ranks: Mask) -> Times:
-        """These ranks (mask) do their work as the others do: as those of their class, or where none is left as all
-        others, by kind of work."""
+        """These ranks (mask) take no longer than the others do: than those of their class, or where none is left than
+        all others, by kind of work."""
         job, times = self.job, self.job.unprofiled
         rows = np.flatnonzero(ranks[job.rank])
         lag, own = times.lag_ns.copy(), times.own_ns.copy()
         mine = self.work_ns[ranks].mean(axis=(0, 1))
-        others = self.work_ns[~ranks].mean(axis=(0, 1)) if not ranks.all() else mine
-        factor = _ratio(others, mine)
-        keys, values = self.shapes.label_key[rows], times.lag_ns[rows]
+        like = ~ranks & np.isin(self.shapes.of_rank, self.shapes.of_rank[ranks])
+        others = self.work_ns[like if like.any() else ~ranks].mean(axis=(0, 1)) if not ranks.all() else mine
+        factor = np.minimum(_ratio(others, mine), 1.0)
+        row_keys = self.shapes.row_key[rows]
+        mean, left = _of_others(self._owns, row_keys, times.own_ns[rows])
+        own[rows] = np.where(left > 0, np.minimum(mean, own[rows]), own[rows] * factor[job.own_work[rows]])
+        keys = self.shapes.label_key[rows]
         used = keys >= 0
-        mean, there = _of_others(self._lags, keys[used], values[used])
-        lag_rows = lag[rows]
-        lag_rows[used] = np.where(there, mean, values[used] * factor[job.work[rows]][used])
-        lag[rows] = lag_rows
-        mean, there = _of_others(self._owns, self.shapes.row_key[rows], times.own_ns[rows])
-        own[rows] = np.where(there, mean, times.own_ns[rows] * factor[job.own_work[rows]])
+        mean, there = _of_others(self._lags, keys[used], lag[rows][used])
+        whole = np.broadcast_to(left[:, None], keys.shape)[used]
+        part = (job.shares[rows] / 255.0) @ factor
+        mine_lag = lag[rows]
+        scaled = mine_lag[used] * part[used]
+        mine_lag[used] = np.where((there > 0) & (there >= whole), np.minimum(mean, mine_lag[used]), scaled)
+        lag[rows] = mine_lag
         return replace(times, lag_ns=lag, own_ns=own)
 
     def balanced(self) -> Times:
@@ -80,7 +85,7 @@ class WhatIf:
         factor = self._to_everyone()
         return replace(
             times,
-            lag_ns=times.lag_ns * factor[job.rank[:, None], job.work],
+            lag_ns=times.lag_ns * self._parts(factor[job.rank]),
             own_ns=times.own_ns * factor[job.rank, job.own_work],
         )
 
@@ -88,11 +93,16 @@ class WhatIf:
         """Every rank keeps its own speed and stage, but no step or micro-batch is longer than another of its kind."""
         job = self.job
         mine = self.work_ns.mean(axis=1)
-        factor = _ratio(mine, _mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank])
+        to_rank = 1 / self._to_class()
+        to_usual = _ratio(mine[:, None, :], self.work_ns)[job.rank, job.step]
         return replace(
             job.unprofiled,
-            lag_ns=self._lag_means() * factor[job.rank[:, None], job.work],
-            own_ns=self._own_means() * factor[job.rank, job.own_work],
+            lag_ns=np.where(
+                self._comparable(),
+                self._lag_means() * self._parts(to_rank[job.rank]),
+                job.unprofiled.lag_ns * self._parts(to_usual),
+            ),
+            own_ns=self._own_means() * to_rank[job.rank, job.own_work],
         )
 
     def usual_transfers(self, groups: Mask) -> Times:
@@ -113,7 +123,7 @@ class WhatIf:
         even, times, job = self.even(), self.job.unprofiled, self.job
         return replace(
             times,
-            lag_ns=np.where(job.work == work, even.lag_ns, times.lag_ns),
+            lag_ns=times.lag_ns + job.shares[:, :, work] / 255.0 * (even.lag_ns - times.lag_ns),
             own_ns=np.where(job.own_work == work, even.own_ns, times.own_ns),
         )
 
@@ -130,6 +140,27 @@ class WhatIf:
         """[ranks, WORK] By how much the work of each rank's class has to change to be everyone's mean."""
         by_class = _mean_by(self.work_ns.mean(axis=1), self.shapes.of_rank)
         return _ratio(self.work_ns.mean(axis=(0, 1))[None, :], by_class)[self.shapes.of_rank]
+
+    def _to_class(self) -> F64:
+        """[ranks, WORK] By how much the work of each rank has to change to be the mean of its class."""
+        mine = self.work_ns.mean(axis=1)
+        return _ratio(_mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank], mine)
+
+    def _parts(self, factor: F64) -> F64:
+        """[rows, LABELS] One factor per lag from factors [rows, WORK] by kind of work."""
+        shares = self.job.shares
+        found = np.zeros(shares.shape[:2])
+        for k in range(shares.shape[2]):
+            found += shares[:, :, k] * (factor[:, k] / 255.0)[:, None]
+        return np.where(shares.any(axis=2), found, 1.0)
+
+    def _scaled(self, factor: F64) -> F64:
+        return self.job.unprofiled.lag_ns * self._parts(factor[self.job.rank])
+
+    def _comparable(self) -> Mask:
+        """Lags that all ranks and steps of one shape have: of others the mean is of a chance selection."""
+        keys = self.shapes.label_key
+        return (keys >= 0) & (self._lags.count[keys] >= self._owns.count[self.shapes.row_key][:, None])
 
     def _lag_means(self) -> F64:
         keys = self.shapes.label_key
@@ -161,12 +192,12 @@ def _sums(keys: I64, values: F64) -> _Sums:
     return _Sums(np.bincount(keys, values), np.bincount(keys).astype(np.float64))
 
 
-def _of_others(sums: _Sums, keys: I64, values: F64) -> tuple[F64, Mask]:
-    """The mean of all with the same key but these, and whether there are any."""
+def _of_others(sums: _Sums, keys: I64, values: F64) -> tuple[F64, F64]:
+    """The mean of all with the same key but these, and how many those are."""
     n = len(sums.total)
     total = sums.total - np.bincount(keys, values, n)
     count = sums.count - np.bincount(keys, minlength=n)
-    return (total / np.maximum(count, 1))[keys], count[keys] > 0.5
+    return (total / np.maximum(count, 1))[keys], count[keys]
 
 
 def _mean_by(values: F64, of: I64) -> F64:

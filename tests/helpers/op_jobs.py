@@ -14,6 +14,7 @@ from gpuprof.ranks.model import (
     NO_ROW,
     OPTIMIZER,
     OTHER,
+    WORK,
     Digest,
     Labels,
     Own,
@@ -124,11 +125,11 @@ class _Rank:
         columns = list(zip(*self.rows, strict=True))
         group, kind, size, number, step, start, end, anchor, own, own_work = (np.array(c) for c in columns)
         pred = np.full((n, LABELS), NO_ROW, np.int32)
-        lag, work = np.zeros((n, LABELS), np.float32), np.full((n, LABELS), OTHER, np.uint8)
+        lag, shares = np.zeros((n, LABELS), np.float32), np.zeros((n, LABELS, len(WORK)), np.uint8)
         for row, labels in enumerate(self.labels):
             for c, (p, ns, what) in enumerate(labels):
-                pred[row, c], lag[row, c], work[row, c] = p, ns, what
-        labels = Labels(pred, lag, work, own.astype(np.float32), own_work.astype(np.uint8))
+                pred[row, c], lag[row, c], shares[row, c, what] = p, ns, 255
+        labels = Labels(pred, lag, shares, own.astype(np.float32), own_work.astype(np.uint8))
         rows = Rows(
             group=group.astype(np.int32), kind=kind.astype(np.int32), dtype=np.zeros(n, np.int32),
             bytes=np.full(n, ABSENT), size=size, number=number, step=step.astype(np.int32), start_ns=start,
