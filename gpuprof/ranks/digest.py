@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from gpuprof.ranks.contract import Contracted, contract
@@ -18,7 +20,7 @@ from gpuprof.timeline.devices import COMPUTE
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64, Gpu
+from gpuprof.tracefile.model import F64, I32, I64, Gpu
 
 _WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
 _WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (
@@ -42,7 +44,8 @@ def digest_of(
     reduced = without(graph, recorded_events(graph).cost_ns(pace))
     unprofiled = contract(reduced, points, marks, work, graph.duration_ns)
     outside = np.setdiff1d(np.arange(len(found)), of_event[of_event >= 0])
-    rows = _rows(graph, found, points, of_event, outside, recorded)
+    groups, dtypes = _named(found, found.columns.group), _named(found, found.columns.dtype)
+    rows = _rows(graph, found, groups.index, dtypes.index, points, of_event, outside, recorded)
     return Digest(
         source=source,
         rank=meta.rank if meta.rank is not None else rank,
@@ -54,8 +57,8 @@ def digest_of(
         begin_ns=low,
         step_begin_ns=(timeline.steps.start_ns - low).astype(np.float64),
         looped=True,
-        groups=found.texts,
-        dtypes=found.texts,
+        groups=groups.texts,
+        dtypes=dtypes.texts,
         rows=rows,
         recorded=_padded(recorded.labels, len(outside)),
         unprofiled=_padded(unprofiled.labels, len(outside)),
@@ -93,8 +96,26 @@ def _points(graph: Graph, found: Collectives) -> tuple[I64, I64, I64]:
     return points, np.flatnonzero(of_event < 0), of_event
 
 
+class _Names(NamedTuple):
+    index: I64
+    texts: tuple[str, ...]
+
+
+def _named(found: Collectives, column: I32) -> _Names:
+    """One of the columns of texts with the texts that it uses."""
+    used, index = np.unique(column, return_inverse=True)
+    return _Names(index.reshape(-1), tuple(found.texts[one] for one in used.tolist()))
+
+
 def _rows(
-    graph: Graph, found: Collectives, points: I64, of_event: I64, outside: I64, contracted: Contracted
+    graph: Graph,
+    found: Collectives,
+    group: I64,
+    dtype: I64,
+    points: I64,
+    of_event: I64,
+    outside: I64,
+    contracted: Contracted,
 ) -> DigestRows:
     timeline, c = graph.timeline, found.columns
     low = timeline.window[0]
@@ -111,11 +132,11 @@ def _rows(
 
     step = np.append(graph.step[points], np.full(len(outside), -1))
     return DigestRows(
-        group=column(c.group, LOCAL).astype(np.int32),
+        group=column(group, LOCAL).astype(np.int32),
         kind=np.where(shared, np.append(c.kind, 0)[at], np.append(_mark_kinds(graph, points), outside)).astype(
             np.int32
         ),
-        dtype=column(c.dtype, 0).astype(np.int32),
+        dtype=column(dtype, 0).astype(np.int32),
         bytes=column(c.bytes, 0),
         size=column(c.group_size, 1),
         number=column(c.recorded_sequence, 0),
@@ -162,11 +183,15 @@ def _exposed(timeline: Timeline, found: Collectives) -> F64:
 
 def _padded(labels: Labels, more: int) -> Labels:
     """With rows that only help to match: they depend on nothing."""
+    shares = np.concatenate([labels.shares, np.zeros((more, *labels.shares.shape[1:]), np.uint8)])
+    own, own_work = np.zeros(more, np.float32), np.full(more, OTHER, np.uint8)
     return Labels(
-        _more(labels.pred, more, NO_ROW), _more(labels.lag_ns, more, 0), np.concatenate([labels.shares, np.zeros((more, *labels.shares.shape[1:]), np.uint8)]),
-        np.append(labels.own_ns, np.zeros(more, np.float32)),
-        np.append(labels.own_work, np.full(more, OTHER, np.uint8)),
-    )  # fmt: skip
+        pred=_more(labels.pred, more, NO_ROW),
+        lag_ns=_more(labels.lag_ns, more, 0),
+        shares=shares,
+        own_ns=np.append(labels.own_ns, own),
+        own_work=np.append(labels.own_work, own_work),
+    )
 
 
 def _more(values: np.ndarray, rows: int, fill: int) -> np.ndarray:

@@ -104,6 +104,7 @@ def _fill(pred, step, place, shape, steps, keys):  # pragma: no cover - compiled
             h = np.uint64(shape[row]) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(place[row])
             h = (h ^ (h >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9) + np.uint64(place[p])
             h = (h ^ (h >> np.uint64(29))) * np.uint64(0x94D049BB133111EB) + np.uint64(earlier)
+            h = (h ^ (h >> np.uint64(32))) * np.uint64(0x9E3779B97F4A7C15)
             keys[row, k] = (h ^ (h >> np.uint64(32))) | np.uint64(1)
 
 

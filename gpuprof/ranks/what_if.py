@@ -50,7 +50,8 @@ class WhatIf:
         job, times = self.job, self.job.unprofiled
         classes, everyone = self._to_class(), self._to_everyone()
         return Times(
-            np.where(self._comparable(), self._lag_means(), self._scaled(classes)) * self._parts(everyone[job.rank]),
+            np.where(self._comparable(), self._lag_means(), self._scaled(np.minimum(classes, 1.0)))
+            * self._parts(everyone[job.rank]),
             self._own_means() * everyone[job.rank, job.own_work],
             np.where(self._moves(), self.usual_transfer_ns, times.transfer_ns - job.waited_ns) + job.waited_ns,
         )
@@ -94,7 +95,7 @@ class WhatIf:
         job = self.job
         mine = self.work_ns.mean(axis=1)
         to_rank = 1 / self._to_class()
-        to_usual = _ratio(mine[:, None, :], self.work_ns)[job.rank, job.step]
+        to_usual = np.minimum(_ratio(mine[:, None, :], self.work_ns), 1.0)[job.rank, job.step]
         return replace(
             job.unprofiled,
             lag_ns=np.where(
@@ -158,7 +159,8 @@ class WhatIf:
         return self.job.unprofiled.lag_ns * self._parts(factor[self.job.rank])
 
     def _comparable(self) -> Mask:
-        """Lags that all ranks and steps of one shape have: of others the mean is of a chance selection."""
+        """Lags that all ranks and steps of one shape have: of others the mean is of a chance selection. They are only
+        ever shortened, by as much as the rank's work of their kinds has to be."""
         keys = self.shapes.label_key
         return (keys >= 0) & (self._lags.count[keys] >= self._owns.count[self.shapes.row_key][:, None])
 
