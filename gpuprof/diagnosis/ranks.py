@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuprof.diagnosis.rank_digest import digest_of_trace
+from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks.job import assemble, collectives_of
 from gpuprof.ranks.model import Digest, Doing
@@ -85,14 +85,14 @@ class Gang:
     """The joint replay of all."""
 
 
-def survey(paths: Sequence[Path], read: Read, step: str | None = None, skip: int = 0) -> Gang:
-    """Reads the ranks' traces, one at a time, and says who waits for whom.
+def survey(paths: Sequence[str | Path], read: Read, step: str | None = None, skip: int = 0) -> Gang:
+    """Reads the ranks' traces, each once, and says who waits for whom. Many are read in parallel.
 
-    `read`: what makes a Trace of a path; `step`, `skip`: as for `diagnose`. Raises GpuprofError, one line, for two
-    recordings of one rank and where fewer than two can be read.
+    `read`: what makes a Trace of a path, where they are few; `step`, `skip`: as for `diagnose`. Raises
+    GpuprofError, one line, for two recordings of one rank and where fewer than two can be read.
     """
-    made = [digest_of_trace(path, read, step, skip) for path in paths]
-    return gang_of(made, [path.name for path in paths])
+    made = digests_of(paths, read, step, skip)
+    return gang_of(made, [str(path).rsplit("/", 1)[-1] for path in paths])
 
 
 def gang_of(made: Sequence[Digest | Note], names: Sequence[str]) -> Gang:
