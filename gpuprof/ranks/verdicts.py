@@ -181,7 +181,11 @@ def _culprit(job: Job, shapes: Shapes, tried: list[Change], own: F64, late_share
     """The smallest change that saves most of what the best does, if that is worth it."""
     least = least_slower(job.steps)
     worth = [one for one in tried if one.kind in VERDICTS and one.speedup >= least]
-    worth = [one for one in worth if one.kind != "rank" or _throughout(job, shapes, one, own, late_share)]
+    worth = [
+        one
+        for one in worth
+        if one.kind not in ("rank", "host", "group") or _throughout(job, shapes, one, own, late_share)
+    ]
     worth = [one for one in worth if one.kind != "stage" or _most_work(job, one, tried, own)]
     if not worth:
         return None
@@ -200,16 +204,19 @@ def least_slower(steps: int) -> float:
 
 
 def _throughout(job: Job, shapes: Shapes, one: Change, own: F64, late_share: F64) -> bool:
-    """Whether the rank is slow in general, not in a step that happened to be long."""
-    r = next(i for i, digest in enumerate(job.digests) if digest.rank == one.ranks[0])
-    like = shapes.of_rank == shapes.of_rank[r]
-    if like.sum() < 2:
-        like[:] = True
-    like[r] = False
-    ratio = own[r] / np.maximum(own[like].max(axis=0), 1.0)
-    if np.median(ratio) < 1.0:
+    """Whether the rank, or the members of the host or group, are slow in general, not in a step that happened to be
+    long."""
+    mine = np.isin([digest.rank for digest in job.digests], one.ranks)
+    like = ~mine & np.isin(shapes.of_rank, shapes.of_rank[mine])
+    if not like.any():
+        like = ~mine
+    ratio = own[mine].mean(axis=0) / np.maximum(own[like].max(axis=0), 1.0)
+    if not len(ratio) or np.median(ratio) < 1.0:
         return False
-    return late_share[r] >= MOSTLY_LAST or (job.steps >= THROUGHOUT and float(ratio.min()) >= SLOWER)
+    if one.kind == "rank" and late_share[mine][0] >= MOSTLY_LAST:
+        return True
+    least = SLOWER if job.steps >= THROUGHOUT or one.kind == "rank" else least_slower(job.steps)
+    return (job.steps >= THROUGHOUT or one.kind != "rank") and float(ratio.min()) >= least
 
 
 def _most_work(job: Job, one: Change, tried: list[Change], own: F64) -> bool:
