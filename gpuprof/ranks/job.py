@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuprof.ranks.model import NO_ROW, Digest, Labels, previous
+from gpuprof.ranks.model import F32, NO_ROW, Digest, Labels, previous
 from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives import CollectiveColumns, Collectives
 from gpuprof.timeline.matching import Matched
-from gpuprof.tracefile.model import F64, I64, U8, Mask
+from gpuprof.tracefile.model import F64, I32, I64, U8, Mask
 
 MOST_PACE_SPREAD = 1.2
 """A host pace this many times off the job's median is a wrong measurement, not a slower host."""
@@ -21,7 +21,7 @@ MOST_PACE_SPREAD = 1.2
 class Times:
     """What takes how long: everything that a what-if changes."""
 
-    lag_ns: F64
+    lag_ns: F32
     """[rows, LABELS]"""
     own_ns: F64
     """[rows]"""
@@ -46,7 +46,7 @@ class Job:
     first: I64
     """Rows of instance i: `first[i]:first[i + 1]`."""
     instance: I64
-    pred: I64
+    pred: I32
     """[rows, LABELS] Row of the job; `previous(row)`, NO_ROW as in a digest."""
     shares: U8
     """[rows, LABELS, WORK] What each lag consists of, in 255ths."""
@@ -71,7 +71,7 @@ class Job:
     looped: bool
     recorded: Times
     unprofiled: Times
-    recorded_pred: I64
+    recorded_pred: I32
     dropped: int
     """Instances that could not be ordered, and were taken apart: rows matched wrongly."""
 
@@ -137,7 +137,7 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
 
     def moved(rows: I64) -> I64:
         inside, before = rows >= 0, rows <= previous(0)
-        result = np.full(rows.shape, NO_ROW)
+        result = np.full(rows.shape, NO_ROW, np.int32)
         result[inside] = back[rows[inside]]
         result[before] = previous(back[previous(rows[before])])
         return result[order]
@@ -168,14 +168,14 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
     late = np.where(complete, 0.0, shortest - moving).clip(0)
     begin = np.array([clock.begin_ns for clock in clocks])
     earliest = np.min(begin, axis=0) if len(begin) else np.empty(0)
-    times = Times(column("recorded_lag").astype(np.float64), column("recorded_own").astype(np.float64), moving + late)
+    times = Times(column("recorded_lag").astype(np.float32), column("recorded_own").astype(np.float64), moving + late)
     return Job(
         digests=tuple(digests), rank=rank[order], source_row=column("kept"), step=column("step"), first=first,
         instance=of, pred=moved(pred), shares=column("shares"), own_work=column("own_work"), anchor_ns=anchor,
         recorded_end_ns=end, shared=shared, group=group[order], groups=tuple(texts), kind=of_rows("kind"),
         bytes=of_rows("bytes"), size=of_rows("size"), complete=complete, waited_ns=late, steps=high - low,
         step_begin_ns=earliest, looped=all(one.looped for one in digests), recorded=times,
-        unprofiled=replace(times, lag_ns=column("lag").astype(np.float64), own_ns=column("own").astype(np.float64)),
+        unprofiled=replace(times, lag_ns=column("lag").astype(np.float32), own_ns=column("own").astype(np.float64)),
         recorded_pred=moved(recorded_pred), dropped=dropped,
     )  # fmt: skip
 
@@ -190,12 +190,12 @@ class _Part:
     kept: I64
     step: I64
     pred: I64
-    lag: F64
+    lag: F32
     shares: U8
     own: F64
     own_work: U8
     recorded_pred: I64
-    recorded_lag: F64
+    recorded_lag: F32
     recorded_own: F64
     anchor_ns: F64
     end_ns: F64
@@ -219,7 +219,7 @@ def _part(one: Digest, shift: int, low: int, high: int, over: float) -> _Part:
     before = one.recorded.pred[kept]
     fixed = np.where(recorded_lost, end[np.maximum(before, 0)] + one.recorded.lag_ns[kept], -np.inf)
     anchor = np.maximum(anchor, fixed.max(axis=1, initial=-np.inf))
-    lag = one.unprofiled.lag_ns[kept].astype(np.float64) + over * one.removed_ns[kept]
+    lag = one.unprofiled.lag_ns[kept] + np.float32(over) * one.removed_ns[kept]
     return _Part(
         kept, step[kept] - low, pred, lag.clip(0), one.unprofiled.shares[kept], one.unprofiled.own_ns[kept],
         one.unprofiled.own_work[kept], recorded_pred, one.recorded.lag_ns[kept],

@@ -33,8 +33,9 @@ class Roles:
 def roles_of(job: Job) -> Roles:
     """Read from who exchanges what with whom; names of groups only help people."""
     shared = np.flatnonzero(job.group >= 0)
-    pairs = np.unique(np.stack([job.group[shared], job.rank[shared]], axis=1), axis=0)
-    members = tuple(pairs[pairs[:, 0] == g, 1] for g in range(len(job.groups)))
+    pairs = np.unique(job.group[shared] * job.ranks + job.rank[shared])
+    bounds = np.searchsorted(pairs, np.arange(len(job.groups) + 1) * job.ranks)
+    members = tuple(pairs[bounds[g] : bounds[g + 1]] % job.ranks for g in range(len(job.groups)))
     return Roles(_roles(job, members), _stages(job), _hosts(job), members)
 
 

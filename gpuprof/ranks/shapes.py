@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.ranks.job import Job
 from gpuprof.ranks.roles import Roles
 from gpuprof.timeline.collectives import p2p_pair
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.model import I32, I64
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Shapes:
     """[ranks] Class: ranks whose usual step consists of the same collectives."""
     row_key: I64
     """[rows]"""
-    label_key: I64
+    label_key: I32
     """[rows, LABELS] -1 where unused."""
 
 
@@ -43,7 +43,7 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
     row_key, label_key = _mixed(shape[unit], place), _label_keys(job, shape[unit], place)
     _, of_row = np.unique(row_key, return_inverse=True)
     used = label_key != 0
-    of_label = np.full(label_key.shape, -1, np.int64)
+    of_label = np.full(label_key.shape, -1, np.int32)
     of_label[used] = np.unique(label_key[used], return_inverse=True)[1].reshape(-1)
     usual = np.array([_most(shape[r * job.steps : (r + 1) * job.steps]) for r in range(job.ranks)])
     return Shapes(np.unique(usual, return_inverse=True)[1].reshape(-1), of_row.reshape(-1), of_label)

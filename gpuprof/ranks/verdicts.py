@@ -87,8 +87,9 @@ def judge(job: Job, late_share: F64, notes: tuple[tuple[str, str], ...] = ()) ->
         return Found(summary, None, played.step_ns, None, own)
     shapes = shapes_of(job, roles)
     asked = what_if(job, roles, shapes)
-    even = replay(job, asked.even()).step_ns
-    tried = [one for one in _tried(asked, own, played.step_ns) if math.isfinite(one.speedup)]
+    ideal = asked.even()
+    even = replay(job, ideal).step_ns
+    tried = [one for one in _tried(asked, ideal, own, played.step_ns) if math.isfinite(one.speedup)]
     culprit = _culprit(job, shapes, tried, own, late_share, played.step_ns)
     changes = tuple(sorted(tried, key=lambda one: one.step_ns))
     summary = Summary(
@@ -102,7 +103,7 @@ def judge(job: Job, late_share: F64, notes: tuple[tuple[str, str], ...] = ()) ->
     return Found(summary, slow, played.step_ns, None if culprit is None else float(culprit.step_ns), own)
 
 
-def _tried(asked: WhatIf, own: F64, step: float) -> Iterator[Change]:
+def _tried(asked: WhatIf, even: Times, own: F64, step: float) -> Iterator[Change]:
     """All what-ifs, each replayed."""
     job, roles = asked.job, asked.roles
 
@@ -116,18 +117,19 @@ def _tried(asked: WhatIf, own: F64, step: float) -> Iterator[Change]:
     for r in np.argsort(-slower, kind="stable")[:TRIED].tolist():
         if job.ranks > 1:
             yield change("rank", f"rank {job.digests[r].rank}", every == r, asked.without(every == r))
-    for kind, named in (("host", _by_host(roles)), ("group", _by_group(job, roles)), ("stage", _by_stage(roles))):
-        named.sort(key=lambda one: -float(slower[one[1]].mean() if kind != "stage" else 0))
+    for kind, named in (("host", _by_host(roles)), ("group", _by_group(job, roles))):
+        named.sort(key=lambda one: -float(slower[one[1]].mean()))
         for name, mask in named[:TRIED]:
-            times = asked.balanced() if kind == "stage" else asked.without(mask)
-            yield change(kind, name, mask, times)
+            yield change(kind, name, mask, asked.without(mask))
+    if roles.stage.any():
+        yield change("stage", *_longest_stage(roles, own), asked.balanced())
     yield change("batches", "batches of equal work", None, asked.steady())
     for g in _slow_links(asked)[:TRIED]:
         only = np.arange(len(job.groups)) == g
         mask = np.isin(every, roles.members[g])
         yield change("link", f"links of group {job.groups[g]}", mask, asked.usual_transfers(only))
     for k, name in enumerate(WORK[:3]):
-        yield change(name, f"{name} spread evenly", None, asked.kind_as_usual(k))
+        yield change(name, f"{name} spread evenly", None, asked.kind_as_usual(k, even))
     yield change("transfers", "no transfers", None, asked.no_transfers())
 
 
@@ -160,9 +162,12 @@ def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
     return found
 
 
-def _by_stage(roles: Roles) -> list[tuple[str, Mask]]:
+def _longest_stage(roles: Roles, own: F64) -> tuple[str, Mask]:
     """The stage with the most work; the change is to give all stages as much."""
-    return [(f"stage {s}", roles.stage == s) for s in np.unique(roles.stage).tolist()] if roles.stage.any() else []
+    pace = own.mean(axis=1)
+    stages = np.unique(roles.stage)
+    most = int(stages[np.argmax([pace[roles.stage == s].mean() for s in stages])])
+    return f"stage {most}", roles.stage == most
 
 
 def _slow_links(asked: WhatIf) -> list[int]:
@@ -186,7 +191,6 @@ def _culprit(job: Job, shapes: Shapes, tried: list[Change], own: F64, late_share
         for one in worth
         if one.kind not in ("rank", "host", "group") or _throughout(job, shapes, one, own, late_share)
     ]
-    worth = [one for one in worth if one.kind != "stage" or _most_work(job, one, tried, own)]
     if not worth:
         return None
     most = max(step - one.step_ns for one in worth)
@@ -217,17 +221,6 @@ def _throughout(job: Job, shapes: Shapes, one: Change, own: F64, late_share: F64
         return True
     least = SLOWER if job.steps >= THROUGHOUT or one.kind == "rank" else least_slower(job.steps)
     return (job.steps >= THROUGHOUT or one.kind != "rank") and float(ratio.min()) >= least
-
-
-def _most_work(job: Job, one: Change, tried: list[Change], own: F64) -> bool:
-    """Whether this stage has the most work of all."""
-    number = {digest.rank: r for r, digest in enumerate(job.digests)}
-    pace = own.mean(axis=1)
-
-    def mean(change: Change) -> float:
-        return float(pace[[number[rank] for rank in change.ranks]].mean())
-
-    return mean(one) >= max(mean(other) for other in tried if other.kind == "stage")
 
 
 def _members(job: Job, roles: Roles, played: Played, own: F64) -> tuple[Member, ...]:

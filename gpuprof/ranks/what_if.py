@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numba
 import numpy as np
 
 from gpuprof.ranks.job import Job, Times
@@ -119,12 +120,12 @@ class WhatIf:
             ),
         )
 
-    def kind_as_usual(self, work: int) -> Times:
-        """One kind of work spread evenly, everything else as it is."""
-        even, times, job = self.even(), self.job.unprofiled, self.job
+    def kind_as_usual(self, work: int, even: Times) -> Times:
+        """One kind of work spread evenly, as `even()` says, everything else as it is."""
+        times, job = self.job.unprofiled, self.job
         return replace(
             times,
-            lag_ns=times.lag_ns + job.shares[:, :, work] / 255.0 * (even.lag_ns - times.lag_ns),
+            lag_ns=times.lag_ns + job.shares[:, :, work] / np.float32(255) * (even.lag_ns - times.lag_ns),
             own_ns=np.where(job.own_work == work, even.own_ns, times.own_ns),
         )
 
@@ -149,11 +150,7 @@ class WhatIf:
 
     def _parts(self, factor: F64) -> F64:
         """[rows, LABELS] One factor per lag from factors [rows, WORK] by kind of work."""
-        shares = self.job.shares
-        found = np.zeros(shares.shape[:2])
-        for k in range(shares.shape[2]):
-            found += shares[:, :, k] * (factor[:, k] / 255.0)[:, None]
-        return np.where(shares.any(axis=2), found, 1.0)
+        return _weighted(self.job.shares, np.ascontiguousarray(factor, np.float64))
 
     def _scaled(self, factor: F64) -> F64:
         return self.job.unprofiled.lag_ns * self._parts(factor[self.job.rank])
@@ -166,7 +163,8 @@ class WhatIf:
 
     def _lag_means(self) -> F64:
         keys = self.shapes.label_key
-        return np.where(keys >= 0, (self._lags.total / np.maximum(self._lags.count, 1))[keys], 0.0)
+        mean = (self._lags.total / np.maximum(self._lags.count, 1)).astype(np.float32)
+        return np.where(keys >= 0, mean[keys], np.float32(0))
 
     def _own_means(self) -> F64:
         return (self._owns.total / np.maximum(self._owns.count, 1))[self.shapes.row_key]
@@ -188,6 +186,20 @@ def what_if(job: Job, roles: Roles, shapes: Shapes) -> WhatIf:
         _sums(shapes.row_key, times.own_ns),
         _usual_transfers(job, roles),
     )
+
+
+@numba.njit(cache=True)
+def _weighted(shares, factor):  # pragma: no cover - compiled
+    found = np.ones(shares.shape[:2], np.float32)
+    for row in range(shares.shape[0]):
+        for k in range(shares.shape[1]):
+            total, whole = 0.0, 0
+            for q in range(shares.shape[2]):
+                total += shares[row, k, q] * factor[row, q]
+                whole += shares[row, k, q]
+            if whole:
+                found[row, k] = total / 255.0
+    return found
 
 
 def _sums(keys: I64, values: F64) -> _Sums:
