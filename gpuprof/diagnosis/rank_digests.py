@@ -45,8 +45,8 @@ def digests_of(
     backend, _ = joblib.parallel.get_active_backend()
     local = type(backend).__name__ in ("LokyBackend", "MultiprocessingBackend", "SequentialBackend", "ThreadingBackend")
     workers = min(_workers(places), joblib.effective_n_jobs(-1)) if local else None
-    made = joblib.Parallel(n_jobs=workers, batch_size=1)(joblib.delayed(make)(*one) for one in arguments)
-    return [_digest(one, argument[0]) for one, argument in zip(made, arguments, strict=True)]
+    made = list(joblib.Parallel(n_jobs=workers)(joblib.delayed(make)(*one) for one in arguments))
+    return [_digest(one, argument[0]) for one, argument in zip(made, arguments, strict=True) if one is not None]
 
 
 def make(place: str, step: str | None, skip: int) -> bytes | Note:

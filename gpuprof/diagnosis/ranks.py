@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
@@ -149,7 +150,7 @@ def _in_order(digests: list[Digest], notes: list[Note], names: Sequence[str]) ->
 
 def _together(digests: list[Digest], matched: Matched, late: F64, found: Found, notes: tuple[Note, ...]) -> Gang:
     pace = np.median(found.paces_ns, axis=1)
-    order = np.argsort(-pace, kind="stable")
+    order: NDArray[np.intp] = np.argsort(-pace, kind="stable")
     slow = found.slow
     excess: tuple[Excess, ...] = ()
     if slow is not None:
@@ -170,7 +171,7 @@ def _together(digests: list[Digest], matched: Matched, late: F64, found: Found, 
     world = max((one.world_size or 0 for one in digests), default=0)
     missing = tuple(sorted(set(range(world)) - {one.rank for one in digests}))
     return Gang(
-        ranks, shown, slow, step, step * own.low, step * own.high, float(pace[order[1]]), found.without_ns, excess,
+        ranks, shown, slow, step, step * own.low, step * own.high, float(np.sort(pace)[-2]), found.without_ns, excess,
         straggles, missing, (*notes, *found.summary.notes), found.summary,
     )  # fmt: skip
 

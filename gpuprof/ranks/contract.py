@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.ranks.model import F32, LABELS, WORK, Labels
+from gpuprof.ranks.model import LABELS, WORK, Floats, Ints, Labels
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.model import F64, I64, U8
+from gpuprof.tracefile.model import U8
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +21,13 @@ class Contracted:
     """The ways to each point."""
 
     labels: Labels
-    other_ns: F32
+    other_ns: Floats
     """[points, LABELS] The same ways with the durations given as `other`."""
-    anchor_ns: F64
+    anchor_ns: Floats
     """[points] Earliest arrival in the recorded round by what the round before left; -inf: none."""
 
 
-def contract(graph: Graph, points: I64, marks: I64, work: U8, other: F64 | None = None) -> Contracted:
+def contract(graph: Graph, points: Ints, marks: Ints, work: U8, other: Floats | None = None) -> Contracted:
     """`points`: nodes in order; `marks`: those of them (by index) that end with their own work, the others when their
     peers say so. `work`: per node index into WORK. `other`: further durations of the same graph."""
     edges = graph.edges

@@ -8,7 +8,21 @@ import numpy as np
 
 from gpuprof.ranks.contract import Contracted, contract
 from gpuprof.ranks.joint import replay_rows
-from gpuprof.ranks.model import BACKWARD, FORWARD, LABELS, LOCAL, NO_ROW, OPTIMIZER, OTHER, Digest, Doing, Labels, Own
+from gpuprof.ranks.model import (
+    BACKWARD,
+    FORWARD,
+    LABELS,
+    LOCAL,
+    NO_ROW,
+    OPTIMIZER,
+    OTHER,
+    Digest,
+    Doing,
+    Floats,
+    Ints,
+    Labels,
+    Own,
+)
 from gpuprof.ranks.model import Rows as DigestRows
 from gpuprof.replay.collectives import estimate_transfers
 from gpuprof.replay.graph import COMMUNICATION, Graph
@@ -20,7 +34,7 @@ from gpuprof.timeline.devices import COMPUTE
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I32, I64, Gpu
+from gpuprof.tracefile.model import Gpu
 
 _WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
 _WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (
@@ -45,7 +59,7 @@ def digest_of(
     unprofiled = contract(reduced, points, marks, work, graph.duration_ns)
     outside = np.setdiff1d(np.arange(len(found)), of_event[of_event >= 0])
     groups, dtypes = _named(found, found.columns.group), _named(found, found.columns.dtype)
-    rows = _rows(graph, found, groups.index, dtypes.index, points, of_event, outside, recorded)
+    rows = _rows(graph, found, groups.of_row, dtypes.of_row, points, of_event, outside, recorded)
     return Digest(
         source=source,
         rank=meta.rank if meta.rank is not None else rank,
@@ -71,7 +85,7 @@ def digest_of(
     )
 
 
-def _points(graph: Graph, found: Collectives) -> tuple[I64, I64, I64]:
+def _points(graph: Graph, found: Collectives) -> tuple[Ints, Ints, Ints]:
     """(nodes that are synchronisation points, in order; which of these are marks; per point its collective or -1).
 
     Marks are the end of each step on the host and the last work of each stream in it: every way through a round of the
@@ -97,11 +111,11 @@ def _points(graph: Graph, found: Collectives) -> tuple[I64, I64, I64]:
 
 
 class _Names(NamedTuple):
-    index: I64
+    of_row: Ints
     texts: tuple[str, ...]
 
 
-def _named(found: Collectives, column: I32) -> _Names:
+def _named(found: Collectives, column: Ints) -> _Names:
     """One of the columns of texts with the texts that it uses."""
     used, index = np.unique(column, return_inverse=True)
     return _Names(index.reshape(-1), tuple(found.texts[one] for one in used.tolist()))
@@ -110,11 +124,11 @@ def _named(found: Collectives, column: I32) -> _Names:
 def _rows(
     graph: Graph,
     found: Collectives,
-    group: I64,
-    dtype: I64,
-    points: I64,
-    of_event: I64,
-    outside: I64,
+    group: Ints,
+    dtype: Ints,
+    points: Ints,
+    of_event: Ints,
+    outside: Ints,
     contracted: Contracted,
 ) -> DigestRows:
     timeline, c = graph.timeline, found.columns
@@ -149,7 +163,7 @@ def _rows(
     )
 
 
-def _mark_kinds(graph: Graph, points: I64) -> I64:
+def _mark_kinds(graph: Graph, points: Ints) -> Ints:
     """-1 for the end of a step on the host, -2 - k for the last work of stream k, counted in the order of use."""
     gpu = graph.timeline.trace.gpu
     rows = graph.gpu_row[points]
@@ -164,11 +178,11 @@ def _mark_kinds(graph: Graph, points: I64) -> I64:
     return kinds
 
 
-def _stream_ids(gpu: Gpu, rows: I64) -> I64:
+def _stream_ids(gpu: Gpu, rows: Ints) -> Ints:
     return gpu.device[rows].astype(np.int64) << 40 | (gpu.stream[rows] & (2**40 - 1))
 
 
-def _exposed(timeline: Timeline, found: Collectives) -> F64:
+def _exposed(timeline: Timeline, found: Collectives) -> Floats:
     """Per collective the share of its time that no compute kernel of its device runs next to it."""
     gpu, c = timeline.trace.gpu, found.columns
     share = np.ones(len(found))
@@ -198,7 +212,7 @@ def _more(values: np.ndarray, rows: int, fill: int) -> np.ndarray:
     return np.concatenate([values, np.full((rows, LABELS), fill, values.dtype)])
 
 
-def _fit(graph: Graph, points: I64, contracted: Contracted) -> float:
+def _fit(graph: Graph, points: Ints, contracted: Contracted) -> float:
     """How far the points end from where the whole graph's do, replayed alone as recorded."""
     if not len(points):
         return 0.0

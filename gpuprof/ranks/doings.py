@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.ranks.model import Doing
+from gpuprof.ranks.model import Doing, Ints
 from gpuprof.replay.graph import DEVICE, HOST, INPUT, RESOURCES, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, I64, Trace
+from gpuprof.tracefile.model import ANNOTATION, Trace
 
 MOST_KEPT = 300
 """Kinds of work kept per rank: their time covers practically all of a step."""
@@ -48,7 +48,7 @@ def doings_of(graph: Graph) -> tuple[Doing, ...]:
     return tuple(result)
 
 
-def _names(graph: Graph, nodes: I64) -> I64:
+def _names(graph: Graph, nodes: Ints) -> Ints:
     """What each node does, as a number: 0 Python, then categories of kernels, then names of ops."""
     timeline = graph.timeline
     ops = timeline.trace.ops
@@ -70,7 +70,7 @@ def _what(trace: Trace, name: int) -> str:
     return trace.strings[name - 1 - len(CATEGORIES)]
 
 
-def _frames(timeline: Timeline, graph: Graph, nodes: I64) -> list[str | None]:
+def _frames(timeline: Timeline, graph: Graph, nodes: Ints) -> list[str | None]:
     """The frame of Python in the middle of each host node, where there are stacks."""
     trace = timeline.trace
     if not len(trace.frames):

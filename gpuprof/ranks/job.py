@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuprof.ranks.model import F32, NO_ROW, Digest, Labels, previous
+from gpuprof.ranks.model import NO_ROW, Digest, Floats, Ints, Labels, previous
 from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives import CollectiveColumns, Collectives
 from gpuprof.timeline.matching import Matched
-from gpuprof.tracefile.model import F64, I32, I64, U8, Mask
+from gpuprof.tracefile.model import U8, Mask
 
 MOST_PACE_SPREAD = 1.2
 """A host pace this many times off the job's median is a wrong measurement, not a slower host."""
@@ -21,11 +21,11 @@ MOST_PACE_SPREAD = 1.2
 class Times:
     """What takes how long: everything that a what-if changes."""
 
-    lag_ns: F32
+    lag_ns: Floats
     """[rows, LABELS]"""
-    own_ns: F64
+    own_ns: Floats
     """[rows]"""
-    transfer_ns: F64
+    transfer_ns: Floats
     """[instances] Once all have arrived, with what missing ranks are late by."""
 
 
@@ -37,41 +37,41 @@ class Job:
     """
 
     digests: tuple[Digest, ...]
-    rank: I64
+    rank: Ints
     """Index of the digest of each row."""
-    source_row: I64
+    source_row: Ints
     """Row of that digest."""
-    step: I64
+    step: Ints
     """Step of the job, the same on all ranks."""
-    first: I64
+    first: Ints
     """Rows of instance i: `first[i]:first[i + 1]`."""
-    instance: I64
-    pred: I32
+    instance: Ints
+    pred: Ints
     """[rows, LABELS] Row of the job; `previous(row)`, NO_ROW as in a digest."""
     shares: U8
     """[rows, LABELS, WORK] What each lag consists of, in 255ths."""
     own_work: U8
-    anchor_ns: F64
+    anchor_ns: Floats
     """On the first rank's clock, from the job's begin."""
-    recorded_end_ns: F64
+    recorded_end_ns: Floats
     shared: Mask
     """Rows that other ranks take part in, present or not."""
-    group: I64
+    group: Ints
     """Index into `groups`; -1 for marks."""
     groups: tuple[str, ...]
-    kind: I64
-    bytes: I64
-    size: I64
+    kind: Ints
+    bytes: Ints
+    size: Ints
     complete: Mask
     """[instances] All members are here."""
-    waited_ns: F64
+    waited_ns: Floats
     """[instances] Of the transfer, what missing ranks are late by."""
     steps: int
-    step_begin_ns: F64
+    step_begin_ns: Floats
     looped: bool
     recorded: Times
     unprofiled: Times
-    recorded_pred: I32
+    recorded_pred: Ints
     dropped: int
     """Instances that could not be ordered, and were taken apart: rows matched wrongly."""
 
@@ -92,16 +92,16 @@ def collectives_of(digest: Digest, clock_ns: int) -> Collectives:
     return Collectives(
         CollectiveColumns(
             row=mine,
-            kind=rows.kind[mine],
-            group=rows.group[mine],
-            dtype=rows.dtype[mine] + len(digest.groups),
-            group_size=rows.size[mine],
-            bytes=rows.bytes[mine],
+            kind=rows.kind[mine].astype(np.int32),
+            group=rows.group[mine].astype(np.int32),
+            dtype=(rows.dtype[mine] + len(digest.groups)).astype(np.int32),
+            group_size=rows.size[mine].astype(np.int64),
+            bytes=rows.bytes[mine].astype(np.int64),
             sequence=np.arange(len(mine)),
-            recorded_sequence=rows.number[mine],
+            recorded_sequence=rows.number[mine].astype(np.int64),
             step=rows.step[mine].astype(np.int64),
-            start_ns=rows.start_ns[mine] + clock_ns,
-            end_ns=rows.end_ns[mine] + clock_ns,
+            start_ns=rows.start_ns[mine].astype(np.int64) + clock_ns,
+            end_ns=rows.end_ns[mine].astype(np.int64) + clock_ns,
         ),
         texts,
     )
@@ -135,7 +135,7 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
     back = np.empty(count, np.int64)
     back[order] = np.arange(count)
 
-    def moved(rows: I64) -> I64:
+    def moved(rows: Ints) -> Ints:
         inside, before = rows >= 0, rows <= previous(0)
         result = np.full(rows.shape, NO_ROW, np.int32)
         result[inside] = back[rows[inside]]
@@ -187,19 +187,19 @@ def assemble(digests: Sequence[Digest], matched: Matched, found: Sequence[Collec
 class _Part:
     """One digest's rows within the common steps; row numbers are the job's."""
 
-    kept: I64
-    step: I64
-    pred: I64
-    lag: F32
+    kept: Ints
+    step: Ints
+    pred: Ints
+    lag: Floats
     shares: U8
-    own: F64
+    own: Floats
     own_work: U8
-    recorded_pred: I64
-    recorded_lag: F32
-    recorded_own: F64
-    anchor_ns: F64
-    end_ns: F64
-    took_ns: F64
+    recorded_pred: Ints
+    recorded_lag: Floats
+    recorded_own: Floats
+    anchor_ns: Floats
+    end_ns: Floats
+    took_ns: Floats
     shared: Mask
 
 
@@ -228,7 +228,7 @@ def _part(one: Digest, shift: int, low: int, high: int, over: float) -> _Part:
     )  # fmt: skip
 
 
-def _renumbered(labels: Labels, kept: I64, number: I64, twin: I64) -> tuple[I64, Mask]:
+def _renumbered(labels: Labels, kept: Ints, number: Ints, twin: Ints) -> tuple[Ints, Mask]:
     """Predecessors among the kept rows, and which of them lie before these. Such a row's place is taken by its twin
     in the last common step, of the previous round."""
     pred = labels.pred[kept].astype(np.int64)
@@ -244,7 +244,7 @@ def _renumbered(labels: Labels, kept: I64, number: I64, twin: I64) -> tuple[I64,
     return result, lost
 
 
-def _twins(one: Digest, step: I64, number: I64, low: int, high: int) -> I64:
+def _twins(one: Digest, step: Ints, number: Ints, low: int, high: int) -> Ints:
     """Per row the row of the last common step that stands as far from its step's end and is of the same kind."""
     last = np.flatnonzero(step == high - 1)[::-1]
     twin = number.copy()
@@ -260,7 +260,7 @@ def _twins(one: Digest, step: I64, number: I64, low: int, high: int) -> I64:
 
 
 def _shifted(part: _Part, count: int) -> _Part:
-    def moved(rows: I64) -> I64:
+    def moved(rows: Ints) -> Ints:
         return np.where(rows >= 0, rows + count, np.where(rows <= previous(0), rows - count, rows))
 
     return replace(part, pred=moved(part.pred), recorded_pred=moved(part.recorded_pred))
@@ -273,12 +273,12 @@ def _shifted(part: _Part, count: int) -> _Part:
 class _Clock:
     zero_ns: float
     """The job's time at which the rank's window begins."""
-    begin_ns: F64
+    begin_ns: Floats
     """The common steps' starts on the job's clock."""
 
 
 def _zero(
-    digests: Sequence[Digest], found: Sequence[Collectives], offset: Sequence[int], shift: I64, low: int
+    digests: Sequence[Digest], found: Sequence[Collectives], offset: Sequence[int], shift: Ints, low: int
 ) -> list[_Clock]:
     """Where each rank's window begins on the first rank's clock, counted from the first rank's."""
     known = all(one.clock_ns for one in digests)
@@ -292,7 +292,7 @@ def _zero(
     return clocks
 
 
-def _step_shifts(matched: Matched, found: Sequence[Collectives]) -> I64:
+def _step_shifts(matched: Matched, found: Sequence[Collectives]) -> Ints:
     """What to add to each recording's step numbers so that one number means one step: recordings may begin at
     different steps."""
     shift: list[int | None] = [None] * len(found)
@@ -332,7 +332,7 @@ def _note(matched: Matched, found: Sequence[Collectives], r: int, shift: int, st
 
 def _instances(
     digests: Sequence[Digest], parts: Sequence[_Part], matched: Matched, found: Sequence[Collectives]
-) -> tuple[I64, Mask, F64, F64]:
+) -> tuple[Ints, Mask, Floats, Floats]:
     """Per row: its instance (rows that match none have one of their own), whether all members are here, its transfer
     where that is known, and what is expected."""
     top = max((int(one.max(initial=-1)) for one in matched.instance), default=-1) + 1

@@ -8,8 +8,7 @@ import numba
 import numpy as np
 
 from gpuprof.ranks.job import Job, Times
-from gpuprof.ranks.model import WORK, Labels
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.ranks.model import WORK, Floats, Ints, Labels
 
 ROUNDS = 3
 """Rounds of the window after which a step is read off, as for one rank."""
@@ -19,11 +18,11 @@ ROUNDS = 3
 class Played:
     """When everything happened in the last round, in ns."""
 
-    arrival_ns: F64
+    arrival_ns: Floats
     """[rows] When the rank was there."""
-    end_ns: F64
+    end_ns: Floats
     """[rows]"""
-    each_ns: F64
+    each_ns: Floats
     """[steps] From the finish of the step before, or of samples from their own begin."""
     looped: bool
 
@@ -57,7 +56,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alon
     return Played(arrival, end, each, job.looped)
 
 
-def paces(job: Job, times: Times | None = None) -> F64:
+def paces(job: Job, times: Times | None = None) -> Floats:
     """[ranks, steps] The step that each rank would take if no other were ever late."""
     times = times or job.unprofiled
     rounds = ROUNDS if job.looped else 1
@@ -76,7 +75,7 @@ def paces(job: Job, times: Times | None = None) -> F64:
     return np.diff(last, axis=1, prepend=by_rank[-2].max(axis=1, keepdims=True))
 
 
-def replay_rows(labels: Labels, anchor_ns: F64, took_ns: F64, step: I64, steps: int) -> tuple[F64, F64]:
+def replay_rows(labels: Labels, anchor_ns: Floats, took_ns: Floats, step: Ints, steps: int) -> tuple[Floats, Floats]:
     """(arrival, end) of one rank's rows in the recorded round, each lasting `took_ns` and its own time."""
     n = len(anchor_ns)
     arrival, end = np.empty(n), np.empty(n)
@@ -102,7 +101,7 @@ def replay_error(job: Job) -> float:
     return float(abs(found.sum() - recorded.sum()) / max(recorded.sum(), 1.0))
 
 
-def work_of_ranks(job: Job) -> F64:
+def work_of_ranks(job: Job) -> Floats:
     """[ranks, steps, WORK] ns of each kind on the rank's own way through a step, waits and transfers left out."""
     times = job.unprofiled
     arrival, end = np.empty(len(job)), np.empty(len(job))

@@ -17,7 +17,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.tracefile.model import F64, I32, I64, U8
+from gpuprof.tracefile.model import U8
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
 
 VERSION = 1
 LABELS = 4
@@ -29,25 +32,23 @@ NO_ROW = -1
 LOCAL = -1
 """Group of a mark that no other rank shares."""
 
-F32 = NDArray[np.float32]
-
 
 @dataclass(frozen=True, slots=True)
 class Labels:
     """Per row LABELS ways to its arrival, as matrices [rows, LABELS], and the marks' own time."""
 
-    pred: I32
+    pred: Ints
     """Row whose end the arrival depends on; `previous(row)` for one of the window's previous round, NO_ROW: unused."""
-    lag_ns: F32
+    lag_ns: Floats
     """Longest time from there to the arrival."""
     shares: U8
     """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
-    own_ns: F32
+    own_ns: Floats
     """[rows] What the row takes on this rank alone: a mark's last piece of work. 0 on what ranks share."""
     own_work: U8
 
 
-def previous(row: int | I64) -> int | I64:
+def previous(row: int | Ints) -> int | Ints:
     """How `Labels.pred` writes a row of the previous round; its own inverse."""
     return -2 - row
 
@@ -56,28 +57,28 @@ def previous(row: int | I64) -> int | I64:
 class Rows:
     """Columns of one length, one row per synchronisation point."""
 
-    group: I32
+    group: Ints
     """Index into `Digest.groups`; LOCAL for marks."""
-    kind: I32
+    kind: Ints
     """Index into `collectives.KINDS`; of marks -1 for the end of a step on the host, -2 - k for that of stream k."""
-    dtype: I32
+    dtype: Ints
     """Index into `Digest.dtypes`."""
-    bytes: I64
-    size: I64
+    bytes: Ints
+    size: Ints
     """Ranks of the group; ABSENT where not recorded."""
-    number: I64
+    number: Ints
     """The recorded sequence number of the group; ABSENT where not recorded."""
-    step: I32
+    step: Ints
     """Step of this recording, from 0; -1 outside the window: such rows only help to match."""
-    start_ns: I64
-    end_ns: I64
+    start_ns: Ints
+    end_ns: Ints
     """On the rank's own clock, from `Digest.clock_ns`."""
-    expected_ns: F32
+    expected_ns: Floats
     """What the message and the link suggest for the transfer."""
-    anchor_ns: F64
+    anchor_ns: Floats
     """Not before this time of the recorded round, because of what was under way when the recording began, from
     `Digest.begin_ns`; -inf where nothing was."""
-    exposed: F32
+    exposed: Floats
     """Share of its time that no compute kernel of the rank runs next to it."""
 
     def __len__(self) -> int:
@@ -127,7 +128,7 @@ class Digest:
     """Unix time of the recording's time 0; 0 where not recorded."""
     begin_ns: int
     """Start of the window on the recording's clock."""
-    step_begin_ns: I64
+    step_begin_ns: Floats
     """Per step its start, from `begin_ns`."""
     looped: bool
     """Whether the steps follow each other; else each is a sample of its own and is replayed by itself."""
@@ -137,7 +138,7 @@ class Digest:
     recorded: Labels
     unprofiled: Labels
     """The same without the profiler's cost."""
-    removed_ns: F32
+    removed_ns: Floats
     """[rows, LABELS] What was removed from `unprofiled.lag_ns`, with the rank's own host pace."""
     host_pace: float
     fit: float

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from gpuprof.tracefile.model import I64
+from gpuprof.ranks.model import Ints
 
 
-def in_order(instance: I64, pred: I64) -> tuple[I64, I64, I64, int]:
+def in_order(instance: Ints, pred: Ints) -> tuple[Ints, Ints, Ints, int]:
     """(instance of each row, rows in order, first row in that order of each instance, instances taken apart).
 
     `instance`: of each row, from 0; `pred`: [rows, labels] the rows that it depends on, negative ones are not of this

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.ranks.job import Job
+from gpuprof.ranks.model import Ints
 from gpuprof.timeline.collectives import p2p_pair
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.model import ABSENT
 
 ROLES = ("world", "pipeline", "tensor", "data")
 WORLD, PIPELINE, TENSOR, DATA = range(len(ROLES))
@@ -20,13 +21,13 @@ OFTEN = 4
 class Roles:
     """Per group its role, per rank its place."""
 
-    of_group: I64
+    of_group: Ints
     """Index into ROLES."""
-    stage: I64
+    stage: Ints
     """[ranks] Pipeline stage, from 0; all 0 without a pipeline."""
     host: tuple[str, ...]
     """[ranks] The machine: its name, or `host N` by counting GPUs; all equal where unknown or one."""
-    members: tuple[I64, ...]
+    members: tuple[Ints, ...]
     """Per group the ranks (by index) that are here."""
 
 
@@ -39,7 +40,7 @@ def roles_of(job: Job) -> Roles:
     return Roles(_roles(job, members), _stages(job), _hosts(job), members)
 
 
-def _roles(job: Job, members: tuple[I64, ...]) -> I64:
+def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
     """All ranks are the world, sends and receives the pipeline. Of the others, those with the most collectives a rank
     are tensor groups if others have OFTEN times fewer: every layer exchanges activations, a step its gradients.
     """
@@ -66,7 +67,7 @@ def _roles(job: Job, members: tuple[I64, ...]) -> I64:
     return found
 
 
-def _stages(job: Job) -> I64:
+def _stages(job: Job) -> Ints:
     """The first transfer of a step comes from the stage before; who sends first is the first stage."""
     before = np.full(job.ranks, -1, np.int64)
     number = {one.rank: r for r, one in enumerate(job.digests)}

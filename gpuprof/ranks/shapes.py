@@ -8,20 +8,20 @@ import numba
 import numpy as np
 
 from gpuprof.ranks.job import Job
+from gpuprof.ranks.model import Ints
 from gpuprof.ranks.roles import Roles
 from gpuprof.timeline.collectives import p2p_pair
-from gpuprof.tracefile.model import I32, I64
 
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
     """Keys: rows, or labels, with one key do the same work on different ranks and in different steps."""
 
-    of_rank: I64
+    of_rank: Ints
     """[ranks] Class: ranks whose usual step consists of the same collectives."""
-    row_key: I64
+    row_key: Ints
     """[rows]"""
-    label_key: I32
+    label_key: Ints
     """[rows, LABELS] -1 where unused."""
 
 
@@ -49,7 +49,7 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
     return Shapes(np.unique(usual, return_inverse=True)[1].reshape(-1), of_row.reshape(-1), of_label)
 
 
-def _signs(job: Job, roles: Roles) -> I64:
+def _signs(job: Job, roles: Roles) -> Ints:
     """One number per row, the same for what can be compared."""
     marks = _mixed(np.full(len(job), -1), np.where(job.kind == -1, 16 + job.own_work, job.kind))
     if not len(job.groups):
@@ -68,7 +68,7 @@ def _signs(job: Job, roles: Roles) -> I64:
     return np.where(job.group >= 0, shared, marks).view(np.int64)
 
 
-def _number_of_sort(job: Job, unit: I64, sign: I64) -> I64:
+def _number_of_sort(job: Job, unit: Ints, sign: Ints) -> Ints:
     """Per row how many of its sort came before it in its rank's step."""
     order = np.lexsort((job.source_row, sign, unit))
     new = (np.diff(unit[order], prepend=-1) != 0) | (np.diff(sign[order], prepend=sign[order[:1]] ^ 1) != 0)
@@ -78,12 +78,12 @@ def _number_of_sort(job: Job, unit: I64, sign: I64) -> I64:
     return number
 
 
-def _most(values: I64) -> int:
+def _most(values: Ints) -> int:
     found, counts = np.unique(values, return_counts=True)
     return int(found[np.argmax(counts)])
 
 
-def _label_keys(job: Job, shape: I64, place: I64) -> np.ndarray:
+def _label_keys(job: Job, shape: Ints, place: Ints) -> np.ndarray:
     """By row and by where the predecessor stands, how many steps earlier."""
     keys = np.zeros(job.pred.shape, np.uint64)
     _fill(job.pred, job.step, place, shape, job.steps, keys)
@@ -108,7 +108,7 @@ def _fill(pred, step, place, shape, steps, keys):  # pragma: no cover - compiled
             keys[row, k] = (h ^ (h >> np.uint64(32))) | np.uint64(1)
 
 
-def _mixed(a: I64, b: I64) -> np.ndarray:
+def _mixed(a: Ints, b: Ints) -> np.ndarray:
     """Two numbers as one; equal pairs give equal ones."""
     h = a.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + b.astype(np.uint64)
     h = (h ^ (h >> np.uint64(31))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -49,7 +49,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
                 raise UnreadableTrace(f"{name} is no digest of a rank: give the recording, or delete the file")
             if head["version"] != VERSION or (key is not None and head["key"] != key):
                 return None
-            tables = {
+            tables: dict[str, Any] = {
                 table: kind(**{f.name: file[f"{table}.{f.name}"] for f in fields(kind)})
                 for table, kind in (("rows", Rows), ("recorded", Labels), ("unprofiled", Labels))
             }

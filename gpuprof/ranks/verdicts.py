@@ -11,13 +11,13 @@ import numpy as np
 
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import Played, paces, replay, replay_error
-from gpuprof.ranks.model import WORK
+from gpuprof.ranks.model import WORK, Floats
 from gpuprof.ranks.roles import ROLES, TENSOR, Roles, roles_of
 from gpuprof.ranks.shapes import Shapes, shapes_of
 from gpuprof.ranks.summary import Change, Exposed, Member
 from gpuprof.ranks.summary import Job as Summary
 from gpuprof.ranks.what_if import WhatIf, what_if
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.model import Mask
 
 WORST_ERROR = 0.02
 """A replay that misses what was recorded by more than this predicts nothing."""
@@ -49,11 +49,11 @@ class Found:
     step_ns: float
     without_ns: float | None
     """The step without what the culprit does more."""
-    paces_ns: F64
+    paces_ns: Floats
     """[ranks, steps]"""
 
 
-def judge(job: Job, late_share: F64, notes: tuple[tuple[str, str], ...] = ()) -> Found:
+def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ()) -> Found:
     """Replays the job as recorded, then without the profiler, then each what-if.
 
     `late_share`: per rank, of the collectives that somebody waited in those that it came last to; NaN: none.
@@ -103,7 +103,7 @@ def judge(job: Job, late_share: F64, notes: tuple[tuple[str, str], ...] = ()) ->
     return Found(summary, slow, played.step_ns, None if culprit is None else float(culprit.step_ns), own)
 
 
-def _tried(asked: WhatIf, even: Times, own: F64, step: float) -> Iterator[Change]:
+def _tried(asked: WhatIf, even: Times, own: Floats, step: float) -> Iterator[Change]:
     """All what-ifs, each replayed."""
     job, roles = asked.job, asked.roles
 
@@ -133,7 +133,7 @@ def _tried(asked: WhatIf, even: Times, own: F64, step: float) -> Iterator[Change
     yield change("transfers", "no transfers", None, asked.no_transfers())
 
 
-def _over_their_class(own: F64, shapes: Shapes) -> F64:
+def _over_their_class(own: Floats, shapes: Shapes) -> Floats:
     """Per rank how many times the median pace of its class its own is."""
     pace = own.mean(axis=1)
     found = np.ones(len(pace))
@@ -162,7 +162,7 @@ def _by_group(job: Job, roles: Roles) -> list[tuple[str, Mask]]:
     return found
 
 
-def _longest_stage(roles: Roles, own: F64) -> tuple[str, Mask]:
+def _longest_stage(roles: Roles, own: Floats) -> tuple[str, Mask]:
     """The stage with the most work; the change is to give all stages as much."""
     pace = own.mean(axis=1)
     stages = np.unique(roles.stage)
@@ -182,7 +182,9 @@ def _slow_links(asked: WhatIf) -> list[int]:
     return slow[np.argsort(-(took - usual)[slow], kind="stable")].tolist()
 
 
-def _culprit(job: Job, shapes: Shapes, tried: list[Change], own: F64, late_share: F64, step: float) -> Change | None:
+def _culprit(
+    job: Job, shapes: Shapes, tried: list[Change], own: Floats, late_share: Floats, step: float
+) -> Change | None:
     """The smallest change that saves most of what the best does, if that is worth it."""
     least = least_slower(job.steps)
     worth = [one for one in tried if one.kind in VERDICTS and one.speedup >= least]
@@ -207,10 +209,10 @@ def least_slower(steps: int) -> float:
     return 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / max(steps, 1)))
 
 
-def _throughout(job: Job, shapes: Shapes, one: Change, own: F64, late_share: F64) -> bool:
+def _throughout(job: Job, shapes: Shapes, one: Change, own: Floats, late_share: Floats) -> bool:
     """Whether the rank, or the members of the host or group, are slow in general, not in a step that happened to be
     long."""
-    mine = np.isin([digest.rank for digest in job.digests], one.ranks)
+    mine = np.isin([digest.rank or 0 for digest in job.digests], one.ranks)
     like = ~mine & np.isin(shapes.of_rank, shapes.of_rank[mine])
     if not like.any():
         like = ~mine
@@ -223,7 +225,7 @@ def _throughout(job: Job, shapes: Shapes, one: Change, own: F64, late_share: F64
     return (job.steps >= THROUGHOUT or one.kind != "rank") and float(ratio.min()) >= least
 
 
-def _members(job: Job, roles: Roles, played: Played, own: F64) -> tuple[Member, ...]:
+def _members(job: Job, roles: Roles, played: Played, own: Floats) -> tuple[Member, ...]:
     late, waited = _lateness(job, played)
     pace = own.mean(axis=1)
     return tuple(
@@ -235,7 +237,7 @@ def _members(job: Job, roles: Roles, played: Played, own: F64) -> tuple[Member, 
     )  # fmt: skip
 
 
-def _lateness(job: Job, played: Played) -> tuple[F64, F64]:
+def _lateness(job: Job, played: Played) -> tuple[Floats, Floats]:
     """[ranks, steps] How long others waited for each rank (the mean of the others, summed over what it came last to),
     and how long it waited."""
     late, waited = np.zeros((job.ranks, job.steps)), np.zeros((job.ranks, job.steps))

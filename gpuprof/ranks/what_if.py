@@ -14,9 +14,10 @@ import numpy as np
 
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import work_of_ranks
+from gpuprof.ranks.model import Floats, Ints
 from gpuprof.ranks.roles import Roles
 from gpuprof.ranks.shapes import Shapes
-from gpuprof.tracefile.model import F64, I64, Mask
+from gpuprof.tracefile.model import Mask
 
 FARTHEST = 20.0
 """Ranks whose work of a kind differs by more than this many times do not do the same."""
@@ -28,8 +29,8 @@ LEAST_SHARE = 0.02
 class _Sums:
     """Per key the sum and the count of something."""
 
-    total: F64
-    count: F64
+    total: Floats
+    count: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +40,11 @@ class WhatIf:
     job: Job
     roles: Roles
     shapes: Shapes
-    work_ns: F64
+    work_ns: Floats
     """[ranks, steps, WORK] On each rank's own way through a step."""
     _lags: _Sums
     _owns: _Sums
-    usual_transfer_ns: F64
+    usual_transfer_ns: Floats
     """[instances] The median of the same role, kind and size."""
 
     def even(self) -> Times:
@@ -138,21 +139,21 @@ class WhatIf:
             mine = mine & groups[np.maximum(group, 0)]
         return replace(job.unprofiled, transfer_ns=np.where(mine, job.waited_ns, job.unprofiled.transfer_ns))
 
-    def _to_everyone(self) -> F64:
+    def _to_everyone(self) -> Floats:
         """[ranks, WORK] By how much the work of each rank's class has to change to be everyone's mean."""
         by_class = _mean_by(self.work_ns.mean(axis=1), self.shapes.of_rank)
         return _ratio(self.work_ns.mean(axis=(0, 1))[None, :], by_class)[self.shapes.of_rank]
 
-    def _to_class(self) -> F64:
+    def _to_class(self) -> Floats:
         """[ranks, WORK] By how much the work of each rank has to change to be the mean of its class."""
         mine = self.work_ns.mean(axis=1)
         return _ratio(_mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank], mine)
 
-    def _parts(self, factor: F64) -> F64:
+    def _parts(self, factor: Floats) -> Floats:
         """[rows, LABELS] One factor per lag from factors [rows, WORK] by kind of work."""
         return _weighted(self.job.shares, np.ascontiguousarray(factor, np.float64))
 
-    def _scaled(self, factor: F64) -> F64:
+    def _scaled(self, factor: Floats) -> Floats:
         return self.job.unprofiled.lag_ns * self._parts(factor[self.job.rank])
 
     def _comparable(self) -> Mask:
@@ -161,12 +162,12 @@ class WhatIf:
         keys = self.shapes.label_key
         return (keys >= 0) & (self._lags.count[keys] >= self._owns.count[self.shapes.row_key][:, None])
 
-    def _lag_means(self) -> F64:
+    def _lag_means(self) -> Floats:
         keys = self.shapes.label_key
         mean = (self._lags.total / np.maximum(self._lags.count, 1)).astype(np.float32)
         return np.where(keys >= 0, mean[keys], np.float32(0))
 
-    def _own_means(self) -> F64:
+    def _own_means(self) -> Floats:
         return (self._owns.total / np.maximum(self._owns.count, 1))[self.shapes.row_key]
 
     def _moves(self) -> Mask:
@@ -202,11 +203,11 @@ def _weighted(shares, factor):  # pragma: no cover - compiled
     return found
 
 
-def _sums(keys: I64, values: F64) -> _Sums:
-    return _Sums(np.bincount(keys, values), np.bincount(keys).astype(np.float64))
+def _sums(keys: Ints, values: Floats) -> _Sums:
+    return _Sums(np.bincount(keys, values).astype(np.float64), np.bincount(keys).astype(np.float64))
 
 
-def _of_others(sums: _Sums, keys: I64, values: F64) -> tuple[F64, F64]:
+def _of_others(sums: _Sums, keys: Ints, values: Floats) -> tuple[Floats, Floats]:
     """The mean of all with the same key but these, and how many those are."""
     n = len(sums.total)
     total = sums.total - np.bincount(keys, values, n)
@@ -214,7 +215,7 @@ def _of_others(sums: _Sums, keys: I64, values: F64) -> tuple[F64, F64]:
     return (total / np.maximum(count, 1))[keys], count[keys]
 
 
-def _mean_by(values: F64, of: I64) -> F64:
+def _mean_by(values: Floats, of: Ints) -> Floats:
     """[classes, WORK] The mean over the ranks of each class."""
     n = int(of.max(initial=-1)) + 1
     total = np.zeros((n, values.shape[1]))
@@ -222,7 +223,7 @@ def _mean_by(values: F64, of: I64) -> F64:
     return total / np.maximum(np.bincount(of, minlength=n), 1)[:, None]
 
 
-def _ratio(wanted: F64, there: F64) -> F64:
+def _ratio(wanted: Floats, there: Floats) -> Floats:
     """By how much work of each kind changes; 1 where there is too little of it to compare."""
     whole = np.maximum(there.sum(axis=-1, keepdims=True), wanted.sum(axis=-1, keepdims=True))
     least = LEAST_SHARE * np.broadcast_to(whole, np.broadcast_shapes(wanted.shape, there.shape))
@@ -231,7 +232,7 @@ def _ratio(wanted: F64, there: F64) -> F64:
     return np.where(small | (ratio > FARTHEST) | (ratio < 1 / FARTHEST), 1.0, ratio)
 
 
-def _usual_transfers(job: Job, roles: Roles) -> F64:
+def _usual_transfers(job: Job, roles: Roles) -> Floats:
     head = job.first[:-1]
     group = job.group[head]
     moving = job.unprofiled.transfer_ns - job.waited_ns

@@ -74,7 +74,7 @@ def _least_squares(count: int, a: I64, b: I64, left: F64, weight: F64) -> F64:
 
     def gradient(difference: F64) -> F64:
         pull = weight * difference
-        return np.bincount(b, pull, count) - np.bincount(a, pull, count)
+        return np.bincount(b, pull, count).astype(np.float64) - np.bincount(a, pull, count)
 
     x = np.zeros(count)
     residual = gradient(left)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _ROW_PX, _CELL_PX = 18, 13
-_MOST_ROWS, _MOST_STEPS = 48, 60
+_MOST_ROWS, _MOST_STEPS = 40, 60
 _FAINTEST = 0.06
 """Opacity of a cell with next to nothing in it; the fullest has 1."""
 
