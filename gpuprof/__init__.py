@@ -10,6 +10,7 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -103,15 +104,20 @@ def diagnose(
     from gpuprof.diagnosis import diagnose as diagnosing
     from gpuprof.tracefile.model import Trace
     from gpuprof.tracefile.read import Recording, read_pair, read_recording, run_of
+    from gpuprof.tracefile.remote import fetched, traces_at, url_of
 
     gang = None
     if isinstance(recording, Trace):
         found = Recording(recording, run_of(recording.reading.path))
     else:
         paths = [recording] if isinstance(recording, (str, os.PathLike)) else list(recording)
-        both = read_pair(paths, progress)
+        both = None if any(url_of(path) for path in paths) else read_pair(paths, progress)
         gang = None if both else _survey(paths, step, skip, progress)
-        found = both or read_recording(paths[0] if gang is None else gang.ranks[gang.shown].path, progress)
+        chosen = paths[0] if gang is None else gang.ranks[gang.shown].path
+        with contextlib.ExitStack() as copies:
+            url = url_of(chosen)
+            local = copies.enter_context(fetched(traces_at(url)[0])) if url and both is None else chosen
+            found = both or read_recording(local, progress)
     _draw_in_notebooks()
     diagnosis = diagnosing.diagnose(
         found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
@@ -209,10 +215,20 @@ def _survey(
     from gpuprof.errors import GpuprofError, UnreadableTrace
     from gpuprof.tracefile.ranks import rank_traces
     from gpuprof.tracefile.read import read_trace, run_of
+    from gpuprof.tracefile.remote import traces_at, url_of
 
     if not paths:
         raise GpuprofError("there is no recording to diagnose")
-    traces = rank_traces([Path(path) for path in paths])
+    urls = [url_of(path) for path in paths]
+    traces: Sequence[str | Path]
+    if any(urls):
+        traces = [
+            one for url, path in zip(urls, paths, strict=True) for one in (traces_at(url) if url else [str(path)])
+        ]
+        if len(traces) == 1:
+            return None
+    else:
+        traces = rank_traces([Path(path) for path in paths])
     if not traces:
         return None
     from gpuprof.diagnosis.ranks import survey

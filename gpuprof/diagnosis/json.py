@@ -49,6 +49,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "replay": plain(d.replay),
         "sensitivities": plain(d.sensitivities),
         "ranks": plain(d.ranks),
+        "job": plain(d.job),
         "verdict": plain(d.verdict),
         "findings": plain(d.findings),
         "combined": plain(d.combined),

@@ -446,6 +446,8 @@ class Diagnosis:
     """None where no counters were recorded."""
     ranks: tuple[Any, ...] | None = None
     """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    job: Any | None = None
+    """Their joint replay (`gpuprof.ranks.summary.Job`)."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)
     """Columns behind the summaries, for DataFrames; not part of the JSON."""
     _folder: RunFolder | None = field(default=None, repr=False, compare=False)

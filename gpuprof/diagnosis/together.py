@@ -9,8 +9,9 @@ from gpuprof.diagnosis.model import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.ranks import Gang, RankSummary
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.verdict import family_of
+from gpuprof.ranks.summary import Job
 
-_WARNINGS = ("rank_truncated",)
+_WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """The others say only what is not among the ranks."""
 
 
@@ -25,8 +26,9 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     if verdict.bound is not None:
         verdict = _verdict(verdict, gang, straggler)
     return replace(
-        diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks
-    )
+        diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks,
+        job=gang.job,
+    )  # fmt: skip
 
 
 def _at(gang: Gang, factor: float) -> Gang:
@@ -48,6 +50,7 @@ def _at(gang: Gang, factor: float) -> Gang:
         low_ns=times(gang.low_ns),
         high_ns=times(gang.high_ns),
         next_pace_ns=times(gang.next_pace_ns),
+        without_ns=times(gang.without_ns),
     )
 
 
@@ -73,6 +76,8 @@ def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict
 
 def _even(gang: Gang) -> str:
     """What is said where no rank is slow."""
+    if gang.job.verdict is not None and gang.job.culprit is not None:
+        return _not_one_rank(gang.job)
     shown = gang.ranks[gang.shown]
     if not shown.late_share:
         return ""
@@ -80,6 +85,28 @@ def _even(gang: Gang) -> str:
         f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"
         " others waited in); no rank is slower than the others throughout."
     )
+
+
+_SAYS = {
+    "slow_host": "The other ranks wait for those of {name} (ranks {ranks}): all of them are slow, so it is the machine",
+    "slow_group": "The other ranks wait for {name} (ranks {ranks}): all of its members are slow",
+    "stage_imbalance": "The pipeline waits for {name} (ranks {ranks}), which has more work than the others; with stages"
+    " of equal work",
+    "uneven_batches": "No rank is slow throughout: batches differ in length, and all wait for the longest; with batches"
+    " of equal work",
+    "slow_link": "The {name} (ranks {ranks}) are slower than others of their kind; with usual transfers",
+}
+
+
+def _not_one_rank(job: Job) -> str:
+    """What is said where no single rank is slow, but the job waits for something."""
+    culprit = job.culprit
+    if culprit is None or job.verdict not in _SAYS:
+        return ""
+    numbers = ", ".join(map(str, culprit.ranks[:8])) + (", …" if len(culprit.ranks) > 8 else "")
+    text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers)
+    after = f"a step would take {in_ms(culprit.step_ns)} in place of {in_ms(job.step_ns)}"
+    return f"{text}{', ' if 'with' in text else '; without that '}{after}."
 
 
 def _quality(quality: Quality, gang: Gang) -> Quality:

@@ -24,6 +24,7 @@ from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
+from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
 
 START_NS = calibrated.START_NS.value
@@ -49,7 +50,7 @@ def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
     if not len(nodes):
         return graph
     rows = graph.gpu_row[nodes]
-    known = estimate_transfers(graph)
+    known = estimate_transfers(graph.timeline)
     if transfer_ns is not None:
         known = np.where(np.isnan(transfer_ns), known, transfer_ns)
     took = graph.duration_ns[nodes]
@@ -148,14 +149,13 @@ def _ready(graph: Graph, edges: Mask, arrives: F64, target: I64) -> F64:
 # -- what a collective takes without waiting, from one rank's recording
 
 
-def estimate_transfers(graph: Graph) -> F64:
+def estimate_transfers(timeline: Timeline) -> F64:
     """Per GPU event of the trace: what its collective may take once all ranks have come; NaN on other events.
 
     Bytes over the link's rate, plus a start, and never more than was recorded. The rate is the highest of: what the
     fastest collective reached; what the durations of small and large ones tell by their difference, up to what such a
     link usually does. Without bytes, the shortest of its kind.
     """
-    timeline = graph.timeline
     found = find_collectives(timeline)
     c = found.columns
     result = np.full(len(timeline.trace.gpu), np.nan)
@@ -166,7 +166,7 @@ def estimate_transfers(graph: Graph) -> F64:
     sized = ~np.isnan(moved)
     transfer = took.copy()
     if sized.any():
-        usual = _usual_rate(graph, int(np.max(c.group_size[sized])))
+        usual = _usual_rate(timeline, int(np.max(c.group_size[sized])))
         kinds = [sized & (c.kind == kind) for kind in np.unique(c.kind[sized]).tolist()]
         told = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
         rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(told)) if told else usual)
@@ -189,8 +189,8 @@ def bus_bytes(found: Collectives, world_size: int | None) -> F64:
     return np.where(c.bytes == ABSENT, np.nan, c.bytes * factor)
 
 
-def _usual_rate(graph: Graph, group_size: int) -> float:
-    gpus = graph.timeline.trace.meta.gpus
+def _usual_rate(timeline: Timeline, group_size: int) -> float:
+    gpus = timeline.trace.meta.gpus
     gpu = find(name_of(gpus[0]), gpus[0].memory_bytes) if gpus else None
     if gpu is None or not gpu.link_bytes_per_s or group_size > GPUS_OF_A_HOST:
         return BETWEEN_HOSTS_BYTES_PER_S

@@ -1,4 +1,5 @@
-"""The ranks of a training as a table: how long each needs by itself, and how long it waits for the others."""
+"""The ranks of a training as a table: how long each needs by itself, how long it waits for the others, and what the job
+would gain if ranks, stages or batches were alike."""
 
 from __future__ import annotations
 
@@ -7,17 +8,24 @@ from collections.abc import Sequence
 from rich.text import Text
 
 from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.ranks.summary import Job
 from gpuprof.report.lines import Column, table
 from gpuprof.report.numbers import duration
 
-SHOWN = 8
+SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
+"""Ranks in the table: of many fewer, as what matters then is in the lines above."""
+CHANGES = 4
+WORTH = 1.02
+"""What-ifs that gain less are not listed."""
+_WORDS = {"tensor": "tensor groups", "data": "data groups", "pipeline": "pipeline links"}
 
 
-def lines(ranks: Sequence[RankSummary] | None, width: int) -> list[Text]:
-    """One row per rank, the slowest first; of many only these."""
+def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = None) -> list[Text]:
+    """One row per rank, the slowest first; of many only these. `job`: their joint replay."""
     if not ranks:
         return []
     slowest = sorted(ranks, key=lambda rank: (-(rank.pace_ns or 0), rank.rank))
+    shown = SHOWN if len(ranks) <= MANY else SHOWN_OF_MANY
     rows = [
         (
             f"rank {rank.rank}",
@@ -25,10 +33,30 @@ def lines(ranks: Sequence[RankSummary] | None, width: int) -> list[Text]:
             "" if rank.waiting_ns is None else f"waits {duration(rank.waiting_ns)}",
             "" if not rank.late_share else f"last to come {100 * rank.late_share:.0f} %",
         )
-        for rank in slowest[:SHOWN]
+        for rank in slowest[:shown]
     ]
     columns = (Column("bold"), Column(right=True), Column(right=True), Column("dim", elastic=True))
-    found = table(rows, columns, width)
-    if len(ranks) > SHOWN:
-        found.append(Text(f"and {len(ranks) - SHOWN} more ranks", "dim"))
+    found = _of_job(job, width) + table(rows, columns, width)
+    if len(ranks) > shown:
+        found.append(Text(f"and {len(ranks) - shown} more ranks", "dim"))
+    return found
+
+
+def _of_job(job: Job | None, width: int) -> list[Text]:
+    """The step of all, the same work spread evenly, what would gain, and what is waited for. At most nine lines."""
+    if job is None or job.slowdown is None or job.even_ns is None or job.ranks < 2:
+        return []
+    parts = [f"{job.ranks} ranks"]
+    parts += [f"{job.hosts} hosts"] * (job.hosts > 1) + [f"{job.stages} stages"] * (job.stages > 1)
+    parts += [f"{count} {_WORDS[role]}" for role, count in job.groups if role in ("tensor", "data") and count > 1]
+    text = f"{duration(job.step_ns)} a step, {duration(job.even_ns)} if work were spread evenly ({job.slowdown:.2f}×)"
+    found = [Text(", ".join(parts) + ": " + text)]
+    gains = [one for one in job.changes if one.speedup >= WORTH and one.kind != "transfers"][:CHANGES]
+    rows = [(f"without {one.name}'s delay" if one.kind in ("rank", "host", "group") else
+             f"{one.name} of equal work" if one.kind == "stage" else one.name,
+             duration(one.step_ns), f"{one.speedup:.2f}×") for one in gains]  # fmt: skip
+    found += table(rows, (Column("", elastic=True), Column(right=True), Column("dim")), width)
+    if job.exposed is not None and job.exposed.cause is not None:
+        waits, moves = duration(job.exposed.waiting_ns), duration(job.exposed.transfer_ns)
+        found.append(Text(f"a rank waits {waits} a step for others; transfers add {moves} to the step", "dim"))
     return found

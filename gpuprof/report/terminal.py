@@ -71,7 +71,7 @@ def render(
         section("quality", issues(bad)),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
-        section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
+        section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
         section("considered", fixes.considered(diagnosis)) if verbose else [],
         section("GPU waits", _causes(diagnosis, inner))

@@ -31,11 +31,16 @@ KINDS = (
 )
 TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier"))
 """Every rank needs something of every other: none of them can end before the last one has come."""
+UNKNOWN_GROUP = ""
+"""Group of a collective that cannot be matched: others of the recording name theirs."""
+P2P = "p2p"
 _KIND = {name.replace("_", ""): code for code, name in enumerate(KINDS)}
 _IN_NAME = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|broadcast|send_?recv|send|recv|reduce)",
     re.IGNORECASE,
 )
+_P2P_TEXT = re.compile(P2P + r" (\d+)>(\d+)")
+_SEND_RECV = KINDS.index("send_recv")
 _RANGE = re.compile(r"^(nccl|rccl):")
 _ELEMENT_BYTES = {
     "float": 4, "double": 8, "half": 2, "bfloat16": 2, "long": 8, "int": 4, "short": 2, "char": 1, "byte": 1, "bool": 1,
@@ -52,8 +57,9 @@ class CollectiveColumns(Columns):
     kind: I32
     """Index into KINDS."""
     group: I32
-    """Text: process group and its ranks; where the recording does not tell, which of the communicating streams it is
-    on."""
+    """Text: process group and its ranks, or the pair of a send and receive (`p2p_text`). Where no collective of the
+    recording says its group, which of the communicating streams it is on; UNKNOWN_GROUP where only this one does not
+    and its stream does not say."""
     dtype: I32
     group_size: I64
     """Ranks that take part; ABSENT where not told."""
@@ -61,6 +67,8 @@ class CollectiveColumns(Columns):
     """The larger of what a rank gives and what it gets; ABSENT where not told."""
     sequence: I64
     """Number within its group, from 0, in order of start."""
+    recorded_sequence: I64
+    """`Seq` of the process group, the same on all ranks (torch after 2.11); ABSENT where not recorded."""
     step: I64
     """Step in which it was launched, -1 outside the window."""
     start_ns: I64
@@ -94,8 +102,9 @@ def find_collectives(timeline: Timeline) -> Collectives:
     around = climb(scope, timeline.nesting.parent, lambda r, _: ~named[r])
     stream = _streams(timeline, rows)
     n = len(rows)
-    kind, group, dtype = (np.zeros(n, np.int32) for _ in range(3))
-    size, moved = np.full(n, ABSENT), np.full(n, ABSENT)
+    kind, dtype = (np.zeros(n, np.int32) for _ in range(2))
+    groups: list[str] = []
+    size, moved, recorded = (np.full(n, ABSENT) for _ in range(3))
     for i, row in enumerate(rows.tolist()):  # a recording has some thousand collectives at most
         op = int(links.op[row])
         said = {
@@ -106,9 +115,8 @@ def find_collectives(timeline: Timeline) -> Collectives:
         range_name = trace.strings[trace.ops.name[range_row]] if range_row >= 0 else ""
         name = said.get("Collective name") or _RANGE.sub("", range_name) or trace.strings[gpu.name[row]]
         kind[i] = _kind(name, trace.strings[gpu.name[row]])
-        ranks, process_group = said.get("Process Group Ranks"), said.get("Process Group Name")
-        known = ranks or process_group
-        group[i] = text_id(f"{process_group or ''} {_ranks_text(ranks)}".strip() if known else f"stream {stream[i]}")
+        groups.append(_group_text(said, kind[i] == _SEND_RECV, trace.meta.rank))
+        recorded[i] = _whole(said.get("Seq")) if _whole(said.get("Seq")) is not None else ABSENT
         element, elements, size[i] = said.get("dtype"), _most_elements(said), _whole(said.get("Group size")) or ABSENT
         if elements is None and range_row >= 0:
             element, elements = _range_elements(trace, range_row)
@@ -116,13 +124,63 @@ def find_collectives(timeline: Timeline) -> Collectives:
         width = _ELEMENT_BYTES.get(str(element).replace("c10::", "").replace(" ", "").lower())
         if elements is not None and width is not None:
             moved[i] = elements * width
+    group = np.array([text_id(text) for text in _by_stream(groups, stream)], np.int32)
     return Collectives(
         CollectiveColumns(
             row=rows, kind=kind, group=group, dtype=dtype, group_size=size, bytes=moved, sequence=_counted(group),
+            recorded_sequence=recorded,
             step=_steps(timeline, rows), start_ns=gpu.start_ns[rows], end_ns=gpu.end_ns[rows],
         ),
         tuple(texts),
     )  # fmt: skip
+
+
+def p2p_text(source: int, destination: int) -> str:
+    """The group of the sends from one rank to another and of their receives."""
+    return f"{P2P} {source}>{destination}"
+
+
+def p2p_pair(text: str) -> tuple[int, int] | None:
+    """(sender, receiver) of such a group; None for other groups."""
+    match = _P2P_TEXT.fullmatch(text)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _group_text(said: dict, one_to_one: bool, rank: int | None) -> str:
+    """The group that the arguments name; UNKNOWN_GROUP where they name none."""
+    ranks, process_group = said.get("Process Group Ranks"), said.get("Process Group Name")
+    source, destination = _whole(said.get("Src Rank")), _whole(said.get("Dst Rank"))
+    if one_to_one and source is not None and destination is not None:
+        members = _members(ranks)
+        # Ranks of the process group, or of all: this rank has to be one of the two.
+        if rank not in (source, destination) and max(source, destination) < len(members):
+            source, destination = members[source], members[destination]
+        return p2p_text(source, destination)
+    return f"{process_group or ''} {_ranks_text(ranks)}".strip() if ranks or process_group else UNKNOWN_GROUP
+
+
+def _members(ranks: object) -> list[int]:
+    """The ranks of a group as its text lists them; empty where that is cut (above 30 ranks)."""
+    try:
+        found = msgspec.json.decode(str(ranks or "[]"))
+    except msgspec.DecodeError:
+        return []
+    return found if isinstance(found, list) and all(isinstance(one, int) for one in found) else []
+
+
+def _by_stream(groups: list[str], stream: I64) -> list[str]:
+    """Where no collective says its group, the stream stands for it. Where some do, one that does not (its launch was
+    not recorded) takes the group of the others on its stream, if these are all of one."""
+    if not any(groups):
+        return [f"stream {one}" for one in stream.tolist()]
+    of_stream: dict[int, set[str]] = {}
+    for text, one in zip(groups, stream.tolist(), strict=True):
+        if text:
+            of_stream.setdefault(one, set()).add(text)
+    return [
+        text or (next(iter(of)) if len(of := of_stream.get(one, set())) == 1 else UNKNOWN_GROUP)
+        for text, one in zip(groups, stream.tolist(), strict=True)
+    ]
 
 
 def _streams(timeline: Timeline, rows: I64) -> I64:

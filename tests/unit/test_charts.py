@@ -21,6 +21,7 @@ from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.ranks.summary import Job, Member
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
 from gpuprof.report.charts.style import number, plain
@@ -34,6 +35,7 @@ FIGURES = (
     "gap_histogram",
     "memory",
     "phases",
+    "rank_steps",
     "ranks",
     "roofline",
     "sensitivities",
@@ -207,6 +209,24 @@ def test_ranks_wait_for_the_slowest():
     assert len(many["data"][0]["x"]) == 40
 
 
+def test_who_waits_in_which_step():
+    members = (
+        Member(0, 0, "", 75 * MS, (0, 0, 0), (40 * MS, 42 * MS, 0)),
+        Member(1, 0, "", 117 * MS, (40 * MS, 42 * MS, 0), (0, 0, 0)),
+    )
+    job = Job(
+        2, 3, 1, 1, (("world", 1),), 117 * MS, 96 * MS, 1.2, 0.0, None, None, (), None, members, ()
+    )  # fmt: skip
+    late, waits = content(charts.rank_steps(host_bound(job=job)))["data"]
+    assert (late["x"], late["y"]) == ([0, 1], ["rank 1"] * 2)
+    assert (waits["x"], waits["y"]) == ([0, 1], ["rank 0"] * 2)
+    assert late["marker"]["opacity"] == [pytest.approx(40 / 42, abs=1e-3), 1]
+    many = replace(job, ranks=1024, members=members * 512)
+    assert content(charts.rank_steps(host_bound(job=many)))["layout"]["height"] < 1000
+    alone = replace(job, members=tuple(replace(one, waited_ns=(0, 0, 0)) for one in members))
+    assert charts.rank_steps(host_bound(job=alone)) is None
+
+
 def rank(number: int, pace_ms: int, waiting_ms: int) -> RankSummary:
     return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None)
 
@@ -298,7 +318,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
 
 
 def test_every_figure_of_a_run(run):
-    assert set(drawn(run)) == set(FIGURES) - {"ranks"}
+    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps"}
 
 
 def test_several_devices():

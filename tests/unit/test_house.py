@@ -22,6 +22,7 @@ FLOORS = (
     {"report", "interop"},
     {"diagnosis"},
     {"projection"},
+    {"ranks"},
     {"replay"},
     {"costs"},
     {"memory"},

@@ -138,7 +138,7 @@ def _exposed_share(case: Case, transfers: Mask) -> F64:
 def _moving_ns(case: Case, transfers: Mask) -> F64:
     """Per node how long it moves data: as the message and the link tell, else as long as the shortest of its name."""
     graph, names = case.graph, case.trace.gpu.name
-    known = np.append(estimate_transfers(graph), np.nan)[graph.gpu_row]
+    known = np.append(estimate_transfers(case.timeline), np.nan)[graph.gpu_row]
     rows = np.flatnonzero(transfers)
     shortest = np.full(len(case.trace.strings), np.inf)
     np.minimum.at(shortest, names[graph.gpu_row[rows]], graph.duration_ns[rows])

@@ -45,11 +45,10 @@ If a rank's recording is missing, waiting for it cannot be told from transfer.
 
 def find_straggler(gang: Gang) -> Finding | None:
     """The finding, where one rank is slow and the step would gain from its not being so."""
-    if gang.slow is None or gang.step_ns is None or gang.next_pace_ns is None:
+    if gang.slow is None or gang.step_ns is None or gang.without_ns is None:
         return None
     slow = gang.ranks[gang.slow]
-    own_waits = gang.step_ns - (slow.pace_ns or gang.step_ns)
-    expected = min(gang.next_pace_ns + max(own_waits, 0.0), gang.step_ns)
+    expected = min(gang.without_ns, gang.step_ns)
     if expected <= 0 or gang.step_ns / expected < WORTH:
         return None
     low, high = (

@@ -10,6 +10,7 @@ from gpuprof.report.charts.bandwidth import bandwidth
 from gpuprof.report.charts.gap_histogram import gap_histogram
 from gpuprof.report.charts.memory import memory
 from gpuprof.report.charts.phases import phases
+from gpuprof.report.charts.rank_steps import rank_steps
 from gpuprof.report.charts.ranks import ranks
 from gpuprof.report.charts.roofline import roofline
 from gpuprof.report.charts.sensitivities import sensitivities
@@ -27,6 +28,7 @@ __all__ = [
     "gap_histogram",
     "memory",
     "phases",
+    "rank_steps",
     "ranks",
     "roofline",
     "sensitivities",

@@ -1,0 +1,1 @@
+"""Many ranks: each recording becomes a small digest, and all digests are replayed together."""

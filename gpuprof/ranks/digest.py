@@ -1,0 +1,224 @@
+"""From one rank's timeline to its digest."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gpuprof.ranks.contract import Contracted, contract
+from gpuprof.ranks.joint import replay_rows
+from gpuprof.ranks.model import (
+    BACKWARD,
+    FORWARD,
+    LABELS,
+    LOCAL,
+    NO_ROW,
+    OPTIMIZER,
+    OTHER,
+    Digest,
+    Doing,
+    Floats,
+    Ints,
+    Labels,
+    Own,
+)
+from gpuprof.ranks.model import Rows as DigestRows
+from gpuprof.replay.collectives import estimate_transfers
+from gpuprof.replay.graph import COMMUNICATION, Graph
+from gpuprof.replay.host_pace import host_pace
+from gpuprof.replay.profiler_cost import recorded_events, without
+from gpuprof.replay.simulate import simulate
+from gpuprof.timeline.collectives import Collectives, find_collectives
+from gpuprof.timeline.devices import COMPUTE
+from gpuprof.timeline.intervals import Cover, union
+from gpuprof.timeline.phases import PHASES
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.model import Gpu
+
+_WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
+_WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (
+    FORWARD, BACKWARD, BACKWARD, OPTIMIZER,
+)  # fmt: skip
+
+
+def digest_of(
+    graph: Graph, source: str, rank: int | None, own: Own, doings: tuple[Doing, ...],
+    notes: tuple[tuple[str, str], ...] = (),
+) -> Digest:  # fmt: skip
+    """The digest of a rank whose recording was built into `graph`, with what was queued before it carried over and
+    nothing else changed: waits for peers are still part of its collectives."""
+    timeline = graph.timeline
+    meta, low = timeline.trace.meta, timeline.window[0]
+    found = find_collectives(timeline)
+    points, marks, of_event = _points(graph, found)
+    work = _WORK_OF_PHASE[graph.phase]
+    recorded = contract(graph, points, marks, work)
+    pace = host_pace(timeline)
+    reduced = without(graph, recorded_events(graph).cost_ns(pace))
+    unprofiled = contract(reduced, points, marks, work, graph.duration_ns)
+    outside = np.setdiff1d(np.arange(len(found)), of_event[of_event >= 0])
+    groups, dtypes = _named(found, found.columns.group), _named(found, found.columns.dtype)
+    rows = _rows(graph, found, groups.of_row, dtypes.of_row, points, of_event, outside, recorded)
+    return Digest(
+        source=source,
+        rank=meta.rank if meta.rank is not None else rank,
+        world_size=meta.world_size,
+        host=None,
+        gpus=len(meta.gpus),
+        gpu=meta.gpus[0].name if meta.gpus else None,
+        clock_ns=meta.base_time_ns or 0,
+        begin_ns=low,
+        step_begin_ns=(timeline.steps.start_ns - low).astype(np.float64),
+        looped=True,
+        groups=groups.texts,
+        dtypes=dtypes.texts,
+        rows=rows,
+        recorded=_padded(recorded.labels, len(outside)),
+        unprofiled=_padded(unprofiled.labels, len(outside)),
+        removed_ns=_more(unprofiled.other_ns - unprofiled.labels.lag_ns, len(outside), 0),
+        host_pace=pace,
+        fit=_fit(graph, points, recorded),
+        own=own,
+        doings=doings,
+        notes=notes,
+    )
+
+
+def _points(graph: Graph, found: Collectives) -> tuple[Ints, Ints, Ints]:
+    """(nodes that are synchronisation points, in order; which of these are marks; per point its collective or -1).
+
+    Marks are the end of each step on the host and the last work of each stream in it: every way through a round of the
+    window meets one.
+    """
+    gpu = graph.timeline.trace.gpu
+    of_row = np.full(len(gpu) + 1, -1, np.int64)
+    of_row[found.columns.row] = np.arange(len(found))
+    # Work that was queued before the recording has no time left in the graph, and no launch.
+    launched = graph.on_gpu & (graph.resource == COMMUNICATION) & ((graph.call >= 0) | (graph.duration_ns > 0))
+    collective = np.where(launched, of_row[graph.gpu_row], -1)
+    nodes = np.flatnonzero(graph.on_gpu)
+    stream = _stream_ids(gpu, graph.gpu_row[nodes])
+    order = np.lexsort((nodes, graph.step[nodes], stream))
+    last = np.ones(len(nodes), bool)
+    if len(nodes):
+        s, k = stream[order], graph.step[nodes][order]
+        last[:-1] = (s[1:] != s[:-1]) | (k[1:] != k[:-1])
+    ends = np.union1d(nodes[order][last], graph.step_end)
+    points = np.union1d(np.flatnonzero(collective >= 0), ends)
+    of_event = collective[points]
+    return points, np.flatnonzero(of_event < 0), of_event
+
+
+class _Names(NamedTuple):
+    of_row: Ints
+    texts: tuple[str, ...]
+
+
+def _named(found: Collectives, column: Ints) -> _Names:
+    """One of the columns of texts with the texts that it uses."""
+    used, index = np.unique(column, return_inverse=True)
+    return _Names(index.reshape(-1), tuple(found.texts[one] for one in used.tolist()))
+
+
+def _rows(
+    graph: Graph,
+    found: Collectives,
+    group: Ints,
+    dtype: Ints,
+    points: Ints,
+    of_event: Ints,
+    outside: Ints,
+    contracted: Contracted,
+) -> DigestRows:
+    timeline, c = graph.timeline, found.columns
+    low = timeline.window[0]
+    at = np.concatenate([of_event, outside])
+    shared = at >= 0
+    inside = len(points)
+    end = np.round(graph.recorded_end_ns[points]).astype(np.int64) + low
+    start = np.round(graph.recorded_start_ns[points]).astype(np.int64) + low
+    expected = np.append(estimate_transfers(timeline)[c.row], np.nan)
+    exposed = np.append(_exposed(timeline, found), 0.0)
+
+    def column(values: np.ndarray, mark: int) -> np.ndarray:
+        return np.where(shared, np.append(values, 0)[at], mark)
+
+    step = np.append(graph.step[points], np.full(len(outside), -1))
+    return DigestRows(
+        group=column(group, LOCAL).astype(np.int32),
+        kind=np.where(shared, np.append(c.kind, 0)[at], np.append(_mark_kinds(graph, points), outside)).astype(
+            np.int32
+        ),
+        dtype=column(dtype, 0).astype(np.int32),
+        bytes=column(c.bytes, 0),
+        size=column(c.group_size, 1),
+        number=column(c.recorded_sequence, 0),
+        step=step.astype(np.int32),
+        start_ns=np.where(shared, np.append(c.start_ns, 0)[at], np.append(start, np.zeros(len(outside), np.int64))),
+        end_ns=np.where(shared, np.append(c.end_ns, 0)[at], np.append(end, np.zeros(len(outside), np.int64))),
+        expected_ns=expected[at].astype(np.float32),
+        anchor_ns=np.append(contracted.anchor_ns, np.full(len(at) - inside, -np.inf)),
+        exposed=exposed[at].astype(np.float32),
+    )
+
+
+def _mark_kinds(graph: Graph, points: Ints) -> Ints:
+    """-1 for the end of a step on the host, -2 - k for the last work of stream k, counted in the order of use."""
+    gpu = graph.timeline.trace.gpu
+    rows = graph.gpu_row[points]
+    kinds = np.full(len(points), -1, np.int64)
+    on_gpu = np.flatnonzero(rows >= 0)
+    nodes = np.flatnonzero(graph.on_gpu)
+    used = _stream_ids(gpu, graph.gpu_row[nodes])
+    names, first = np.unique(used, return_index=True)
+    place = np.empty(len(names), np.int64)
+    place[np.argsort(first)] = np.arange(len(names))
+    kinds[on_gpu] = -2 - place[np.searchsorted(names, _stream_ids(gpu, rows[on_gpu]))]
+    return kinds
+
+
+def _stream_ids(gpu: Gpu, rows: Ints) -> Ints:
+    return gpu.device[rows].astype(np.int64) << 40 | (gpu.stream[rows] & (2**40 - 1))
+
+
+def _exposed(timeline: Timeline, found: Collectives) -> Floats:
+    """Per collective the share of its time that no compute kernel of its device runs next to it."""
+    gpu, c = timeline.trace.gpu, found.columns
+    share = np.ones(len(found))
+    device = gpu.device[c.row]
+    for one in np.unique(device).tolist():
+        kernels = (timeline.kind == COMPUTE) & (gpu.device == one)
+        mine = np.flatnonzero((device == one) & (c.end_ns > c.start_ns))
+        cover = Cover(union(gpu.start_ns[kernels], gpu.end_ns[kernels]))
+        share[mine] = 1 - cover.between(c.start_ns[mine], c.end_ns[mine]) / (c.end_ns - c.start_ns)[mine]
+    return share
+
+
+def _padded(labels: Labels, more: int) -> Labels:
+    """With rows that only help to match: they depend on nothing."""
+    shares = np.concatenate([labels.shares, np.zeros((more, *labels.shares.shape[1:]), np.uint8)])
+    own, own_work = np.zeros(more, np.float32), np.full(more, OTHER, np.uint8)
+    return Labels(
+        pred=_more(labels.pred, more, NO_ROW),
+        lag_ns=_more(labels.lag_ns, more, 0),
+        shares=shares,
+        own_ns=np.append(labels.own_ns, own),
+        own_work=np.append(labels.own_work, own_work),
+    )
+
+
+def _more(values: np.ndarray, rows: int, fill: int) -> np.ndarray:
+    return np.concatenate([values, np.full((rows, LABELS), fill, values.dtype)])
+
+
+def _fit(graph: Graph, points: Ints, contracted: Contracted) -> float:
+    """How far the points end from where the whole graph's do, replayed alone as recorded."""
+    if not len(points):
+        return 0.0
+    labels = contracted.labels
+    took = np.where(labels.own_ns > 0, 0.0, graph.duration_ns[points])
+    _, end = replay_rows(labels, contracted.anchor_ns, took, graph.step[points], graph.steps)
+    whole = simulate(graph).end_ns[points]
+    low, high = graph.timeline.window
+    return float(np.abs(end - whole).max() / max(high - low, 1))

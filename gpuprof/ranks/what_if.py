@@ -1,0 +1,247 @@
+"""Changed times: some ranks as fast as the others, every batch as long as the usual one, links as fast as their like.
+
+Means, not medians, are what ranks are compared with: the job with the same total work, spread evenly. The definition
+of the ideal job and of its slowdown follows "Understanding Stragglers in Large Model Training Using What-if Analysis"
+(OSDI '25): work takes the mean of its kind over all ranks and steps, transfers the median.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+
+from gpuprof.ranks.job import Job, Times
+from gpuprof.ranks.joint import work_of_ranks
+from gpuprof.ranks.model import Floats, Ints
+from gpuprof.ranks.roles import Roles
+from gpuprof.ranks.shapes import Shapes
+from gpuprof.tracefile.model import Mask
+
+FARTHEST = 20.0
+"""Ranks whose work of a kind differs by more than this many times do not do the same."""
+LEAST_SHARE = 0.02
+"""Of a step: less work of a kind is not compared between classes of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Per key the sum and the count of something."""
+
+    total: Floats
+    count: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What all what-ifs of one job share. Its methods return times to replay."""
+
+    job: Job
+    roles: Roles
+    shapes: Shapes
+    work_ns: Floats
+    """[ranks, steps, WORK] On each rank's own way through a step."""
+    _lags: _Sums
+    _owns: _Sums
+    usual_transfer_ns: Floats
+    """[instances] The median of the same role, kind and size."""
+
+    def even(self) -> Times:
+        """The ideal job: the same work spread evenly over ranks, stages and steps, and usual transfers."""
+        job, times = self.job, self.job.unprofiled
+        classes, everyone = self._to_class(), self._to_everyone()
+        return Times(
+            np.where(self._comparable(), self._lag_means(), self._scaled(np.minimum(classes, 1.0)))
+            * self._parts(everyone[job.rank]),
+            self._own_means() * everyone[job.rank, job.own_work],
+            np.where(self._moves(), self.usual_transfer_ns, times.transfer_ns - job.waited_ns) + job.waited_ns,
+        )
+
+    def without(self, ranks: Mask) -> Times:
+        """These ranks (mask) take no longer than the others do: than those of their class, or where none is left than
+        all others, by kind of work."""
+        job, times = self.job, self.job.unprofiled
+        rows = np.flatnonzero(ranks[job.rank])
+        lag, own = times.lag_ns.copy(), times.own_ns.copy()
+        mine = self.work_ns[ranks].mean(axis=(0, 1))
+        like = ~ranks & np.isin(self.shapes.of_rank, self.shapes.of_rank[ranks])
+        others = self.work_ns[like if like.any() else ~ranks].mean(axis=(0, 1)) if not ranks.all() else mine
+        factor = np.minimum(_ratio(others, mine), 1.0)
+        row_keys = self.shapes.row_key[rows]
+        mean, left = _of_others(self._owns, row_keys, times.own_ns[rows])
+        own[rows] = np.where(left > 0, np.minimum(mean, own[rows]), own[rows] * factor[job.own_work[rows]])
+        keys = self.shapes.label_key[rows]
+        used = keys >= 0
+        mean, there = _of_others(self._lags, keys[used], lag[rows][used])
+        whole = np.broadcast_to(left[:, None], keys.shape)[used]
+        part = (job.shares[rows] / 255.0) @ factor
+        mine_lag = lag[rows]
+        scaled = mine_lag[used] * part[used]
+        mine_lag[used] = np.where((there > 0) & (there >= whole), np.minimum(mean, mine_lag[used]), scaled)
+        lag[rows] = mine_lag
+        return replace(times, lag_ns=lag, own_ns=own)
+
+    def balanced(self) -> Times:
+        """Every class of ranks (pipeline stage) has as much work of each kind as the mean of all."""
+        job, times = self.job, self.job.unprofiled
+        factor = self._to_everyone()
+        return replace(
+            times,
+            lag_ns=times.lag_ns * self._parts(factor[job.rank]),
+            own_ns=times.own_ns * factor[job.rank, job.own_work],
+        )
+
+    def steady(self) -> Times:
+        """Every rank keeps its own speed and stage, but no step or micro-batch is longer than another of its kind."""
+        job = self.job
+        mine = self.work_ns.mean(axis=1)
+        to_rank = 1 / self._to_class()
+        to_usual = np.minimum(_ratio(mine[:, None, :], self.work_ns), 1.0)[job.rank, job.step]
+        return replace(
+            job.unprofiled,
+            lag_ns=np.where(
+                self._comparable(),
+                self._lag_means() * self._parts(to_rank[job.rank]),
+                job.unprofiled.lag_ns * self._parts(to_usual),
+            ),
+            own_ns=self._own_means() * to_rank[job.rank, job.own_work],
+        )
+
+    def usual_transfers(self, groups: Mask) -> Times:
+        """These groups (mask) exchange as fast as their like."""
+        job = self.job
+        group = job.group[job.first[:-1]]
+        mine = self._moves() & groups[np.maximum(group, 0)] & (group >= 0)
+        times = job.unprofiled
+        return replace(
+            times,
+            transfer_ns=np.where(
+                mine, np.minimum(self.usual_transfer_ns + job.waited_ns, times.transfer_ns), times.transfer_ns
+            ),
+        )
+
+    def kind_as_usual(self, work: int, even: Times) -> Times:
+        """One kind of work spread evenly, as `even()` says, everything else as it is."""
+        times, job = self.job.unprofiled, self.job
+        return replace(
+            times,
+            lag_ns=times.lag_ns + job.shares[:, :, work] / np.float32(255) * (even.lag_ns - times.lag_ns),
+            own_ns=np.where(job.own_work == work, even.own_ns, times.own_ns),
+        )
+
+    def no_transfers(self, groups: Mask | None = None) -> Times:
+        """What these groups (mask; all) exchange takes no time to move: what is left of communication is waiting."""
+        job = self.job
+        group = job.group[job.first[:-1]]
+        mine = group >= 0
+        if groups is not None:
+            mine = mine & groups[np.maximum(group, 0)]
+        return replace(job.unprofiled, transfer_ns=np.where(mine, job.waited_ns, job.unprofiled.transfer_ns))
+
+    def _to_everyone(self) -> Floats:
+        """[ranks, WORK] By how much the work of each rank's class has to change to be everyone's mean."""
+        by_class = _mean_by(self.work_ns.mean(axis=1), self.shapes.of_rank)
+        return _ratio(self.work_ns.mean(axis=(0, 1))[None, :], by_class)[self.shapes.of_rank]
+
+    def _to_class(self) -> Floats:
+        """[ranks, WORK] By how much the work of each rank has to change to be the mean of its class."""
+        mine = self.work_ns.mean(axis=1)
+        return _ratio(_mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank], mine)
+
+    def _parts(self, factor: Floats) -> Floats:
+        """[rows, LABELS] One factor per lag from factors [rows, WORK] by kind of work."""
+        return _weighted(self.job.shares, np.ascontiguousarray(factor, np.float64))
+
+    def _scaled(self, factor: Floats) -> Floats:
+        return self.job.unprofiled.lag_ns * self._parts(factor[self.job.rank])
+
+    def _comparable(self) -> Mask:
+        """Lags that all ranks and steps of one shape have: of others the mean is of a chance selection. They are only
+        ever shortened, by as much as the rank's work of their kinds has to be."""
+        keys = self.shapes.label_key
+        return (keys >= 0) & (self._lags.count[keys] >= self._owns.count[self.shapes.row_key][:, None])
+
+    def _lag_means(self) -> Floats:
+        keys = self.shapes.label_key
+        mean = (self._lags.total / np.maximum(self._lags.count, 1)).astype(np.float32)
+        return np.where(keys >= 0, mean[keys], np.float32(0))
+
+    def _own_means(self) -> Floats:
+        return (self._owns.total / np.maximum(self._owns.count, 1))[self.shapes.row_key]
+
+    def _moves(self) -> Mask:
+        return self.job.shared[self.job.first[:-1]]
+
+
+def what_if(job: Job, roles: Roles, shapes: Shapes) -> WhatIf:
+    """Prepares the what-ifs of a job: one pass over its rows."""
+    times = job.unprofiled
+    used = shapes.label_key >= 0
+    return WhatIf(
+        job,
+        roles,
+        shapes,
+        work_of_ranks(job),
+        _sums(shapes.label_key[used], times.lag_ns[used]),
+        _sums(shapes.row_key, times.own_ns),
+        _usual_transfers(job, roles),
+    )
+
+
+@numba.njit(cache=True)
+def _weighted(shares, factor):  # pragma: no cover - compiled
+    found = np.ones(shares.shape[:2], np.float32)
+    for row in range(shares.shape[0]):
+        for k in range(shares.shape[1]):
+            total, whole = 0.0, 0
+            for q in range(shares.shape[2]):
+                total += shares[row, k, q] * factor[row, q]
+                whole += shares[row, k, q]
+            if whole:
+                found[row, k] = total / 255.0
+    return found
+
+
+def _sums(keys: Ints, values: Floats) -> _Sums:
+    return _Sums(np.bincount(keys, values).astype(np.float64), np.bincount(keys).astype(np.float64))
+
+
+def _of_others(sums: _Sums, keys: Ints, values: Floats) -> tuple[Floats, Floats]:
+    """The mean of all with the same key but these, and how many those are."""
+    n = len(sums.total)
+    total = sums.total - np.bincount(keys, values, n)
+    count = sums.count - np.bincount(keys, minlength=n)
+    return (total / np.maximum(count, 1))[keys], count[keys]
+
+
+def _mean_by(values: Floats, of: Ints) -> Floats:
+    """[classes, WORK] The mean over the ranks of each class."""
+    n = int(of.max(initial=-1)) + 1
+    total = np.zeros((n, values.shape[1]))
+    np.add.at(total, of, values)
+    return total / np.maximum(np.bincount(of, minlength=n), 1)[:, None]
+
+
+def _ratio(wanted: Floats, there: Floats) -> Floats:
+    """By how much work of each kind changes; 1 where there is too little of it to compare."""
+    whole = np.maximum(there.sum(axis=-1, keepdims=True), wanted.sum(axis=-1, keepdims=True))
+    least = LEAST_SHARE * np.broadcast_to(whole, np.broadcast_shapes(wanted.shape, there.shape))
+    ratio = wanted / np.maximum(there, 1.0)
+    small = (there < least) | (np.broadcast_to(wanted, least.shape) < least)
+    return np.where(small | (ratio > FARTHEST) | (ratio < 1 / FARTHEST), 1.0, ratio)
+
+
+def _usual_transfers(job: Job, roles: Roles) -> Floats:
+    head = job.first[:-1]
+    group = job.group[head]
+    moving = job.unprofiled.transfer_ns - job.waited_ns
+    role = np.where(group >= 0, roles.of_group[np.maximum(group, 0)], -1) if len(job.groups) else group
+    sorts = np.stack([role, job.kind[head], job.bytes[head]])
+    _, sort = np.unique(sorts, axis=1, return_inverse=True)
+    sort = sort.reshape(-1)
+    order = np.lexsort((moving, sort))
+    counts = np.bincount(sort)
+    starts = np.cumsum(counts) - counts
+    middle = (moving[order[starts + (counts - 1) // 2]] + moving[order[starts + counts // 2]]) / 2
+    return np.where(group >= 0, middle[sort], moving)

@@ -1,0 +1,88 @@
+"""Recordings in object stores: `s3://…`, `gs://…`, `hf://…`, whatever fsspec knows. Needs the extra `scale`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuprof.errors import GpuprofError, UnreadableTrace
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/{1,2}(.+)", re.DOTALL)
+_ENDINGS = ((".json", ".json.gz"), (".sqlite", ".sqlite.gz"))
+
+
+def url_of(path: str | os.PathLike[str]) -> str | None:
+    """The URL that a path is, None for a local one. pathlib makes `s3:/a` of `s3://a`: such a path is one, too, unless
+    there is a file of that name."""
+    text = os.fspath(path)
+    match = _URL.fullmatch(text)
+    if match is None or ("://" not in text and Path(text).exists()):
+        return None
+    return f"{match[1]}://{match[2]}"
+
+
+def traces_at(url: str) -> list[str]:
+    """The recordings that a URL means: itself, or what is in the folder that it is; in order of name.
+
+    Raises UnreadableTrace, one line, where nothing is there.
+    """
+    system, path = _system(url)
+    try:
+        if system.isfile(path):
+            return [url]
+        names = sorted(system.ls(path, detail=False)) if system.isdir(path) else []
+    except Exception as error:  # each store has its own kinds of errors
+        raise UnreadableTrace(f"{url}: cannot be read ({_first_line(error)})") from None
+    found = next((some for ends in _ENDINGS if (some := [n for n in names if n.endswith(ends)])), [])
+    if not found:
+        raise UnreadableTrace(f"{url}: no such file, and no folder that holds .json or .json.gz")
+    return [system.unstrip_protocol(name) for name in found]
+
+
+def state_of(url: str) -> str:
+    """What changes when the file does: its size with its etag or time of change. Empty where these are unknown."""
+    system, path = _system(url)
+    try:
+        info = system.info(path)
+    except Exception:
+        return ""
+    mark = next(
+        (str(info[key]) for key in ("ETag", "etag", "md5Hash", "mtime", "created", "LastModified") if info.get(key)), ""
+    )
+    return f"{info.get('size')} {mark}" if mark else ""
+
+
+@contextlib.contextmanager
+def fetched(url: str) -> Iterator[Path]:
+    """A local copy, for as long as it is read. Raises UnreadableTrace, one line, where it cannot be fetched."""
+    system, path = _system(url)
+    with tempfile.TemporaryDirectory(prefix="gpuprof-") as folder:
+        local = Path(folder) / (path.rstrip("/").rsplit("/", 1)[-1] or "recording")
+        try:
+            with system.open(path, "rb") as source, local.open("wb") as target:
+                shutil.copyfileobj(source, target, 1 << 20)
+        except Exception as error:
+            raise UnreadableTrace(f"{url}: cannot be read ({_first_line(error)})") from None
+        yield local
+
+
+def _system(url: str) -> tuple[Any, str]:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise GpuprofError(f"{url}: reading from object stores needs fsspec: install gpuprof's extra `scale`") from None
+    try:
+        return url_to_fs(url)
+    except (ValueError, ImportError) as error:
+        raise UnreadableTrace(f"{url}: {_first_line(error)}") from None
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).splitlines()
+    return lines[0] if lines else type(error).__name__

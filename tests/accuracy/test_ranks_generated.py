@@ -1,0 +1,82 @@
+"""Generated jobs of tensor, pipeline and data parallel ranks: the step and what is slow, against exact times."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.rank_jobs import MS, Shape, Slow, digests, programs, simulate
+from benchmarks.ranks import Outcome, outcomes
+from gpuprof.diagnosis.ranks import gang_of
+
+SHAPES = (
+    Shape(),
+    Shape(tensor=2, pipeline=4, data=4, gpus=4),
+    Shape(tensor=1, pipeline=1, data=8, gpus=4),
+    Shape(tensor=4, pipeline=1, data=4, gpus=8),
+)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s.tensor}x{s.pipeline}x{s.data}")
+@pytest.mark.parametrize("seed", range(2))
+def test_what_is_slow_is_named_and_the_step_without_it_is_right(shape: Shape, seed: int):
+    found: list[Outcome] = list(outcomes(shape, seed))
+    assert [one.name for one in found if not one.right] == []
+    for one in found:
+        assert one.replay_error < 1e-6
+        if one.name != "batches":  # whose median step depends on which four steps are taken
+            assert one.step_error == pytest.approx(0, abs=0.005)
+        if one.without_error is not None:
+            assert one.without_error == pytest.approx(0, abs=0.01)
+
+
+def test_clocks_of_all_ranks_are_found():
+    shape = Shape(tensor=2, pipeline=4, data=4)
+    made = programs(shape, Slow())
+    times = simulate(made)
+    clocks = np.random.default_rng(3).integers(-(10**12), 10**12, shape.ranks)
+    gang = gang_of(digests(shape, made, times, lambda rank: int(clocks[rank])), [])
+    assert [one.clock_offset_ns for one in gang.ranks] == (clocks - clocks[0]).tolist()
+
+
+@pytest.mark.parametrize("gone", [(3,), (0,), (1, 9)])
+def test_missing_ranks_are_left_out(gone: tuple[int, ...]):
+    """The slow rank is found without the recordings of others, and waits for the missing are not its gain."""
+    shape = Shape(tensor=2, pipeline=2, data=4)
+    slow = 12
+    made = programs(shape, Slow(frozenset((slow,)), factor=1.5))
+    here = [one for one in digests(shape, made, simulate(made)) if one.rank not in gone]
+    gang = gang_of(here, [])
+    assert gang.missing == gone
+    assert gang.job.replay_error < 0.02
+    assert gang.slow is not None
+    assert gang.ranks[gang.slow].rank == slow
+
+
+def test_a_replay_that_misses_the_recording_gives_no_gains():
+    """Ways to arrival that are too short by a third: the digests are not of these recordings."""
+    shape = Shape()
+    made = programs(shape, Slow(frozenset((5,)), factor=1.5))
+    wrong = digests(shape, made, simulate(made))
+    for one in wrong:
+        one.recorded.lag_ns[:] *= 0.67
+    gang = gang_of(wrong, [])
+    assert gang.slow is None
+    assert (gang.job.slowdown, gang.job.verdict, gang.job.changes) == (None, None, ())
+    assert [id_ for id_, _ in gang.job.notes] == ["joint_replay"]
+    assert gang.job.replay_error > 0.02
+
+
+def test_exchanges_that_contradict_each_other_are_taken_apart():
+    """Numbers recorded the wrong way round on one rank: the replay goes on, and says so."""
+    shape = Shape(tensor=1, pipeline=1, data=2, gpus=2)
+    made = programs(shape)
+    both = digests(shape, made, simulate(made))
+    for r, one in enumerate(both):
+        shared = np.flatnonzero(one.rows.group >= 0)
+        for g in range(len(one.groups)):
+            mine = shared[one.rows.group[shared] == g]
+            one.rows.number[mine] = np.arange(len(mine)) + (r if g == 0 else 0)
+    gang = gang_of(both, [])
+    assert "ranks_mismatched" in [id_ for id_, _ in gang.job.notes] or gang.job.replay_error < 0.02
+    assert gang.job.step_ns > 1 * MS

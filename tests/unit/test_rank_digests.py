@@ -1,0 +1,158 @@
+"""Digests: what is kept of a rank, where, and that many are read from anywhere in parallel."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers.rank_program import MS, RankProgram, recording, run, write
+
+import gpuprof
+from gpuprof.diagnosis.rank_digest import digest_of_trace
+from gpuprof.diagnosis.rank_digests import MANY, cache_folder, digests_of, make
+from gpuprof.diagnosis.ranks import survey
+from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.ranks import storage
+from gpuprof.ranks.model import Digest
+from gpuprof.tracefile.read import read_trace
+from gpuprof.tracefile.remote import url_of
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUPROF_CACHE", str(tmp_path / "cache"))
+
+
+def digest_at(path: Path) -> Digest:
+    found = digest_of_trace(path, read_trace)
+    assert isinstance(found, Digest)
+    return found
+
+
+def same(a: object, b: object) -> bool:
+    if dataclasses.is_dataclass(a):
+        return all(same(getattr(a, f.name), getattr(b, f.name)) for f in dataclasses.fields(a))
+    if isinstance(a, np.ndarray):
+        return isinstance(b, np.ndarray) and a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
+    if isinstance(a, tuple):
+        return isinstance(b, tuple) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def test_a_digest_replays_as_its_graph(tmp_path: Path):
+    for path in write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)]):
+        digest = digest_at(path)
+        assert digest.fit < 1e-6
+        assert (digest.rows.group >= 0).sum() == 8
+        assert (digest.rows.step >= 0).all()
+
+
+def test_a_digest_is_kept_whole(tmp_path: Path):
+    digest = digest_at(write(tmp_path, [RankProgram(), RankProgram()])[0])
+    data = storage.to_bytes(digest, "key")
+    read = storage.from_bytes(data, "x", "key")
+    assert same(digest, read)
+    assert len(data) < 1 << 20
+
+
+def test_a_digest_of_another_state_or_version_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    digest = digest_at(write(tmp_path, [RankProgram(), RankProgram()])[0])
+    data = storage.to_bytes(digest, "size 1")
+    assert storage.from_bytes(data, "x", "size 2") is None
+    monkeypatch.setattr(storage, "VERSION", 0)
+    assert storage.from_bytes(data, "x", "size 1") is None
+
+
+@pytest.mark.parametrize("damage", [lambda d: d[: len(d) // 2], lambda d: b"", lambda d: b"PK" + d[2:40]])
+def test_a_damaged_digest_is_one_line(tmp_path: Path, damage):
+    digest = digest_at(write(tmp_path, [RankProgram(), RankProgram()])[0])
+    with pytest.raises(UnreadableTrace, match="no digest of a rank"):
+        storage.from_bytes(damage(storage.to_bytes(digest)), "rank.npz")
+
+
+def test_a_recording_that_changed_is_read_again(tmp_path: Path):
+    first, other = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
+    before = make(str(first), None, 0)
+    (kept,) = cache_folder().iterdir()
+    os.utime(kept, ns=(1, 1))
+    assert make(str(first), None, 0) == before
+    assert kept.stat().st_mtime_ns == 1, "not written again"
+    first.write_bytes(other.read_bytes())
+    os.utime(first, ns=(5, 5))
+    assert make(str(first), None, 0) != before
+    assert kept.stat().st_mtime_ns != 1
+
+
+def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
+    """One of them unreadable, which is a note."""
+    programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(MANY + 1)]
+    paths = write(tmp_path, programs)
+    paths[2].write_text('{"a": 1}')
+    alone = [digest_of_trace(path, read_trace) for path in paths]
+    together = digests_of(paths, read_trace)
+    assert len(together) == MANY + 1
+    assert all(same(a, b) for a, b in zip(alone, together, strict=True))
+    gang = survey(paths, read_trace)
+    assert [id_ for id_, _ in gang.notes] == ["rank_unreadable"]
+    assert gang.missing == (2,)
+    assert gang.slow is not None
+    assert gang.ranks[gang.slow].rank == 5
+
+
+def test_ranks_in_an_object_store(tmp_path: Path):
+    """fsspec's store in memory: as files, as a folder, and without two slashes, as pathlib writes a URL."""
+    fsspec = pytest.importorskip("fsspec")
+    paths = write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()])
+    store = fsspec.filesystem("memory")
+    for path in paths:
+        store.pipe_file(f"/job/{path.name}", path.read_bytes())
+    try:
+        urls = [f"memory://job/{path.name}" for path in paths]
+        for given in (urls, "memory://job", Path("memory://job")):
+            found = gpuprof.diagnose(given)
+            assert found.verdict.cause == "straggler"
+            assert found.environment.rank == 1
+        assert gpuprof.diagnose(urls[0]).ranks is None
+        with pytest.raises(UnreadableTrace, match="no such file"):
+            gpuprof.diagnose("memory://elsewhere")
+    finally:
+        store.rm("/job", recursive=True)
+
+
+def test_what_is_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    assert url_of("s3://bucket/a.json") == url_of(Path("s3://bucket/a.json")) == "s3://bucket/a.json"
+    assert url_of("C:/traces/a.json") is None
+    assert url_of("traces/a.json") is None
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:" / "a.json").write_text("{}")
+    assert url_of("s3:/a.json") is None
+    with pytest.raises(GpuprofError, match="nosuchstore"):
+        gpuprof.diagnose("nosuchstore://a/b.json")
+
+
+def test_steps_are_compared_by_what_they_are_not_by_their_number(tmp_path: Path):
+    """Each step has another length, the same on all ranks; one recording begins a step later than the others. Compared
+    by number within the recording, either would pass for slow in some steps."""
+    programs = [RankProgram(), RankProgram(skipped=1), RankProgram()]
+    done = run(programs, 6)
+    for steps in done:
+        for k, s in enumerate(steps):
+            later = sum((37 * j % 5) * 8 * MS for j in range(k + 1))
+            for name, value in vars(s).items():
+                if isinstance(value, tuple):
+                    setattr(s, name, tuple(v + later for v in value))
+                elif isinstance(value, list):
+                    setattr(s, name, [tuple(v + later for v in one) for one in value])
+                else:
+                    setattr(s, name, value + later)
+    paths = [recording(r, p, done[r], 3).write(tmp_path / f"{r}.json") for r, p in enumerate(programs)]
+    gang = survey(paths, read_trace)
+    assert gang.job.steps == 5
+    assert gang.slow is None
+    waited = np.array([one.waited_ns for one in gang.job.members])
+    assert waited[:, 1:].max() < 1 * MS, "what came before its first step one recording does not say"
+    assert gang.job.replay_error < 0.02
