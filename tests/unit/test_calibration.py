@@ -44,6 +44,8 @@ DEFINITIONS = {
     "gpuprof/costs/work.py:UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS": "an A100's datasheet",
     "gpuprof/diagnosis/analyse.py:READS_WEIGHTS": "from datasheets: operations for each byte",
     "gpuprof/projection/per_sample.py:LONG_NS": "what is long enough to look at",
+    "gpuprof/diagnosis/rank_digests.py:MANY": "from how many recordings on they are read in parallel",
+    "gpuprof/timeline/matching.py:UNNAMED_SPREAD_NS": "how far ends of one collective may lie apart",
     "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",
     "gpuprof/diagnosis/run.py:SKEWED": "what is worth a note",
