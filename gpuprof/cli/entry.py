@@ -28,6 +28,7 @@ COMMANDS = {
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",
     "gpus": "gpuprof.cli.gpus",
+    "doctor": "gpuprof.cli.doctor",
     "demo": "gpuprof.cli.demo",
 }
 """Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""
