@@ -29,6 +29,8 @@ COMMANDS = {
     "explain": "gpuprof.cli.explain",
     "gpus": "gpuprof.cli.gpus",
     "doctor": "gpuprof.cli.doctor",
+    "mcp": "gpuprof.cli.mcp",
+    "skill": "gpuprof.cli.skill",
     "demo": "gpuprof.cli.demo",
 }
 """Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""

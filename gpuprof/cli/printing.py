@@ -44,6 +44,7 @@ class Printed:
 
 
 DIAGNOSIS = Printed("report", "gpuprof.diagnosis.json", "gpuprof.report.terminal", "write_report")
+BRIEF = Printed("report", "gpuprof.diagnosis.brief", "gpuprof.report.terminal", "write_report")
 COMPARISON = Printed(
     "comparison", "gpuprof.diagnosis.comparison.json", "gpuprof.report.comparison_terminal", "write_comparison"
 )
