@@ -30,8 +30,8 @@ class Recorder:
     settle: steps to let pass first (5). baseline: steps timed free-running, and again each synchronised (10, fewer
     where steps take seconds). steps: steps to record. stacks, memory: steps to record again with Python stacks, and
     with allocations. shapes: record the shapes of tensors. modules: levels of modules that get ranges (0: none).
-    nvtx: emit NVTX ranges even where no tool is seen to listen. trackers: at the end, if W&B, MLflow or TensorBoard is in
-    use, diagnose the recording (some seconds) and log `gpuprof/*` scalars and the report to it; rank 0 only.
+    nvtx: emit NVTX ranges even where no tool is seen to listen. trackers: at the end, if W&B, MLflow or TensorBoard is
+    in use, diagnose the recording (some seconds) and log `gpuprof/*` scalars and the report to it; rank 0 only.
 
     Under `gpuprof trace` it only tells where steps end; the recording is that command's. Of several ranks only rank 0
     records, unless `out` names a folder that they share. Raises ValueError for counts below zero; whatever else

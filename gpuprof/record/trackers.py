@@ -10,7 +10,6 @@ import gc
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 ARTIFACT = "gpuprof-report"
 
