@@ -31,6 +31,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
 @click.option("--brief", is_flag=True, help="With --json: verdict, budget and findings only, in less than 4 kB.")
+@click.option("--markdown", is_flag=True, help="Print it as Markdown, for a comment on a pull request.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report, too.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
 @click.option("-v", "--verbose", is_flag=True, help="Also say what is not advised, and why.")
@@ -46,6 +47,7 @@ def command(
     paths: tuple[Path, ...],
     json: bool,
     brief: bool,
+    markdown: bool,
     html: Path | None,
     top: int | None,
     verbose: bool,
@@ -62,11 +64,13 @@ def command(
     """
     if brief and not json:
         raise click.UsageError("--brief goes with --json")
+    if markdown and json:
+        raise click.UsageError("--json and --markdown exclude each other")
     paths = paths or (latest(),)
     if html is not None:
         check_place(html, paths, "--html")
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
-    (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, verbose=verbose)
+    (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose)
     return exit_code(diagnosis, fail_on, as_json=json)
 
 

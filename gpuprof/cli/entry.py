@@ -29,6 +29,7 @@ COMMANDS = {
     "explain": "gpuprof.cli.explain",
     "gpus": "gpuprof.cli.gpus",
     "doctor": "gpuprof.cli.doctor",
+    "history": "gpuprof.cli.history",
     "mcp": "gpuprof.cli.mcp",
     "skill": "gpuprof.cli.skill",
     "demo": "gpuprof.cli.demo",

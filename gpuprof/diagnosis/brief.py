@@ -81,19 +81,26 @@ def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
 
 def _idle(diagnosis: Diagnosis) -> dict[str, Any] | None:
     """Of the device that is idle longest: the share of its step, and the causes."""
-    estimated = diagnosis.devices_estimated or ()
-    rows = [(d.device, d.idle_ns, d.step_ns, d.idle_by_cause) for d in estimated] or [
+    estimated, budget = diagnosis.devices_estimated or (), diagnosis.budget
+    # The devices' step is the usual one; what the mean step has in excess is idle time, too.
+    excess = budget.excess if budget is not None and budget.source == "free" and estimated else ()
+    added = {one.cause: max(one.mean_ns or 0, 0) for one in excess}
+    more = sum(added.values())
+    rows = [(d.device, d.idle_ns + more, d.step_ns + more, d.idle_by_cause) for d in estimated] or [
         (d.device, d.idle_ns, d.window_ns, d.idle_by_cause) for d in diagnosis.devices
     ]
     rows = [row for row in rows if row[2]]
     if not rows:
         return None
     device, idle_ns, total_ns, causes = max(rows, key=lambda row: row[1] / row[2])
-    largest = sorted(causes, key=lambda cause: -cause.ns)[:_CAUSES]
+    by_cause = dict(added)
+    for cause in causes:
+        by_cause[cause.cause] = by_cause.get(cause.cause, 0) + cause.ns
+    largest = sorted(by_cause.items(), key=lambda item: -item[1])[:_CAUSES]
     return {
         "device": int(device),
         "share": round(idle_ns / total_ns, 4),
-        "causes": {cause.cause: round(cause.ns / total_ns, 4) for cause in largest if cause.ns},
+        "causes": {cause: round(ns / total_ns, 4) for cause, ns in largest if ns},
     }
 
 

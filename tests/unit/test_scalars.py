@@ -35,6 +35,18 @@ def test_shares_are_means_over_devices():
     }  # fmt: skip
 
 
+def test_what_the_mean_step_has_in_excess_is_idle_time():
+    device = {"step_ns": 100, "idle_ns": 50, "communication_ns": 0, "idle_by_cause": []}
+    excess = [
+        {"cause": "input", "mean_ns": 60},
+        {"cause": "save", "mean_ns": 40},
+        {"cause": "logging", "mean_ns": None},
+    ]
+    budget = {"source": "free", "mean_ns": 200, "usual_ns": 100, "excess": excess}
+    found = scalars({"devices_estimated": [device], "budget": budget})
+    assert (found["gpuprof/gpu_busy"], found["gpuprof/input_wait"]) == (0.25, 0.3)
+
+
 @pytest.mark.parametrize("make", [made.timed, made.no_steps, made.unusable, made.empty])
 def test_what_is_not_known_is_left_out(make):
     assert all(isinstance(value, float) for value in scalars(to_json(make())).values())
