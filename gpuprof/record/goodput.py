@@ -45,7 +45,10 @@ class Goodput(NamedTuple):
 
 def goodput(folder: Path, rank: int = 0) -> Goodput | None:
     """Of the run in a folder, as one rank saw it; None where no free-running steps were timed."""
-    manifest, facts = read_json(folder / MANIFEST) or {}, read_json(folder / rank_file(rank)) or {}
+    manifest, facts = (
+        (read_json(folder / name) if (folder / name).is_file() else None) or {}  # a pipe would be waited for
+        for name in (MANIFEST, rank_file(rank))
+    )
     lines = [line for line in read_lines(folder / STEPS) if line.get("rank") == rank]
     return split(manifest, facts, lines)
 
