@@ -71,7 +71,7 @@ def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[
     if not started <= began <= looped:
         return None
     imported = min(max(_whole(facts.get("imported")), started), began)
-    lost = dict.fromkeys(CAUSES, 0)
+    lost: dict[str, int] = dict.fromkeys(CAUSES, 0)
     lost |= {"imports": imported - started, "loading": began - imported, "finish": ended - looped}
     for kind in KINDS:
         lost[kind] = _lumps(steps, kind, count, facts.get("intervals"))
