@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.argument("a", type=RECORDING)
 @click.argument("b", type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the whole comparison as JSON.")
+@click.option("--markdown", is_flag=True, help="Print it as Markdown, for a comment on a pull request.")
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it as a page, too."
 )
@@ -38,6 +39,7 @@ def command(
     a: Path,
     b: Path,
     json: bool,
+    markdown: bool,
     html: Path | None,
     top: int | None,
     step: str | None,
@@ -51,12 +53,14 @@ def command(
     """
     from gpuprof import compare
 
+    if markdown and json:
+        raise click.UsageError("--json and --markdown exclude each other")
     if html is not None:
         check_place(html, (a, b), "--html")
     one = diagnose_file(a, step=step, skip=skip)
     other = one if a == b else diagnose_file(b, step=step, skip=skip)
     comparison = compare(one, other, top=top or TOP_IN_JSON)
-    COMPARISON.put(comparison, json, top, html)
+    COMPARISON.put(comparison, json, top, html, markdown)
     return max((_check(gate, comparison) for gate in fail_on), default=0)
 
 

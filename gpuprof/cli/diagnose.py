@@ -10,7 +10,7 @@ import click
 
 from gpuprof.cli.output import say
 from gpuprof.cli.places import RECORDING, check_place
-from gpuprof.cli.printing import DIAGNOSIS, gates
+from gpuprof.cli.printing import BRIEF, DIAGNOSIS, gates
 from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file, latest
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.command(short_help="Say why a step takes as long as it does.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
+@click.option("--brief", is_flag=True, help="With --json: verdict, budget and findings only, in less than 4 kB.")
+@click.option("--markdown", is_flag=True, help="Print it as Markdown, for a comment on a pull request.")
 @click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report, too.")
 @click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
 @click.option("-v", "--verbose", is_flag=True, help="Also say what is not advised, and why.")
@@ -44,6 +46,8 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 def command(
     paths: tuple[Path, ...],
     json: bool,
+    brief: bool,
+    markdown: bool,
     html: Path | None,
     top: int | None,
     verbose: bool,
@@ -58,11 +62,15 @@ def command(
     recording of Nsight Systems, .sqlite or .nsys-rep. Without PATH: the latest run in gpuprof-runs. A folder of traces,
     or several PATHs, are the ranks of one training; one of each kind are taken together.
     """
+    if brief and not json:
+        raise click.UsageError("--brief goes with --json")
+    if markdown and json:
+        raise click.UsageError("--json and --markdown exclude each other")
     paths = paths or (latest(),)
     if html is not None:
         check_place(html, paths, "--html")
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
-    DIAGNOSIS.put(diagnosis, json, top, html, verbose=verbose)
+    (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose)
     return exit_code(diagnosis, fail_on, as_json=json)
 
 

@@ -29,6 +29,10 @@ COMMANDS = {
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",
     "gpus": "gpuprof.cli.gpus",
+    "doctor": "gpuprof.cli.doctor",
+    "history": "gpuprof.cli.history",
+    "mcp": "gpuprof.cli.mcp",
+    "skill": "gpuprof.cli.skill",
     "demo": "gpuprof.cli.demo",
 }
 """Modules of the commands, each with its `command`, in the order of the help. They import nothing heavy."""

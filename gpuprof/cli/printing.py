@@ -27,14 +27,21 @@ class Printed:
     """Module with `render(result, width, rows)` and the usual number of ROWS."""
     page: str
     """Function of the pages' module, of a result and a file."""
+    markdown: str
+    """Function of gpuprof.report.markdown, of a result and a number of rows."""
 
-    def put(self, result: Any, as_json: bool, top: int | None, html: Path | None, **options: Any) -> None:
+    def put(
+        self, result: Any, as_json: bool, top: int | None, html: Path | None, markdown: bool = False, **options: Any
+    ) -> None:
         """Prints a result with `top` rows, and writes it as a page where a file is given.
 
         options: further keyword arguments of `render`.
         """
         if as_json:
             write(import_module(self.json).dumps(result) + "\n")
+        elif markdown:
+            pages = import_module("gpuprof.report.markdown")
+            write(getattr(pages, self.markdown)(result, top or pages.ROWS))
         else:
             terminal = import_module(self.terminal)
             show(lambda width: terminal.render(result, width, top or terminal.ROWS, **options))
@@ -43,9 +50,14 @@ class Printed:
             say(f"{self.name}: {html}")
 
 
-DIAGNOSIS = Printed("report", "gpuprof.diagnosis.json", "gpuprof.report.terminal", "write_report")
+DIAGNOSIS = Printed("report", "gpuprof.diagnosis.json", "gpuprof.report.terminal", "write_report", "diagnosis")
+BRIEF = Printed("report", "gpuprof.diagnosis.brief", "gpuprof.report.terminal", "write_report", "diagnosis")
 COMPARISON = Printed(
-    "comparison", "gpuprof.diagnosis.comparison.json", "gpuprof.report.comparison_terminal", "write_comparison"
+    "comparison",
+    "gpuprof.diagnosis.comparison.json",
+    "gpuprof.report.comparison_terminal",
+    "write_comparison",
+    "comparison",
 )
 
 

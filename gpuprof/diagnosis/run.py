@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
     Baseline,
     Exit,
+    Goodput,
     GpuTelemetry,
     Run,
     RunMemory,
@@ -27,6 +29,7 @@ from gpuprof.diagnosis.run_model import (
 )
 from gpuprof.diagnosis.sentences import capital, ms_or_us
 from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
+from gpuprof.record.goodput import goodput
 from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
 from gpuprof.tracefile.model import ABSENT, F64, I64
@@ -134,6 +137,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         telemetry=_telemetry(folder.telemetry, folder.throttle_reasons, _span(steps, free.rows, sync.rows)),
         notes=folder.own.notes,
         startup_ns=_startup(folder),
+        goodput=_goodput(folder),
     )  # fmt: skip
     issues = (
         *_waiting_issue(folder, unprofiled),
@@ -329,6 +333,14 @@ def _remaining(folder: RunFolder, seen: int, timed: _Timed, found: Budget | None
     if found is not None and (last is None or last <= (1 + STILL_SLOW) * found.mean_ns):
         return mean_ahead(found, total - seen) * (total - seen)
     return None if last is None else round(last * (total - seen))
+
+
+def _goodput(folder: RunFolder) -> Goodput | None:
+    """What the whole run loses outside of usual steps."""
+    found = goodput(Path(folder.path), folder.rank)
+    if found is None:
+        return None
+    return Goodput(found.wall_ns, found.steps, found.usual_ns, found.productive_ns, found.share, found.lost_ns)
 
 
 def _startup(folder: RunFolder) -> int | None:

@@ -101,6 +101,22 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class Goodput:
+    """The wall time of the whole run: `wall_ns` = `productive_ns` + the sum of `lost_ns`, exactly."""
+
+    wall_ns: int
+    steps: int
+    usual_ns: int
+    """The median free-running step of the rank."""
+    productive_ns: int
+    """`steps` × `usual_ns`."""
+    share: float
+    """Productive share of the wall time, 0 to 1."""
+    lost_ns: dict[str, int]
+    """By cause (`gpuprof.record.goodput.CAUSES`); `other` has either sign."""
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """What `gpuprof trace` knows of the run that a recording is from, as the diagnosed rank tells it."""
 
@@ -126,5 +142,7 @@ class Run:
     notes: tuple[str, ...]
     startup_ns: int | None = None
     """From the start of the program to its first step: imports, loading the model and the data."""
+    goodput: Goodput | None = None
+    """Of the whole run; None where no free-running steps were timed."""
     program: Program | None = None
     """Trainer, arguments' fields, flags and warnings; None where the run does not tell."""

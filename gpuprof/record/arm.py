@@ -21,8 +21,10 @@ def arm(run: str) -> None:
 
     def optimizers(module: Any) -> None:
         from .attach import holder
+        from .imported import imported
         from .warned import warned
 
+        imported.mark()
         holder.record_into(run)
         holder.attach_optimizers(module)
         warned.listen()
@@ -34,7 +36,9 @@ def arm(run: str) -> None:
 
     def trainer(module: Any) -> None:
         from .attach import holder
+        from .imported import imported
 
+        imported.mark()
         holder.attach_trainer(module)
 
     def argparse(module: Any) -> None:

@@ -12,6 +12,7 @@ from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
 from .host import describe_host, own_version
 from .options import MODULES, STEPS
 from .session import Session
+from .trackers import Trackers
 
 
 class Recorder:
@@ -29,7 +30,8 @@ class Recorder:
     settle: steps to let pass first (5). baseline: steps timed free-running, and again each synchronised (10, fewer
     where steps take seconds). steps: steps to record. stacks, memory: steps to record again with Python stacks, and
     with allocations. shapes: record the shapes of tensors. modules: levels of modules that get ranges (0: none).
-    nvtx: emit NVTX ranges even where no tool is seen to listen.
+    nvtx: emit NVTX ranges even where no tool is seen to listen. trackers: at the end, if W&B, MLflow or TensorBoard is
+    in use, diagnose the recording (some seconds) and log `gpuprof/*` scalars and the report to it; rank 0 only.
 
     Under `gpuprof trace` it only tells where steps end; the recording is that command's. Of several ranks only rank 0
     records, unless `out` names a folder that they share. Raises ValueError for counts below zero; whatever else
@@ -48,6 +50,7 @@ class Recorder:
         shapes: bool = True,
         modules: int = MODULES,
         nvtx: bool = False,
+        trackers: bool = True,
     ) -> None:
         counts = {"settle": settle, "baseline": baseline, "steps": steps, "stacks": stacks, "memory": memory}
         for name, count in (counts | {"modules": modules}).items():
@@ -57,8 +60,11 @@ class Recorder:
         self._out = None if out is None else os.fspath(out)
         self._outer: Any = None
         self._telemetry: Any = None
+        self._trackers = Trackers() if trackers else None
         self.folder: Path | None = None
         """Where the recording is; None where none is made."""
+        self._leads = False
+        """Whether we are the rank that speaks for the run."""
 
     def __enter__(self) -> Recorder:
         self._outer = _recording_around()
@@ -71,6 +77,7 @@ class Recorder:
         session = self._session()
         if session is not None:
             session.on_training("recorder", None, None, None)
+        self._look_for_trackers()
         return self
 
     def step(self) -> None:
@@ -86,8 +93,24 @@ class Recorder:
         if self._outer is not None:
             session.on_training_end()
             return
+        self._look_for_trackers()
         session.close()
         self._end("failed" if kind else "finished")
+        if kind is None:
+            self._publish()
+
+    def _look_for_trackers(self) -> None:
+        if self._leads and self._trackers is not None:
+            self._trackers.look()
+
+    def _publish(self) -> None:
+        """Hands the numbers of the recording to the program's trackers, if it has any."""
+        if self._leads and self._trackers and self.folder is not None:
+            from .publish import publish
+
+            message = publish(self.folder, self._trackers)
+            if message:
+                _tell(message)
 
     def _session(self) -> Session | None:
         if self._outer is not None:
@@ -116,6 +139,7 @@ class Recorder:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         else:
             self.folder = make_folder(stem, self._out)
+            self._leads = True
             point_latest(self.folder)
             os.environ.setdefault("TEARDOWN_CUPTI", "1")
             self._write_manifest("running", None)

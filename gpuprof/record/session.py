@@ -26,6 +26,7 @@ from .flags import flags
 from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
 from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
+from .imported import imported
 from .journal import Journal
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
@@ -131,6 +132,7 @@ class Session:
 
     def _open(self) -> None:
         self._journal.facts |= describe_process()
+        self._journal.facts["imported"] = imported.unix_ns
         if self._under_tool or self.options["nvtx"]:
             self._ranges = Ranges(find_nvtx())
         warned.listen()

@@ -460,8 +460,20 @@ class _Run:
             pass
         self._closer = None
 
+    def _tell_goodput(self, folder: Path) -> None:
+        """What the whole run lost outside of usual steps, where they were timed."""
+        try:
+            from .goodput import goodput, sentence
+
+            found = goodput(folder)
+            if found is not None:
+                tell(sentence(found))
+        except Exception as error:
+            self._log(f"the run's goodput: {type(error).__name__}: {error}")
+
     def _last_words(self, folder: Path, ranks: list[dict[str, Any]], ended: float) -> None:
         """The verdict again, and what to type next; or why there is none."""
+        self._tell_goodput(folder)
         verdict = folder / VERDICT
         next_command = f"gpuprof diagnose{_as_argument(folder)}"
         if not any(rank.get("windows") for rank in ranks):

@@ -47,12 +47,16 @@ class Edges:
         """The node that each edge leads to."""
         return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
+    def at_target(self, nodes: Mask) -> Mask:
+        """For each edge whether the node that it leads to is in the mask: `nodes[targets()]`."""
+        return np.repeat(nodes, np.diff(self.first))
+
     def keep(self, wanted: Mask) -> Edges:
         """Only the edges of the mask."""
-        counts = np.zeros(len(self.first), np.int64)
-        np.add.at(counts, self.targets()[wanted] + 1, 1)
+        kept = np.zeros(len(wanted) + 1, np.int64)
+        np.cumsum(wanted, out=kept[1:])
         return Edges(
-            np.cumsum(counts), self.source[wanted], self.lag_ns[wanted], self.from_start[wanted], self.kind[wanted]
+            kept[self.first], self.source[wanted], self.lag_ns[wanted], self.from_start[wanted], self.kind[wanted]
         )
 
 

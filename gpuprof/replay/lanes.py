@@ -12,6 +12,7 @@ import numpy as np
 
 from gpuprof.timeline.nesting import Nesting, nest
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.model import I32, I64
 
 
@@ -94,7 +95,7 @@ def cut_lanes(timeline: Timeline) -> tuple[Pieces, list[tuple[int, int, int]]]:
         if thread == main:
             marks = [np.array([(p.start_ns, p.end_ns) for p in passes], np.int64).reshape(-1)]
             cuts = _cuts(timeline, thread, np.concatenate([timeline.steps.start_ns, timeline.steps.end_ns, *marks]))
-            cuts = np.unique(np.concatenate([[low], cuts, [high]]))
+            cuts = distinct(np.concatenate([[low], cuts, [high]]))
             start, end = cuts[:-1], cuts[1:]
             k = np.searchsorted([p.start_ns for p in passes], start, side="right") - 1
             ends = np.array([p.end_ns for p in passes], np.int64)
@@ -121,7 +122,7 @@ def _cuts(timeline: Timeline, thread: int, more: I64) -> I64:
     for table in (trace.ops, trace.calls):
         rows = (table.thread == thread) & (table.end_ns > low) & (table.start_ns < high)
         times += [table.start_ns[rows], table.end_ns[rows]]
-    cuts = np.unique(np.concatenate(times))
+    cuts = distinct(np.concatenate(times))
     return cuts[(cuts >= low) & (cuts <= high)]
 
 

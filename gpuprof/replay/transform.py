@@ -38,9 +38,8 @@ def removed(graph: Graph, nodes: Mask) -> Graph:
     A removed call does not wait either: neither for a device nor for room in a queue.
     """
     edges = graph.edges
-    target = edges.targets()
-    gone = nodes[target]
-    lag = np.where(gone & graph.on_gpu[target], 0.0, edges.lag_ns)
+    gone = edges.at_target(nodes)
+    lag = np.where(edges.at_target(nodes & graph.on_gpu), 0.0, edges.lag_ns)
     waits = gone & np.isin(edges.kind, (SYNC, COPY, QUEUE))
     shorter = replace(graph, duration_ns=np.where(nodes, 0.0, graph.duration_ns), edges=replace(edges, lag_ns=lag))
     return without_edges(shorter, waits)
@@ -53,4 +52,4 @@ def without_edges(graph: Graph, edges: Mask) -> Graph:
 
 def without_waits(graph: Graph, nodes: Mask) -> Graph:
     """The calls that end in these waiting nodes no longer wait for the device."""
-    return without_edges(graph, nodes[graph.edges.targets()] & np.isin(graph.edges.kind, (SYNC, COPY)))
+    return without_edges(graph, graph.edges.at_target(nodes) & np.isin(graph.edges.kind, (SYNC, COPY)))

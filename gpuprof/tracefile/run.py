@@ -210,7 +210,7 @@ def latest_run(folder: Path | None = None) -> Path:
     if holds_run(latest):
         # By its own name: what is made of it must not say latest when another run is.
         return Path(os.path.normpath(runs / latest.readlink())) if latest.is_symlink() else latest
-    found = _runs_in(runs)
+    found = runs_in(runs)
     if found:
         return found[-1]
     raise UnreadableTrace(
@@ -218,7 +218,7 @@ def latest_run(folder: Path | None = None) -> Path:
     )
 
 
-def _runs_in(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
     """The runs in a folder, oldest first: their names begin with the date."""
     try:
         return sorted(path for path in folder.iterdir() if path.name != runfile.LATEST and holds_run(path))
@@ -265,7 +265,7 @@ def find_run(path: Path) -> tuple[Path, int | None] | None:
     """
     if holds_run(path):
         return path, None
-    if holds_run(path / runfile.LATEST) or (path.name == runfile.RUNS and _runs_in(path)):
+    if holds_run(path / runfile.LATEST) or (path.name == runfile.RUNS and runs_in(path)):
         return latest_run(path), None
     export, pid = split_process(path)
     if export.name.endswith((*EXPORTS, *REPORTS)) and export.is_file() and holds_run(export.parent):

@@ -19,7 +19,7 @@ PACKAGE = ROOT / "gpuprof"
 
 FLOORS = (
     {"cli"},
-    {"report", "interop"},
+    {"report", "interop", "doctor"},
     {"diagnosis"},
     {"projection"},
     {"ranks"},

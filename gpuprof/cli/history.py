@@ -1,0 +1,99 @@
+"""`gpuprof history`: runs one after the other, as a table with a bar for each mean step."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuprof.cli.output import say, show, write
+from gpuprof.cli.recordings import diagnose_file
+from gpuprof.errors import GpuprofError
+from gpuprof.runfile import MANIFEST, RUNS, read_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from gpuprof.report.history import Entry
+
+
+@click.command(short_help="Show how the step changed from run to run.")
+@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--json", is_flag=True, help="Print the numbers of every run as JSON.")
+@click.option("--markdown", is_flag=True, help="Print a Markdown table.")
+@click.option("--last", type=click.IntRange(min=1), default=20, metavar="N", show_default=True,
+              help="Of a folder of runs, show the newest N.")  # fmt: skip
+def command(paths: tuple[Path, ...], json: bool, markdown: bool, last: int) -> int:
+    """Show mean step, verdict, GPU busy time and tokens per second of RUNS, in the order given.
+
+    RUNS are recordings as gpuprof diagnose takes them, or a folder of runs, which stands for its runs, oldest first.
+    Without RUNS: gpuprof-runs. A recording that cannot be read is named on stderr, and left out.
+    """
+    if json and markdown:
+        raise click.UsageError("--json and --markdown exclude each other")
+    from gpuprof.report import history
+
+    entries = [found for path in _recordings(paths or (Path(RUNS),), last) if (found := _entry(path)) is not None]
+    if not entries:
+        raise GpuprofError("none of these recordings could be diagnosed")
+    if json:
+        import json as encoder
+
+        write(encoder.dumps(history.document(entries), indent=2) + "\n")
+    elif markdown:
+        write(history.as_markdown(entries))
+    else:
+        show(lambda width: _table(entries, width))
+    return 0
+
+
+def _recordings(paths: tuple[Path, ...], last: int) -> list[Path]:
+    """The recordings that are meant: a folder of runs stands for the newest in it."""
+    from gpuprof.tracefile.run import holds_run, runs_in
+
+    found: list[Path] = []
+    for path in paths:
+        inside = [] if holds_run(path) else runs_in(path)
+        found += inside[-last:] or [path]
+    if found == [Path(RUNS)]:
+        raise GpuprofError(f"{RUNS} holds no run: make one with gpuprof trace train.py, or name recordings")
+    return found
+
+
+def _entry(path: Path) -> Entry | None:
+    from gpuprof.report.history import entry
+
+    try:
+        diagnosis = diagnose_file(path)
+    except GpuprofError as error:
+        say(str(error))
+        return None
+    return entry(str(path), _began(path), diagnosis)
+
+
+def _began(path: Path) -> str | None:
+    """When a run began; None of a bare trace."""
+    started = (read_json(path / MANIFEST) or {}).get("started") if path.is_dir() else None
+    if not isinstance(started, int):
+        return None
+    try:
+        return datetime.fromtimestamp(started / 1e9, timezone.utc).isoformat(timespec="seconds")
+    except (OverflowError, OSError, ValueError):
+        return None
+
+
+def _table(entries: list[Entry], width: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from gpuprof.report import history
+    from gpuprof.report.lines import Column, table
+    from gpuprof.report.names import escape
+
+    right = Column(right=True)
+    columns = (Column("bold", elastic=True), Column("dim"), right, Column("cyan"), Column(elastic=True), right, right)
+    rows = [tuple(escape(cell) for cell in row) for row in history.rows(entries)]
+    lines = table([history.HEAD, *rows], columns, width)
+    return Group(Text(lines[0].plain, "dim"), *lines[1:])

@@ -1,0 +1,146 @@
+"""The few numbers of a Diagnosis that a program or an agent decides by, as `gpuprof.brief/1` in less than 4 kB.
+
+`schema/brief-1.json` is the published JSON Schema. Texts are shortened, findings are the most useful first; what does
+not fit is left out from the end and counted, so that the size holds for every recording.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from gpuprof.diagnosis.json import SCHEMA_FILE as DIAGNOSIS_SCHEMA
+from gpuprof.diagnosis.json import plain
+from gpuprof.diagnosis.model import Diagnosis, Finding
+
+SCHEMA = "gpuprof.brief/1"
+SCHEMA_FILE = DIAGNOSIS_SCHEMA.with_name("brief-1.json")
+LARGEST_BYTES = 4000
+"""Of the text that `dumps` returns, its line end not counted."""
+_TEXT = 240
+_ISSUES = 3
+_CAUSES = 6
+
+
+def dumps(diagnosis: Diagnosis) -> str:
+    """The JSON text, in ASCII on one line, at most LARGEST_BYTES long."""
+    document = to_json(diagnosis)
+    while len(text := _encoded(document)) > LARGEST_BYTES and _lessen(document):
+        pass
+    return text
+
+
+def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    """Plain dicts, lists, strings and numbers that the schema accepts, before they are made to fit."""
+    d, verdict, steps = diagnosis, diagnosis.verdict, diagnosis.steps
+    return {
+        "schema": SCHEMA,
+        "path": _short(d.source.path),
+        "kind": d.source.kind,
+        "quality": {
+            "status": d.quality.status,
+            "issues": [{"id": i.id, "message": _short(i.message)} for i in d.quality.issues[:_ISSUES]],
+        },
+        "gpus": [_short(gpu.name, 40) for gpu in d.environment.gpus[:8]],
+        "verdict": {
+            "bound": verdict.bound,
+            "cause": verdict.cause,
+            "second": verdict.second,
+            "confidence": plain(verdict.confidence),
+            "summary": _short(verdict.summary, 400),
+        },
+        "step_ns": None if d.step_ns is None else int(d.step_ns),
+        "recorded_ns": None if steps is None else int(steps.recorded_ns),
+        "budget": _budget(diagnosis),
+        "idle": _idle(diagnosis),
+        "findings": [_finding(finding) for finding in d.findings],
+        "findings_left_out": 0,
+    }
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema that every output validates against."""
+    return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+def _budget(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    budget = diagnosis.budget
+    if budget is None:
+        return None
+    return {
+        "mean_ns": int(budget.mean_ns),
+        "low_ns": int(budget.low),
+        "high_ns": int(budget.high),
+        "usual_ns": int(budget.usual_ns),
+        "excess": [{"cause": e.cause, "mean_ns": plain(e.mean_ns)} for e in budget.excess[:_CAUSES]],
+        "residual_ns": int(budget.residual_ns),
+        "steps": int(budget.steps),
+        "source": budget.source,
+    }
+
+
+def _idle(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    """Of the device that is idle longest: the share of its step, and the causes."""
+    estimated, budget = diagnosis.devices_estimated or (), diagnosis.budget
+    # The devices' step is the usual one; what the mean step has in excess is idle time, too.
+    excess = budget.excess if budget is not None and budget.source == "free" and estimated else ()
+    added = {one.cause: max(one.mean_ns or 0, 0) for one in excess}
+    more = sum(added.values())
+    rows = [(d.device, d.idle_ns + more, d.step_ns + more, d.idle_by_cause) for d in estimated] or [
+        (d.device, d.idle_ns, d.window_ns, d.idle_by_cause) for d in diagnosis.devices
+    ]
+    rows = [row for row in rows if row[2]]
+    if not rows:
+        return None
+    device, idle_ns, total_ns, causes = max(rows, key=lambda row: row[1] / row[2])
+    by_cause = dict(added)
+    for cause in causes:
+        by_cause[cause.cause] = by_cause.get(cause.cause, 0) + cause.ns
+    largest = sorted(by_cause.items(), key=lambda item: -item[1])[:_CAUSES]
+    return {
+        "device": int(device),
+        "share": round(idle_ns / total_ns, 4),
+        "causes": {cause: round(ns / total_ns, 4) for cause, ns in largest if ns},
+    }
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "title": _short(finding.title, 100),
+        "severity": finding.severity,
+        "fix": _short(finding.fix),
+        "changes": None if finding.changes is None else _short(finding.changes, 120),
+        "step_ns": {name: int(getattr(finding.step_ns, name)) for name in ("low", "expected", "high")},
+        "speedup": {name: round(getattr(finding.speedup, name), 3) for name in ("low", "expected", "high")},
+    }
+
+
+def _lessen(document: dict[str, Any]) -> bool:
+    """Takes away what matters least; False where only what is needed is left."""
+    if document["findings"]:
+        document["findings"].pop()
+        document["findings_left_out"] += 1
+    elif document["quality"]["issues"]:
+        document["quality"]["issues"].pop()
+    elif document["gpus"]:
+        document["gpus"].pop()
+    else:
+        return False
+    return True
+
+
+def _encoded(document: dict[str, Any]) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def _short(text: str, longest: int = _TEXT) -> str:
+    """The text, cut where it would take more than `longest` bytes of JSON (six a character that is not ASCII)."""
+    text = plain(text)
+    if len(json.dumps(text)) - 2 <= longest:
+        return text
+    low, high = 0, len(text)
+    while low < high:  # the longest beginning that fits, with three dots
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if len(json.dumps(text[:middle])) + 1 <= longest else (low, middle - 1)
+    return f"{text[:low]}..."

@@ -1,0 +1,52 @@
+"""Answers for agents: JSON in pages of rows, never longer than an agent can take in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+MOST_ROWS = 50
+MOST_BYTES = 100_000
+
+
+def page(rows: Sequence[Any], offset: int, limit: int) -> dict[str, Any]:
+    """`rows[offset:offset + limit]`, at most MOST_ROWS of them, with where the next page begins (None: it was the
+    last). Raises ValueError for an offset or a limit that makes no sense."""
+    if offset < 0 or limit < 1:
+        raise ValueError("offset is 0 or more, limit 1 or more")
+    shown = list(rows[offset : offset + min(limit, MOST_ROWS)])
+    while len(shown) > 1 and len(_text(shown)) > MOST_BYTES - 1000:
+        del shown[len(shown) // 2 :]
+    end = offset + len(shown)
+    return {"total": len(rows), "rows": shown, "next_offset": end if shown and end < len(rows) else None}
+
+
+def text(document: dict[str, Any]) -> str:
+    """The document as JSON of at most MOST_BYTES: lists are cut to MOST_ROWS rows, then to fewer until it fits.
+
+    `cut` names the lists that lack rows. Raises ValueError where even short lists do not fit.
+    """
+    rows = MOST_ROWS
+    while rows:
+        cut: list[str] = []
+        shown = _shortened(document, rows, "", cut)
+        found = _text({**shown, "cut": cut} if cut else shown)
+        if len(found) <= MOST_BYTES:
+            return found
+        rows //= 2
+    raise ValueError(f"the answer is longer than {MOST_BYTES:,} bytes: ask gpuprof on the command line with --json")
+
+
+def _shortened(value: Any, rows: int, path: str, cut: list[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _shortened(item, rows, f"{path}.{key}" if path else key, cut) for key, item in value.items()}
+    if isinstance(value, list):
+        if len(value) > rows:
+            cut.append(path)
+        return [_shortened(item, rows, f"{path}[]", cut) for item in value[:rows]]
+    return value
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=True, allow_nan=False)

@@ -1,0 +1,19 @@
+"""The moment at which the libraries that a training needs had been imported."""
+
+from __future__ import annotations
+
+import time
+
+
+class Imported:
+    """Remembers when the last of the watched libraries had arrived."""
+
+    def __init__(self) -> None:
+        self.unix_ns: int | None = None
+
+    def mark(self) -> None:
+        self.unix_ns = time.time_ns()
+
+
+imported = Imported()
+"""The one of this process."""

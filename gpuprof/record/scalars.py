@@ -1,0 +1,74 @@
+"""The few numbers of a diagnosis that are worth a curve, by flat names: pure, from its JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+PREFIX = "gpuprof/"
+
+
+def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
+    """`gpuprof/<name>` → value, of a document `gpuprof.diagnosis/1`; what is not known is left out.
+
+    mean_step_ms, usual_step_ms: the step that a run pays for, and the median one. gpu_busy, exposed_communication,
+    input_wait: shares of the step (0 to 1), mean over the devices, the profiler removed. mfu: 0 to 1. tokens_per_s,
+    samples_per_s: of all ranks. peak_memory_gib: of one rank.
+    """
+    run, roofline = diagnosis.get("run") or {}, diagnosis.get("roofline") or {}
+    throughput, memory = run.get("throughput") or {}, run.get("memory") or {}
+    found = {
+        **_step(diagnosis),
+        **_shares(diagnosis.get("devices_estimated") or [], _excess(diagnosis.get("budget"))),
+        "mfu": roofline.get("mfu"),
+        "tokens_per_s": _first(throughput.get("tokens_per_s"), throughput.get("padded_tokens_per_s")),
+        "samples_per_s": throughput.get("samples_per_s"),
+        "peak_memory_gib": _scaled(memory.get("peak_bytes"), 2**30),
+    }
+    return {PREFIX + name: float(value) for name, value in found.items() if value is not None}
+
+
+def _step(diagnosis: dict[str, Any]) -> dict[str, float | None]:
+    budget, steps = diagnosis.get("budget"), diagnosis.get("steps") or {}
+    if budget is not None:
+        return {
+            "mean_step_ms": _scaled(budget["mean_ns"], 1e6),
+            "usual_step_ms": _scaled(budget["usual_ns"], 1e6),
+        }
+    known = _first(steps.get("unprofiled_ns"), steps.get("estimated_ns"), steps.get("recorded_ns"))
+    return {"mean_step_ms": _scaled(known, 1e6)}
+
+
+def _excess(budget: dict[str, Any] | None) -> dict[str, int]:
+    """Cause → what it adds to the usual step in the mean, which the devices' step does not have."""
+    if budget is None or budget["source"] != "free":
+        return {}
+    return {one["cause"]: max(one["mean_ns"] or 0, 0) for one in budget["excess"]}
+
+
+def _shares(devices: list[dict[str, Any]], excess: dict[str, int]) -> dict[str, float]:
+    devices = [device for device in devices if device["step_ns"]]
+    if not devices:
+        return {}
+
+    def mean(ns: Any) -> float:
+        return sum(ns(device) / (device["step_ns"] + more) for device in devices) / len(devices)
+
+    more = sum(excess.values())
+
+    return {
+        "gpu_busy": mean(lambda d: d["step_ns"] - d["idle_ns"]),
+        "exposed_communication": mean(lambda d: d["communication_ns"]),
+        "input_wait": mean(lambda d: _input(d) + excess.get("input", 0)),
+    }
+
+
+def _input(device: dict[str, Any]) -> int:
+    return sum(cause["ns"] for cause in device["idle_by_cause"] if cause["cause"] == "input")
+
+
+def _first(*values: float | None) -> float | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _scaled(value: float | None, unit: float) -> float | None:
+    return None if value is None else value / unit

@@ -1,0 +1,97 @@
+"""A diagnosis and a comparison as Markdown, for comments on pull requests and for notes. Names are escaped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gpuprof.diagnosis.comparison.model import Comparison
+from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.report import comparison_words, fixes, run_words, stepbar, words
+from gpuprof.report.names import escape, shown
+from gpuprof.report.numbers import duration, share
+
+ROWS = 5
+"""Findings and terms of a difference that are listed where nobody asked for more."""
+_LEAST = 0.01
+"""Share of the step below which a part is not listed."""
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
+
+
+def diagnosis(found: Diagnosis, rows: int = ROWS) -> str:
+    """The headline, where the step goes, and what to change."""
+    parts = [f"### {_text(words.label(found))}: {_text(words.step_time(found))}".rstrip(": ")]
+    about = [words.gpus(found), words.versions(found), run_words.tokens(found)]
+    parts += [_text(", ".join(item for item in about if item)), _text(found.verdict.summary)]
+    issues = [issue for issue in found.quality.issues if issue.severity != "info"]
+    parts += ["\n".join(f"- **{issue.severity}**: {_text(issue.message)}" for issue in issues)]
+    parts += [_steps(found), _findings(found, rows), _text(fixes.footer(found))]
+    return _joined(parts)
+
+
+def comparison(found: Comparison, rows: int = ROWS) -> str:
+    """The outcome, what changed, and where the difference comes from."""
+    parts = [f"### {_text(comparison_words.outcome(found))}: {_text(comparison_words.steps(found))}"]
+    parts += [_text(found.summary)]
+    sides = [("A", found.a), ("B", found.b)]
+    lines = [(name, f"`{_code(side.path)}`", _text(comparison_words.bound(side))) for name, side in sides]
+    parts += [_table(("", "recording", "verdict"), lines)]
+    terms = sorted((term for term in found.terms if term.difference_ns), key=lambda term: -abs(term.difference_ns))
+    lines = [
+        (_text(comparison_words.term(term)), duration(term.a_ns), duration(term.b_ns),
+         comparison_words.signed(term.difference_ns))
+        for term in terms[:rows]
+    ]  # fmt: skip
+    parts += [_table(("step", "A", "B", "B − A"), lines)] if lines else []
+    told = comparison_words.told(found)[:rows]
+    parts += ["\n".join(f"- **{_text(one.title)}**: {_text(comparison_words.sentence(one))}" for one in told)]
+    parts += [_text(comparison_words.test(found))]
+    parts += ["\n".join(f"- {_text(note.message)}" for note in found.notes if note.severity != "info")]
+    return _joined(parts)
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of texts, which are escaped."""
+    return _table([_text(cell) for cell in head], [[_text(cell) for cell in row] for row in rows])
+
+
+def _steps(found: Diagnosis) -> str:
+    """Where the step of each device goes, in shares."""
+    bars = stepbar.bars(found)[:8]
+    several = len(bars) > 1
+    rows = []
+    for bar in bars:
+        for part in bar.parts:
+            if part.ns >= _LEAST * bar.total_ns:
+                name = f"waiting: {part.key}" if part.idle else part.key
+                rows.append((f"GPU {bar.device}: {name}" if several else name, share(part.ns, bar.total_ns)))
+    return table(("the step", "share"), rows) if rows else ""
+
+
+def _findings(found: Diagnosis, rows: int) -> str:
+    now = fixes.now_ns(found)
+    if not now or not found.findings:
+        return ""
+    lines = [
+        (str(number), _text(one.title), _text(fixes.gain(one, now)), f"`{_code(one.fix, 400)}`")
+        for number, one in enumerate(found.findings[:rows], 1)
+    ]
+    return _table(("", "what to change", "gain", "how"), lines)
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _joined(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _text(text: str) -> str:
+    """One line in which nothing is markup, a mention or a link."""
+    return _SPECIAL.sub(r"\\\1", escape(" ".join(text.split()))).replace("://", ":\u2060//")
+
+
+def _code(text: str, width: int = 80) -> str:
+    return shown(" ".join(text.split()), width).replace("`", "'").replace("|", "/")

@@ -1,0 +1,24 @@
+"""`distinct` is `np.unique`, only quicker."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprof.tracefile.distinct import distinct
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.sampled_from(["int64", "int32", "uint8", "bool"]))
+def test_it_is_what_numpy_says(values: list[int], dtype: str):
+    column = np.array(values, np.int64).astype(dtype)
+    assert distinct(column).dtype == np.unique(column).dtype
+    assert distinct(column).tolist() == np.unique(column).tolist()
+
+
+@pytest.mark.parametrize(
+    "column", [[3, 1, 3], [[2, 1], [1, 2]], ["b", "a", "b"], [float("nan"), 1.0, float("nan")], []]
+)
+def test_other_columns_and_lists_too(column: list):
+    np.testing.assert_array_equal(distinct(column), np.unique(np.array(column)))
