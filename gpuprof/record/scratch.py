@@ -1,4 +1,4 @@
-"""Keeps a trial from changing anything: what the program writes goes to a scratch folder, and what would not is refused.
+"""Keeps a trial from changing anything: what the program writes goes to a scratch folder, or is refused.
 
 Python's own calls that write, delete and rename are led to a copy of the tree in the scratch folder, which later reads
 see; the real tree stays as it is. What comes past them, by a path that is not covered, meets an audit hook

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..runfile import log, read_json
+from ..runfile import read_json
 from .arm import ImportWatch
 from .patches import NAMES, patch_named
 from .patches.context import Context, Hub, Proof, wrap

@@ -8,6 +8,7 @@ is written to `rank<N>.trial.json`, and the process waits to be killed, so that 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import resource
 import signal
@@ -39,6 +40,8 @@ FEWEST = 5
 """Steps that a stretch must have to say anything."""
 LEAST = 20
 """Steps of a stretch before it is looked at for the first time."""
+SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
+"""A stretch is at least so long, where that takes no more than so many steps."""
 STAYS_S = 600.0
 """How long the process waits to be killed; then it ends itself."""
 
@@ -265,6 +268,8 @@ class TrialMeter:
         """Whether the stretch begins: at the same step on every rank."""
         if self._settle and (self._world > 1 or self._step < self._settle):
             return self._step >= self._settle
+        if self._settle and self._step <= self._ahead() and not self._is_short():
+            return False
         if self._step < SETTLE and not self._is_short():
             return False
         if self._is_short() and self._total is not None:
@@ -295,9 +300,13 @@ class TrialMeter:
 
     def _further(self) -> int:
         """Steps by which the stretch goes on; none where its length is given."""
-        if self._steps or self._world > 1 or sum(self._free_ns) > self._seconds * 1e9:
+        count, took_ns = len(self._free_ns), sum(self._free_ns)
+        if self._steps or self._world > 1 or took_ns > self._seconds * 1e9:
             return 0
-        return min(more_steps(self._free_ns, self._workers), MOST_STEPS - len(self._free_ns))
+        more = min(more_steps(self._free_ns, self._workers), MOST_STEPS - count)
+        if took_ns < SHORTEST_NS and count < MOST_SHORT:  # a moment's disturbance must not be all of it
+            more = max(more, min(math.ceil((SHORTEST_NS - took_ns) * count / took_ns), MOST_SHORT - count))
+        return more
 
     @property
     def _workers(self) -> int:

@@ -20,6 +20,7 @@ PACKAGE = ROOT / "gpuprof"
 FLOORS = (
     {"cli"},
     {"report", "interop"},
+    {"trial"},
     {"diagnosis"},
     {"projection"},
     {"replay"},

@@ -60,7 +60,8 @@ def _match(model: Any) -> int:
         if weight is None or not weight.is_floating_point():
             continue
         for name in ("lora_A", "lora_B"):
-            for parameter in (p for part in (getattr(layer, name, None),) if part is not None for p in part.parameters()):
+            part = getattr(layer, name, None)
+            for parameter in part.parameters() if part is not None else ():
                 if parameter.dtype != weight.dtype and weight.element_size() == 2:
                     parameter.data = parameter.data.to(weight.dtype)
                     count += 1

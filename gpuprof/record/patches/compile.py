@@ -29,7 +29,10 @@ def apply(context: Context) -> Callable[[], Proof]:
     def compile_models(models: list[Any]) -> None:
         for model in models:
             for module in _blocks(model) if mode == "blocks" else [model]:
-                if getattr(module, "_compiled_call_impl", None) is not None or type(module).__name__ == "OptimizedModule":
+                if (
+                    getattr(module, "_compiled_call_impl", None) is not None
+                    or type(module).__name__ == "OptimizedModule"
+                ):
                     context.refuse("the program compiles its model already")
                     return
                 module.compile(**({} if mode in ("default", "blocks") else {"mode": mode}))
