@@ -11,6 +11,8 @@ from gpuprof.report.numbers import amount, duration, duration_range, percent
 from gpuprof.trial.model import Fix, Interval, Row, Trial
 
 WIDEST = 160
+WIDE, NARROW = 120, 78
+"""Columns from which a terminal has room for whether the training is the same, and for memory and start."""
 STATUS = {
     "confirmed": "confirmed", "slower": "slower", "no_difference": "no difference", "unconfirmed": "unconfirmed",
     "not_applied": "not applied", "failed": "failed", "not_tried": "not tried",
@@ -48,27 +50,27 @@ def _how(trial: Trial) -> str:
 
 
 def _table(trial: Trial, width: int) -> list[Text]:
+    """A row as it is, and one for each fix; narrow terminals go without what the lines below say."""
     base = trial.baseline
-    rows = [("fix", "predicted", "measured", "gain", "peak", "start", "", "the training")]
-    rows.append(
-        ("as it is", "", duration(base.step_ns), "", _bytes(base.peak_bytes), _start(base.start_ns), "", "")
-    )  # fmt: skip
+    rows = [("fix", "predicted", "measured", "gain", "", "peak", "start", "the training")]
+    rows.append(("as it is", "", duration(base.step_ns), "", "", _bytes(base.peak_bytes), _start(base.start_ns), ""))
     rows += [
         (
             escape(row.name),
             _range(row.predicted_step_ns),
             duration(row.step_ns) if row.step_ns else "–",
             gain(row.speedup),
+            STATUS[row.status],
             _bytes(row.peak_bytes),
             _start(row.start_ns),
-            STATUS[row.status],
             same(row),
         )
         for row in trial.rows
     ]
     right = Column(right=True)
-    columns = (Column("bold", elastic=True), right, right, right, right, right, Column(), Column("dim", elastic=True))
-    found = table(rows, columns, width)
+    columns = [Column("bold", elastic=True), right, right, right, Column(), right, right, Column("dim", elastic=True)]
+    kept = 8 if width >= WIDE else 7 if width >= NARROW else 5
+    found = table([row[:kept] for row in rows], columns[:kept], width)
     found[0].stylize("dim")
     for line, row in zip(found[2:], trial.rows, strict=True):
         style = _STYLES.get(row.status)
