@@ -15,6 +15,7 @@ from gpuprof.diagnosis.environment import environment_of, source_of
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
+from gpuprof.diagnosis.measured import with_measured
 from gpuprof.diagnosis.model import (
     Diagnosis,
     Environment,
@@ -186,7 +187,7 @@ def _diagnosis(
         roofline=conclusion.roofline,
         replay=replay,
         sensitivities=conclusion.sensitivities,
-        findings=conclusion.findings,
+        findings=with_measured(conclusion.findings, recorded.folder.path if recorded.folder else None),
         combined=conclusion.combined,
         ranges=range_times(timeline),
         activity=phase_activity(timeline),

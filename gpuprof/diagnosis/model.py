@@ -328,6 +328,23 @@ class Remaining:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What `gpuprof try` measured of a fix on the user's own command."""
+
+    status: str
+    """confirmed | slower | no_difference | unconfirmed | not_applied | failed."""
+    step_ns: int | None
+    speedup_low: float | None
+    """Ends of the 80 % interval; None of a single measurement."""
+    speedup: float | None
+    speedup_high: float | None
+    sameness: str | None
+    """Whether the training computes the same: bitwise | within_scatter | other_random_numbers | different."""
+    reason: str
+    """What shows that it took effect, or why it did not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A problem with its evidence and the fix, replayed."""
 
@@ -343,6 +360,8 @@ class Finding:
     work: float = 1.0
     """How many times the work of a step is done in it."""
     remaining_ns: Remaining | None = None
+    measured: Measured | None = None
+    """None where it was not tried."""
 
 
 @dataclass(frozen=True, slots=True)

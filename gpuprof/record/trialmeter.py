@@ -99,7 +99,6 @@ class TrialMeter:
 
         Patch(torch.autograd, "backward", self._watched)
         os.register_at_fork(after_in_child=self._forked)
-        atexit.register(self._ends)
         if self.hub.wants_models:
             modules = torch.nn.modules.module
             self._handles = [
@@ -235,6 +234,8 @@ class TrialMeter:
     def _end_step(self) -> None:
         self._step += 1
         now = time.perf_counter_ns()
+        if self._step == 1:
+            atexit.register(self._ends)
         if self._handles:
             self._meet_models()
         if self._digests.wants_losses:

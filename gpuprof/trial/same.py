@@ -34,8 +34,8 @@ def compare(fixed: Sequence[Computed], first: Sequence[Computed], second: Sequen
     repeated = any(_repeats(a) and not _repeats(b) for a, b in pairs)
     if repeated:
         return Sameness("different", "samples are repeated: the data set is not split among workers", apart, scatter)
-    same_bytes = all(_whole(a) == _whole(b) for a, b in pairs)
-    same_samples = same_bytes or all(_samples(a) == _samples(b) and _samples(a) for a, b in pairs)
+    same_bytes = all(_same_bytes(a, b) for a, b in pairs)
+    same_samples = same_bytes or all(_same_samples(a, b) for a, b in pairs)
     if same_bytes and apart == 0:
         return Sameness("bitwise", "the same batches, losses and gradients to the last bit", apart, scatter)
     allowed = max(SPREAD * (scatter or 0.0), ROUNDING)
@@ -60,17 +60,22 @@ def percent(share: float) -> str:
     return f"{100 * share:.2g} %"
 
 
-def _whole(side: Computed) -> list[str]:
-    return [batch["whole"] for batch in side["batches"]]
+def _same_bytes(a: Computed, b: Computed) -> bool:
+    """Whether all batches that both have seen are the same."""
+    pairs = list(zip(a["batches"], b["batches"], strict=False))
+    return all(one["whole"] == other["whole"] for one, other in pairs)
+
+
+def _same_samples(a: Computed, b: Computed) -> bool:
+    """Whether the samples are the same, in the same order, whatever the size of a batch."""
+    rows = [_samples(side) for side in (a, b)]
+    count = min(map(len, rows))
+    return count > 0 and rows[0][:count] == rows[1][:count]
 
 
 def _samples(side: Computed) -> list[str]:
-    """Hashes of the samples in order, of as many batches as were seen."""
-    return [row for batch in side["batches"] for row in batch["rows"]][: _least_rows(side)]
-
-
-def _least_rows(side: Computed) -> int:
-    return sum(len(batch["rows"]) for batch in side["batches"])
+    """Hashes of the samples, in order."""
+    return [row for batch in side["batches"] for row in batch["rows"]]
 
 
 def _kinds(side: Computed) -> list[str]:

@@ -13,7 +13,7 @@ from gpuprof.trial.processes import Outcome, Starter
 from helpers.command import working_in
 from helpers.warm_torch import warm_python
 
-LIMIT_S = 200.0
+LIMIT_S = 100.0
 
 HEAD = """
     import os, sys, time

@@ -101,6 +101,7 @@ def test_convolutions_get_their_channels_last(tmp_path: Path):
     assert applied(tried(tmp_path, IMAGES, "channels_last")) == "a convolution's output has its channels last"
 
 
+@pytest.mark.slow
 def test_a_model_is_compiled_after_its_first_step(tmp_path: Path):
     code = LOADER + (
         "class Net(torch.nn.Module):\n"

@@ -91,6 +91,8 @@ class Card:
     title: str
     severity: str
     gain: str
+    measured: str
+    """What `gpuprof try` found; empty where it was not tried."""
     now: str
     low: float
     """Of the axis from zero to the longest step shown, in percent; likewise the next three."""
@@ -288,6 +290,7 @@ def _card(number: int, finding: Finding, now: float, longest: float) -> Card:
         title=escape(finding.title),
         severity=finding.severity,
         gain=fixes.gain(finding, now),
+        measured=fixes.measured(finding),
         now=duration(now),
         low=low,
         expected=expected,
