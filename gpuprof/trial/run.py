@@ -120,7 +120,7 @@ def run_trial(
 
 def _tell_plan(chosen: Plan, process_s: float, tell: Tell) -> None:
     names = ", ".join(str(one.fix) for one in chosen.chosen)
-    rounds = f"{chosen.rounds} rounds" if chosen.rounds > 1 else "1 round, which confirms nothing"
+    rounds = f"{chosen.rounds} rounds" if chosen.rounds > 1 else "1 round (which confirms nothing)"
     tell(f"{names}: {rounds} of processes that take about {process_s:.0f} s each, about {chosen.seconds:.0f} s in all")
     if chosen.dropped:
         tell(f"no time for {', '.join(str(one.fix) for one in chosen.dropped)}: a larger --budget tries more")
