@@ -283,3 +283,30 @@ def test_a_command_without_a_run_is_recorded_first(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "it is recorded first" in done.stderr
     assert [row["status"] for row in json.loads(done.stdout)["rows"]] == ["confirmed"]
+
+
+RANKS = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(net())
+data = Data(wait=0.002)
+sampler = torch.utils.data.distributed.DistributedSampler(data)
+train(model, torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler))
+"""
+
+
+@pytest.mark.slow
+def test_all_ranks_of_a_training_get_the_fix_and_are_ended(tmp_path: Path):
+    write_training(tmp_path, RANKS)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = finished(
+        [sys.executable, "-m", "gpuprof", "try", "--json", "--rounds=1", "--fix", "input_workers=2", *words],
+        cwd=tmp_path, env=variables(TMPDIR=str(scratch)), text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["world_size"] == 2
+    assert found["rows"][0]["status"] == "unconfirmed" and found["rows"][0]["sameness"]["verdict"] == "bitwise"
+    assert not processes_of(str(scratch))

@@ -13,16 +13,20 @@ import pytest
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
+from gpuprof.diagnosis.measured import with_measured
+from gpuprof.diagnosis.model import Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
+from gpuprof.report.fixes import measured
 from gpuprof.trial import judge, same, tree
 from gpuprof.trial.fixes import Candidate, combination, parse
-from gpuprof.trial.json import dumps, schema
+from gpuprof.trial.json import dumps, keep, schema
 from gpuprof.trial.model import Baseline, Fix, Interval, Process, Row, Sameness, Trial
 from gpuprof.trial.plan import plan, seconds
 
 MS = 1_000_000
+R = Range(1.0, 2.0, 3.0)
 PATCHES = ROOT / "gpuprof" / "record" / "patches"
 
 
@@ -266,6 +270,29 @@ def test_the_json_of_a_trial_is_valid():
     assert found["rows"][0]["predicted_step_ns"] == {"low": 5 * MS, "expected": 6 * MS, "high": 7 * MS}
     del found["rows"][0]["status"]
     assert list(validator.iter_errors(found)), "the schema must be able to refuse"
+
+
+def test_a_diagnosis_of_the_run_shows_what_was_measured(tmp_path):
+    finding = Finding("input_workers", "8 input workers", "high", (), "DataLoader(...)", R, R)
+    other = replace(finding, id="tf32")
+    assert with_measured((finding,), str(tmp_path)) == (finding,)
+    keep(trial(), tmp_path)
+    found = with_measured((finding, other), str(tmp_path))
+    assert found[1].measured is None
+    assert found[0].measured and found[0].measured.status == "confirmed"
+    assert found[0].measured.sameness == "bitwise"
+    assert measured(found[0]) == "measured: 6.0 ms, 2.10–2.70×, confirmed"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"rows": 1}', '{"rows": [1, {"finding": "tf32", "fixes": [1]}]}',
+             '{"rows": [{"finding": "tf32", "fixes": [1], "status": "confirmed", "speedup": 3, "sameness": []}]}']
+)  # fmt: skip
+def test_a_damaged_trial_is_passed_over(tmp_path, text: str):
+    (tmp_path / "trial.json").write_text(text)
+    finding = Finding("tf32", "TF32", "high", (), "", R, R)
+    (found,) = with_measured((finding,), str(tmp_path))
+    assert found.measured is None or measured(found) == "measured: confirmed"
 
 
 @pytest.mark.parametrize("width", [60, 80, 160])

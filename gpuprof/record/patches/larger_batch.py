@@ -29,14 +29,18 @@ def apply(context: Context) -> Callable[[], Proof]:
         batch, accumulation = getattr(arguments, _BATCH, None), getattr(arguments, _ACCUMULATION, None)
         if id(arguments) in changed or not isinstance(batch, int) or not isinstance(accumulation, int):
             return {}
+        kept.append(arguments)  # or its id may come again
+        copied = next((one for one in changed.values() if (batch, accumulation) == _larger(one, factor)), None)
+        if copied is not None:  # `dataclasses.replace` of arguments that were changed already
+            changed[id(arguments)] = copied
+            return {}
         if accumulation % factor:
             context.refuse(
                 f"gradient_accumulation_steps is {accumulation}: a batch {factor} times as large is another training"
             )
             return {}
         changed[id(arguments)] = batch, accumulation
-        kept.append(arguments)  # or its id may come again
-        return {_BATCH: batch * factor, _ACCUMULATION: accumulation // factor}
+        return dict(zip((_BATCH, _ACCUMULATION), _larger((batch, accumulation), factor), strict=True))
 
     context.hub.set_arguments(choose)
 
@@ -48,8 +52,13 @@ def apply(context: Context) -> Callable[[], Proof]:
             return Proof(False, context.refusal or "the arguments were replaced after the patch")
         batch, accumulation = changed[id(found)]
         now = getattr(found, _BATCH), getattr(found, _ACCUMULATION)
-        if now != (batch * factor, accumulation // factor):
+        if now != _larger((batch, accumulation), factor):
             return Proof(False, "the program changed the batch after the patch")
         return Proof(True, f"{batch} × {accumulation} became {now[0]} × {now[1]} samples")
 
     return proof
+
+
+def _larger(sizes: tuple[int, int], factor: int) -> tuple[int, int]:
+    """Micro-batch and accumulation of the same samples."""
+    return sizes[0] * factor, sizes[1] // factor
