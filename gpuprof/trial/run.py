@@ -98,7 +98,9 @@ def run_trial(
     tell("first an unscored process as it is, which fills caches and shows how long a process takes")
     first = turns.run(())
     if first.process.step_ns is None:
-        hint = f" ({turns.notes[0]}; --yes allows connections)" if turns.notes else ""
+        offline = "offline" in (first.process.error or "").lower()
+        said = turns.notes[0] if turns.notes else "trials are offline" if offline else ""
+        hint = f" ({said}; --yes allows connections)" if said else ""
         raise GpuprofError(f"the command as it is could not be timed: {first.process.error}{hint}")
     turns.settle, turns.steps = int(first.ranks[0]["settle"]), first.process.steps
     process_s = first.process.wall_ns / 1e9
