@@ -32,6 +32,8 @@ MEMORY_S, MEMORY_MIB = 30.0, 256
 """How long GPU memory may take to be free again, and how much more than before counts as free."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 _LAST = 300
+SHORT, LONGEST = "/tmp", 44
+"""Where scratch folders go if the path of the usual place has more bytes than these; multiprocessing adds 60."""
 
 QUIET = {
     "PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
@@ -73,8 +75,7 @@ class Starter:
 
     def __init__(self, target: Target, network: bool) -> None:
         self._target, self._network = target, network
-        # A short path: sockets lie below it, whose names may have 107 bytes.
-        self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-"))
+        self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._guard: subprocess.Popen[bytes] | None = None
@@ -191,6 +192,13 @@ class Starter:
             if now is None or now <= self._used_mib + MEMORY_MIB:
                 return
             time.sleep(0.2)
+
+
+def _short_folder() -> str | None:
+    """Where the scratch folder lies: sockets lie below it, whose paths may have 107 bytes."""
+    usual = tempfile.gettempdir()
+    short = len(os.fsencode(usual)) <= LONGEST or not os.access(SHORT, os.W_OK | os.X_OK)
+    return None if short else SHORT
 
 
 def caches() -> list[str]:

@@ -42,9 +42,9 @@ class _Turns:
 
     def run(self, fixes: Sequence[Fix]) -> Outcome:
         """One more process; raises GpuprofError if it changed the user's files."""
-        before = tree.state_of(self.tree_of)
+        before = tree.state_of(self.tree_of, self.starter.scratch)
         outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s)
-        changed = tree.changes(before, tree.state_of(self.tree_of))
+        changed = tree.changes(before, tree.state_of(self.tree_of, self.starter.scratch))
         if changed and not self.allowed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise GpuprofError(

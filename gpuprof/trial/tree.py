@@ -15,11 +15,11 @@ State = dict[str, tuple[int, int, int]]
 """Path → size, time of the last change (ns) and inode."""
 
 
-def state_of(folder: Path) -> State | None:
-    """The files and folders of a tree; None where there are more than MOST."""
+def state_of(folder: Path, without: Path | None = None) -> State | None:
+    """The files and folders of a tree, `without` one of them; None where there are more than MOST."""
     found: State = {}
     for root, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name not in _SKIPPED]
+        folders[:] = [name for name in folders if name not in _SKIPPED and Path(root, name) != without]
         for name in (*files, *folders):
             path = f"{root}/{name}"
             try:

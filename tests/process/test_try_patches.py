@@ -41,6 +41,8 @@ train(model, loader)
 """
 )
 
+SLOW_TO_TRY = ("recompiles", "cuda_graphs", "allocator")
+
 
 def nothing_left(folder: Path) -> bool:
     return [path.name for path in folder.iterdir()] == ["train.py"]
@@ -120,7 +122,9 @@ def test_a_model_is_compiled_after_its_first_step(tmp_path: Path):
     assert fixed.ranks[0]["settle"] >= 12, "the stretch begins ten steps after the last compilation"
 
 
-@pytest.mark.parametrize("fix", ["tf32", "recompiles", "cuda_graphs", "allocator", "pageable_copies"])
+@pytest.mark.parametrize(
+    "fix", ["tf32", "pageable_copies", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TO_TRY)]
+)
 def test_what_needs_a_gpu_says_so(tmp_path: Path, fix: str):
     found = tried(tmp_path, PLAIN, fix, seconds=0.1)
     assert found.process.error is None
