@@ -19,6 +19,7 @@ clock, `unix_ns` moments since 1970.
         nsys.sqlite          with --nsys, of all ranks: what Nsight Systems recorded, without environment and arguments
         nsys.nsys-rep        its own report, which keeps them (nsys.qdstrm where nsys could not finish it)
         nsys.log             what nsys printed
+        trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
 
 What each key means, and in which unit, is in record/schema/run-1.json; in short:
@@ -79,6 +80,11 @@ PARTIAL = ".partial"
 
 RUN_VARIABLE = "GPUPROF_RUN"
 """Environment variable that tells the processes of a run where its folder is."""
+
+TRIAL = "trial.json"
+"""What `gpuprof try` measured of fixes for this run, in the run's folder."""
+TRIAL_VARIABLE = "GPUPROF_TRIAL"
+"""Environment variable that tells the processes of a trial where its folder is."""
 
 NSYS = "nsys"
 """The window of Nsight Systems, which records instead of torch.profiler; also its files' name without ending."""

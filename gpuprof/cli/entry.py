@@ -22,6 +22,7 @@ COMMANDS = {
     "trace": "gpuprof.cli.trace",
     "diagnose": "gpuprof.cli.diagnose",
     "report": "gpuprof.cli.report",
+    "try": "gpuprof.cli.try_",
     "compare": "gpuprof.cli.compare",
     "project": "gpuprof.cli.project",
     "memory": "gpuprof.cli.memory",

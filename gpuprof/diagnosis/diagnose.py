@@ -17,6 +17,7 @@ from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.kernels import kernel_summary
+from gpuprof.diagnosis.measured import with_measured
 from gpuprof.diagnosis.model import (
     Diagnosis,
     Environment,
@@ -204,7 +205,7 @@ def _diagnosis(
             roofline=conclusion.roofline,
             replay=replay,
             sensitivities=conclusion.sensitivities,
-            findings=conclusion.findings,
+            findings=with_measured(conclusion.findings, recorded.folder.path if recorded.folder else None),
             combined=conclusion.combined,
             considered=conclusion.considered,
             ranges=range_times(timeline),

@@ -331,6 +331,23 @@ class Remaining:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What `gpuprof try` measured of a fix on the user's own command."""
+
+    status: str
+    """confirmed | slower | no_difference | unconfirmed | not_applied | failed."""
+    step_ns: int | None
+    speedup_low: float | None
+    """Ends of the 80 % interval; None of a single measurement."""
+    speedup: float | None
+    speedup_high: float | None
+    sameness: str | None
+    """Whether the training computes the same: bitwise | within_scatter | other_random_numbers | different."""
+    reason: str
+    """What shows that it took effect, or why it did not."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A problem with its evidence and the fix, replayed."""
 
@@ -351,6 +368,8 @@ class Finding:
     """What it changes about the training itself; None: the same samples per optimizer step, the same arithmetic."""
     once_ns: Range | None = None
     """What it costs once before it gains: compiling."""
+    measured: Measured | None = None
+    """None where it was not tried."""
 
 
 @dataclass(frozen=True, slots=True)

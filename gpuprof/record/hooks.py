@@ -13,11 +13,16 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 
-class Listener(Protocol):
+class FetchListener(Protocol):
+    """What is done when a batch is asked for."""
+
+    def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
+
+
+class Listener(FetchListener, Protocol):
     """What a session does when something happens in the training."""
 
     def on_backward(self) -> Callable[[], None] | None: ...
-    def on_fetch(self, batches: Any) -> Callable[[Any], None] | None: ...
     def on_profiler_begin(self) -> None: ...
 
 
@@ -68,7 +73,7 @@ def patch_backward(listener: Listener) -> Patch:
     return Patch(torch.autograd, "backward", wrap)
 
 
-def patch_loader(listener: Listener) -> Patch:
+def patch_loader(listener: FetchListener) -> Patch:
     """Tells of every batch that a DataLoader hands out, and of the time that takes."""
     from torch.utils.data import dataloader
 

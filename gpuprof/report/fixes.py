@@ -48,6 +48,8 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[:shown], 1):
         head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now, diagnosis.unit))
+        if told := measured(finding):
+            head.append(f"   {told}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
         code = [Text(escape(line), "cyan") for line in finding.fix.splitlines()]
         lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
     more = diagnosis.findings[shown:]
@@ -97,6 +99,19 @@ def gain(found: Finding | Combined, now_ns: float, unit: Unit = "step") -> str:
         step = f"same {unit}" if abs(change - 1) < SAME else f"{unit} {_steps(now_ns, found.step_ns)}"
         return f"{step}, {_factor(found.work)} the work   {_times(found.speedup)}"
     return f"{_steps(now_ns, found.step_ns)}   {_times(found.speedup)}"
+
+
+def measured(finding: Finding) -> str:
+    """`measured: 31 ms, 2.2–2.6×, confirmed`: what `gpuprof try` found; empty where it was not tried."""
+    found = finding.measured
+    if found is None:
+        return ""
+    parts = [duration(found.step_ns)] if found.step_ns else []
+    if found.speedup_low is not None and found.speedup_high is not None:
+        parts.append(f"{found.speedup_low:.2f}–{found.speedup_high:.2f}×")
+    elif found.speedup is not None:
+        parts.append(f"{found.speedup:.2f}×")
+    return f"measured: {', '.join([*parts, found.status.replace('_', ' ')])}"
 
 
 def _steps(now_ns: float, then: Range) -> str:

@@ -15,6 +15,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import types
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ def become(request: dict[str, Any]) -> None:
     os.environ.update(request["env"])
     script, *_ = sys.argv = request["argv"]
     sys.orig_argv = [sys.executable, *sys.argv]
+    tempfile.tempdir = None  # found out for the server's own environment
     path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     sys.path[:1] = [str(Path(script).parent.absolute()), *path]
     with contextlib.suppress(ImportError):

@@ -190,7 +190,7 @@ def test_an_interrupt_ends_it_quietly():
         (("diagnose", "x", "y"), "x: no such file"),
         (
             ("diagnos",),
-            "no command 'diagnos'; there are trace, diagnose, report, compare, project, view, export, explain,",
+            "no command 'diagnos'; there are trace, diagnose, report, try, compare, project, view, export, explain,",
         ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
         (("diagnose", "x", "--fail-on", "foo:3%"), "there are idle, cpu_bound, unattributed, step_time and"),

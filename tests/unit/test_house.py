@@ -20,6 +20,7 @@ PACKAGE = ROOT / "gpuprof"
 FLOORS = (
     {"cli"},
     {"report", "interop", "doctor"},
+    {"trial"},
     {"diagnosis"},
     {"projection"},
     {"ranks"},

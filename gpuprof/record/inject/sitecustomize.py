@@ -8,16 +8,18 @@ quick, must work under any Python 3, and must never raise: what it cannot do is 
 import sys
 
 
-def _arm(here, run):
+def _arm(here, run, trial):
     """Loads gpuprof's recording room under a private name: the environment's own packages stay as they are."""
     import os
 
     package = type(sys)("_gpuprof")
     package.__path__ = [os.path.dirname(os.path.dirname(here))]
     sys.modules["_gpuprof"] = package
-    from _gpuprof.record.arm import arm  # pyright: ignore[reportMissingImports]
-
-    arm(run)
+    if trial:
+        from _gpuprof.record.trialarm import arm  # pyright: ignore[reportMissingImports]
+    else:
+        from _gpuprof.record.arm import arm  # pyright: ignore[reportMissingImports]
+    arm(trial or run)
 
 
 def _is_helper():
@@ -45,13 +47,13 @@ def _begin():
 
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != here]
-    run = os.environ.get("GPUPROF_RUN")
-    if run and sys.version_info >= (3, 10) and not _is_helper():
+    run, trial = os.environ.get("GPUPROF_RUN"), os.environ.get("GPUPROF_TRIAL")
+    if (run or trial) and sys.version_info >= (3, 10) and not _is_helper():
         try:
-            _arm(here, run)
+            _arm(here, run, trial)
         except Exception as error:
             try:
-                with open(os.path.join(run, "gpuprof.log"), "a") as log:
+                with open(os.path.join(trial or run, "gpuprof.log"), "a") as log:
                     log.write("not armed in process %d: %r\n" % (os.getpid(), error))
             except Exception:
                 pass

@@ -93,6 +93,8 @@ class Card:
     title: str
     severity: str
     gain: str
+    measured: str
+    """What `gpuprof try` found; empty where it was not tried."""
     now: str
     low: float
     """Of the axis from zero to the longest step shown, in percent; likewise the next three."""
@@ -293,6 +295,7 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         title=escape(finding.title),
         severity=finding.severity,
         gain=fixes.gain(finding, now, diagnosis.unit),
+        measured=fixes.measured(finding),
         now=duration(now),
         low=low,
         expected=expected,

@@ -1,0 +1,287 @@
+"""`gpuprof try`: fixes applied to the user's own command from outside, and measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+from gpuprof.cli.output import say, show, write
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.record.command import Target
+    from gpuprof.trial.fixes import Candidate
+    from gpuprof.trial.model import Trial
+    from gpuprof.trial.subject import Subject
+
+GATE_FAILED = 1
+BUDGET = "5m"
+_UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600}
+_WITH_VALUE = ("--fix", "--budget", "--rounds", "-m")
+
+
+class _Try(click.Command):
+    """Leaves the target's words alone, whatever they look like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ours, words = _split(args)
+        return super().parse_args(ctx, [*ours, "--", *words] if words else ours)
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Our options, which come first, and the target's words."""
+    at = 0
+    while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "-":
+        word = arguments[at]
+        if word == "--":
+            return arguments[:at], arguments[at + 1 :]
+        at += 2 if word in _WITH_VALUE else 1
+        if word.startswith("-m") and not word.startswith("--"):
+            break
+    return arguments[:at], arguments[at:]
+
+
+def _budget(_: click.Context, __: click.Parameter, text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|min|h)?", text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise click.BadParameter(f"{text!r} is no time, such as 300s, 5m or 1h")
+    return float(found[1]) * _UNITS_S[found[2] or "s"]
+
+
+@click.command(
+    "try",
+    cls=_Try,
+    short_help="Apply fixes from outside and measure them.",
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.option("--fix", "fixes", multiple=True, metavar="FIX[=VALUE],…", help="Try these (those that are advised).")
+@click.option("--list", "listing", is_flag=True, help="Say what can be applied from outside here, and start nothing.")
+@click.option("--budget", default=BUDGET, show_default=True, callback=_budget, metavar="TIME", help="Take no longer.")
+@click.option("--rounds", type=click.IntRange(1, 50), metavar="N", help="Measure each fix N times, whatever it takes.")
+@click.option("--yes", is_flag=True, help="Allow connections beyond this machine, and writes past the scratch folder.")
+@click.option("--check", is_flag=True, help="Exit 1 if an advised fix is not confirmed.")
+@click.option("--json", "as_json", is_flag=True, help="Print the trial as JSON.")
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
+def command(
+    fixes: tuple[str, ...],
+    listing: bool,
+    budget: float,
+    rounds: int | None,
+    yes: bool,
+    check: bool,
+    as_json: bool,
+    module: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Run TARGET again with one fix after the other applied from outside, and measure what each gains.
+
+    TARGET is what gpuprof trace was given: train.py --lr 1e-4, torchrun …, python …. Nothing is edited: fresh
+    processes take turns, as it is and with each fix, without a profiler. They write to a scratch folder and are ended
+    once they have been timed. The fixes are those that the latest run of the same command advises.
+    """
+    asked = _asked(fixes)
+    if not words and not module and listing:
+        _show_list(None, as_json)
+        return 0
+    target = _target(words, module)
+    from gpuprof.trial.subject import run_of_command
+
+    folder = run_of_command(target.argv)
+    if listing:
+        _show_list(None if folder is None else _subject(folder), as_json)
+        return 0
+    if folder is None:
+        folder = _record(target, words, module)
+    subject = _subject(folder)
+    chosen = _choose(subject, asked)
+    if not chosen:
+        say("no fix that could be applied from outside is advised here; gpuprof try --list names those that there are")
+        return GATE_FAILED if check and subject.diagnosis is None else 0
+    trial = _run(target, subject, chosen, budget, rounds, yes)
+    _keep(trial, subject.folder)
+    _print(trial, as_json)
+    return _check(trial) if check else 0
+
+
+# -- what is asked for
+
+
+def _asked(texts: tuple[str, ...]) -> list[Any]:
+    from gpuprof.trial.fixes import parse
+
+    return parse(",".join(texts)) if texts else []
+
+
+def _target(words: tuple[str, ...], module: str | None) -> Target:
+    """What is to be started. Raises GpuprofError."""
+    if not sys.platform.startswith("linux"):
+        raise GpuprofError("gpuprof try runs on Linux only")
+    from gpuprof.cli.trace import has_torch
+    from gpuprof.record.command import CannotStart, resolve
+
+    if module == "":
+        raise click.UsageError("-m wants a name")
+    try:
+        target = resolve(words, module, sys.executable, has_torch)
+    except CannotStart as error:
+        raise GpuprofError(str(error).replace("gpuprof trace", "gpuprof try")) from None
+    if not target.recordable:
+        raise GpuprofError(f"{target.notes[0]}, and nothing can be applied to it from outside")
+    for note in target.notes:
+        say(note)
+    return target
+
+
+def _subject(folder: Path) -> Subject:
+    from gpuprof.trial.subject import subject_of
+
+    return subject_of(folder)
+
+
+def _record(target: Target, words: tuple[str, ...], module: str | None) -> Path:
+    """Records the command once, as `gpuprof trace --stop` does. Raises GpuprofError."""
+    from gpuprof.trial.subject import run_of_command
+
+    say("no run of this command here yet: it is recorded first, with gpuprof trace --stop")
+    ours = [sys.executable, "-m", "gpuprof", "trace", "--stop", "--no-report"]
+    ours += ["-m", module, *words] if module else ["--", *words]
+    # The trace's own output, the verdict included, is no data of this command's.
+    root = str(Path(__file__).parents[2])
+    path = os.environ.get("PYTHONPATH", "")
+    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
+    subprocess.run(ours, stdout=2 if sys.stderr is not None else subprocess.DEVNULL, env=environment)
+    folder = run_of_command(target.argv)
+    if folder is None:
+        raise GpuprofError("the command could not be recorded, so nothing can be tried on it; gpuprof trace says more")
+    return folder
+
+
+def _choose(subject: Subject, asked: list[Any]) -> list[Candidate]:
+    """What is tried: as asked for, else what is advised."""
+    from gpuprof.trial.fixes import Candidate, advised, lines_for, with_predictions
+    from gpuprof.trial.model import Fix
+    from gpuprof.trial.subject import predict_workers, worth_trying
+
+    found, by_hand = advised(subject.diagnosis)
+    if asked:
+        return [predict_workers(subject, one) for one in with_predictions(asked, found)]
+    for finding in by_hand:
+        say(f"not tried, to be made by hand: {finding.title}: {' '.join(finding.fix.split())}")
+    workers = Fix("input_workers", "4")
+    return worth_trying(subject, found, Candidate(workers, lines=lines_for(workers)))
+
+
+# -- the trial
+
+
+def _run(
+    target: Target, subject: Subject, chosen: list[Candidate], budget: float, rounds: int | None, yes: bool
+) -> Trial:
+    from gpuprof.trial.plan import plan, process_seconds
+    from gpuprof.trial.processes import Starter
+    from gpuprof.trial.run import run_trial
+
+    step_s = subject.step_s or 0.0
+    process_s = process_seconds(subject.start_s, step_s, 20, 40)
+    expected = plan(chosen, process_s, budget, rounds)
+    say(f"run: {subject.folder.name}; this will take about {_minutes(expected.seconds + process_s)}; Ctrl-C ends it")
+    with _terminated_like_interrupted(), Starter(target, network=yes) as starter:
+        return run_trial(
+            starter, target.argv, chosen, run=subject.folder, world_size=subject.world_size, budget_s=budget,
+            rounds=rounds, allowed=yes, tell=say,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _terminated_like_interrupted() -> Any:
+    """A SIGTERM or SIGHUP leaves through the same clean-up as a Ctrl-C."""
+
+    def leave(number: int, _: Any) -> NoReturn:
+        raise KeyboardInterrupt(number)
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _keep(trial: Trial, folder: Path) -> None:
+    from gpuprof.trial.json import keep
+
+    try:
+        say(f"kept: {keep(trial, folder)}")
+    except OSError as error:
+        say(f"the trial could not be kept in {folder}: {error.strerror}")
+
+
+def _print(trial: Trial, as_json: bool) -> None:
+    if as_json:
+        from gpuprof.trial.json import dumps
+
+        write(dumps(trial) + "\n")
+        return
+    from gpuprof.report.trial_terminal import render
+
+    show(lambda width: render(trial, width))
+
+
+def _check(trial: Trial) -> int:
+    """1 if a fix that the diagnosis advises, or that was asked for, is not confirmed."""
+    missing = [row for row in trial.rows if len(row.fixes) == 1 and row.status != "confirmed"]
+    for row in missing:
+        say(f"check failed: {row.name} is {row.status.replace('_', ' ')}")
+    return GATE_FAILED if missing else 0
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+
+
+# -- the list
+
+
+def _show_list(subject: Subject | None, as_json: bool) -> None:
+    """Every patch: what it does, what it takes, and what it cannot do; the advised ones first."""
+    from gpuprof.record.patches import NAMES, patch_named
+    from gpuprof.trial.fixes import advised
+
+    found, by_hand = advised(subject.diagnosis if subject is not None else None)
+    known = {one.fix.name: str(one.fix) for one in found}
+    patches = [patch_named(name).PATCH for name in NAMES]
+    if as_json:
+        import json
+
+        rows = [
+            {
+                "name": one.name, "advised": known.get(one.name), "does": one.does, "line": one.line,
+                "cannot": one.cannot, "default": one.default or None, "values": one.values or None,
+            }
+            for one in patches
+        ]  # fmt: skip
+        hand = [{"finding": one.id, "title": one.title, "fix": one.fix} for one in by_hand]
+        write(json.dumps({"fixes": rows, "by_hand": hand}, indent=2) + "\n")
+        return
+    lines = []
+    for one in sorted(patches, key=lambda patch: patch.name not in known):
+        value = f"={one.default}   ({one.values})" if one.default else ""
+        lines.append(f"{one.name}{value}{'   advised: ' + known[one.name] if one.name in known else ''}")
+        lines += [f"    {one.does}", f"    write   {one.line.replace('{value}', one.default)}"]
+        lines.append(f"    not for {one.cannot}")
+    for finding in by_hand:
+        lines.append(f"by hand: {finding.title}")
+        lines += [f"    write   {line}" for line in finding.fix.splitlines()]
+    from gpuprof.report.names import escape
+
+    write("".join(f"{escape(line)}\n" for line in lines))

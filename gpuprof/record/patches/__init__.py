@@ -1,0 +1,39 @@
+"""What `gpuprof try` applies to a training from outside: one file per fix, named after the finding it answers.
+
+A file holds `PATCH`, which says what it does, and `apply(context)`, which hooks into the libraries as they are imported
+and returns the proof: a function, called when the training has been timed, that says whether the patch took effect.
+Everything here runs in the training's own process: standard library and the training's own torch only.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+NAMES = (
+    "input_workers",
+    "pageable_copies",
+    "tf32",
+    "autocast",
+    "adapter_casts",
+    "eager_attention",
+    "recompiles",
+    "pad_to_multiple",
+    "recompute",
+    "optimizer",
+    "compile",
+    "cuda_graphs",
+    "larger_batch",
+    "expert_loop",
+    "syncs",
+    "allocator",
+    "channels_last",
+)
+"""In the order in which they are listed, and in which several are applied."""
+
+
+def patch_named(name: str) -> Any:
+    """The module of a patch. Raises KeyError for a name that is none."""
+    if name not in NAMES:
+        raise KeyError(name)
+    return import_module(f"{__name__}.{name}")

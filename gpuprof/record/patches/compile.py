@@ -1,0 +1,65 @@
+"""The model is compiled, after whatever wraps it for several GPUs has done so."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from ..hooks import named_blocks
+from .context import Context, Patch, Proof
+
+_MODES = ("default", "reduce-overhead", "blocks")
+PATCH = Patch(
+    name="compile",
+    does="torch.compile on the model, or on each of its repeated blocks, from the second step on",
+    line="model.compile()  # {value}",
+    cannot="code outside of the model, such as a loss of one's own",
+    default="default",
+    values=", ".join(_MODES),
+    check=lambda value: value in _MODES,
+)
+
+
+def apply(context: Context) -> Callable[[], Proof]:
+    """Compiles in place what was called in the first step: DDP's and FSDP's wrappers are there by then."""
+    compiled: list[str] = []
+    mode = context.value
+
+    def compile_models(models: list[Any]) -> None:
+        for model in models:
+            for module in _blocks(model) if mode == "blocks" else [model]:
+                if (
+                    getattr(module, "_compiled_call_impl", None) is not None
+                    or type(module).__name__ == "OptimizedModule"
+                ):
+                    context.refuse("the program compiles its model already")
+                    return
+                module.compile(**({} if mode in ("default", "blocks") else {"mode": mode}))
+                compiled.append(type(module).__name__)
+
+    def guarded(models: list[Any]) -> None:
+        try:
+            compile_models(models)
+        except Exception as error:
+            context.refuse(f"{type(error).__name__}: {error}")
+
+    context.hub.on_first_models(guarded)
+
+    def proof() -> Proof:
+        if context.refusal or not compiled:
+            return Proof(False, context.refusal or "no model was seen in the first step")
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        graphs = dynamo.counters["stats"].get("unique_graphs", 0) if dynamo is not None else 0
+        if not graphs:
+            return Proof(False, "torch.compile made no graph of the model")
+        what = compiled[0] if len(compiled) == 1 else f"{len(compiled)} × {compiled[0]}"
+        return Proof(True, f"{what} compiled, {graphs} graphs")
+
+    return proof
+
+
+def _blocks(model: Any) -> list[Any]:
+    """The model's repeated blocks; the model itself where it has none."""
+    found = [module for module, name in named_blocks(model, 1) if name.rpartition("_")[2].isdigit()]
+    return found or [model]

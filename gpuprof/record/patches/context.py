@@ -1,0 +1,155 @@
+"""What a patch is given: its value, the moments at which it can hook in, and the words for what it did."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+
+class Patch(NamedTuple):
+    """What `gpuprof try --list` says of a patch."""
+
+    name: str
+    does: str
+    """What is changed, in one line."""
+    line: str
+    """What to write into the script for the same; `{value}` stands for the value."""
+    cannot: str
+    """Where it cannot be applied from outside."""
+    default: str = ""
+    """The value where none is given; empty: it takes none."""
+    values: str = ""
+    """What values it takes, as the help says it."""
+    check: Callable[[str], bool] = lambda value: not value
+    """Whether it takes this value."""
+
+
+class Proof(NamedTuple):
+    """Whether a patch took effect in this process, and what shows it, or why not."""
+
+    applied: bool
+    text: str
+
+
+def whole_number(least: int, most: int) -> Callable[[str], bool]:
+    """A check for a whole number in these bounds, both included."""
+    return lambda value: value.isascii() and value.isdigit() and least <= int(value) <= most
+
+
+Settings = dict[str, Any]
+Choose = Callable[[Any], Settings]
+
+
+class Hub:
+    """What all patches of a process share: who waits for which import, and who for which moment of the training."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[Callable[[Any], None]]] = {}
+        self._choices: list[Choose] = []
+        self._first_models: list[Callable[[list[Any]], None]] = []
+        self.arguments: Any = None
+        """The trainer's arguments, once one was made; whoever changes them leaves the words to `refusals`."""
+        self.refusals: dict[str, str] = {}
+        """Patch → why it did not take effect."""
+
+    # -- imports
+
+    def on_import(self, module: str, callback: Callable[[Any], None]) -> None:
+        """Calls back once this module has been executed; at once where it has been."""
+        found = sys.modules.get(module)
+        if found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False):
+            callback(found)
+        else:
+            self._waiting.setdefault(module, []).append(callback)
+
+    def wanted(self) -> dict[str, Callable[[Any], None]]:
+        """Module → what to call with it, for `arm.ImportWatch`."""
+
+        def together(callbacks: list[Callable[[Any], None]]) -> Callable[[Any], None]:
+            def call(module: Any) -> None:
+                errors = []
+                for callback in callbacks:
+                    try:
+                        callback(module)
+                    except Exception as error:  # one patch must not keep the others from their module
+                        errors.append(error)
+                if errors:
+                    raise errors[0]
+
+            return call
+
+        return {module: together(callbacks) for module, callbacks in self._waiting.items()}
+
+    # -- the trainer's arguments
+
+    def set_arguments(self, choose: Choose) -> None:
+        """Lets `choose(arguments)` say which fields of a transformers.TrainingArguments get another value.
+
+        Asked when the object has been filled in and before it checks itself, and again when a trainer takes it, since
+        programs change it in between.
+        """
+        self._choices.append(choose)
+
+    def change_arguments(self, arguments: Any) -> None:
+        """Makes the changes that patches have chosen."""
+        for choose in self._choices:
+            for name, value in choose(arguments).items():
+                object.__setattr__(arguments, name, value)
+        self.arguments = arguments
+
+    # -- the models
+
+    def on_first_models(self, callback: Callable[[list[Any]], None]) -> None:
+        """Calls back after the first step, with the outermost modules that were trained in it."""
+        self._first_models.append(callback)
+
+    @property
+    def wants_models(self) -> bool:
+        return bool(self._first_models)
+
+    def first_models(self, models: list[Any]) -> None:
+        """The first step is over."""
+        callbacks, self._first_models = self._first_models, []
+        for callback in callbacks:
+            callback(models)
+
+
+class Context:
+    """One patch's side of it."""
+
+    def __init__(self, hub: Hub, name: str, value: str) -> None:
+        self.hub, self.name, self.value = hub, name, value
+
+    def on_import(self, module: str, callback: Callable[[Any], None]) -> None:
+        """Calls back once this module has been executed. An error in that is the reason why nothing was applied."""
+
+        def guarded(found: Any) -> None:
+            try:
+                callback(found)
+            except Exception as error:
+                self.refuse(f"{type(error).__name__}: {error}")
+
+        self.hub.on_import(module, guarded)
+
+    def refuse(self, why: str) -> None:
+        """The patch cannot take effect here."""
+        self.hub.refusals.setdefault(self.name, " ".join(why.split())[:500])
+
+    @property
+    def refusal(self) -> str | None:
+        return self.hub.refusals.get(self.name)
+
+
+def wrap(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+    """Replaces an attribute by `make(attribute)`, which keeps its name, its signature and its documentation."""
+    import functools
+
+    before = getattr(owner, name)
+    setattr(owner, name, functools.wraps(before)(make(before)))
+
+
+def has_gpu() -> bool:
+    """Whether the program can use a GPU of NVIDIA's or AMD's; does not begin to use it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and bool(torch.cuda.is_available())

@@ -1,0 +1,64 @@
+"""Larger micro-batches and fewer of them: the same samples for every optimizer step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .context import Context, Patch, Proof, whole_number
+
+PATCH = Patch(
+    name="larger_batch",
+    does="micro-batches N times as large, and as many times fewer of them: the samples of a step stay the same",
+    line="per_device_train_batch_size × {value}, gradient_accumulation_steps ÷ {value}",
+    cannot="a loop of one's own; a step of one micro-batch, where a larger batch is another training",
+    default="2",
+    values="how many times the micro-batch",
+    check=whole_number(2, 1024),
+)
+_BATCH, _ACCUMULATION = "per_device_train_batch_size", "gradient_accumulation_steps"
+
+
+def apply(context: Context) -> Callable[[], Proof]:
+    """Through the trainer's arguments, where the accumulation can be divided."""
+    factor = int(context.value)
+    changed: dict[int, tuple[int, int]] = {}
+    kept: list[Any] = []
+
+    def choose(arguments: Any) -> dict[str, Any]:
+        batch, accumulation = getattr(arguments, _BATCH, None), getattr(arguments, _ACCUMULATION, None)
+        if id(arguments) in changed or not isinstance(batch, int) or not isinstance(accumulation, int):
+            return {}
+        kept.append(arguments)  # or its id may come again
+        copied = next((one for one in changed.values() if (batch, accumulation) == _larger(one, factor)), None)
+        if copied is not None:  # `dataclasses.replace` of arguments that were changed already
+            changed[id(arguments)] = copied
+            return {}
+        if accumulation % factor:
+            context.refuse(
+                f"gradient_accumulation_steps is {accumulation}: a batch {factor} times as large is another training"
+            )
+            return {}
+        changed[id(arguments)] = batch, accumulation
+        return dict(zip((_BATCH, _ACCUMULATION), _larger((batch, accumulation), factor), strict=True))
+
+    context.hub.set_arguments(choose)
+
+    def proof() -> Proof:
+        found = context.hub.arguments
+        if found is None:
+            return Proof(False, "the program makes no TrainingArguments")
+        if id(found) not in changed:
+            return Proof(False, context.refusal or "the arguments were replaced after the patch")
+        batch, accumulation = changed[id(found)]
+        now = getattr(found, _BATCH), getattr(found, _ACCUMULATION)
+        if now != _larger((batch, accumulation), factor):
+            return Proof(False, "the program changed the batch after the patch")
+        return Proof(True, f"{batch} × {accumulation} became {now[0]} × {now[1]} samples")
+
+    return proof
+
+
+def _larger(sizes: tuple[int, int], factor: int) -> tuple[int, int]:
+    """Micro-batch and accumulation of the same samples."""
+    return sizes[0] * factor, sizes[1] // factor

@@ -1,0 +1,111 @@
+"""Which fixes there are: as asked for, and as a diagnosis advises them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.errors import GpuprofError
+from gpuprof.record.patches import NAMES, patch_named
+from gpuprof.trial.model import Fix, Interval
+
+_WORKERS = re.compile(r"num_workers=(\d+)")
+_MULTIPLE = re.compile(r"pad_to_multiple_of=(\d+)")
+ALTERNATIVES = (frozenset({"compile", "cuda_graphs"}), frozenset({"recompiles", "pad_to_multiple"}))
+"""Of each of these at most one is part of a combination."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A fix to try, and what is expected of it."""
+
+    fix: Fix
+    finding: str | None = None
+    step_ns: Interval | None = None
+    speedup: Interval | None = None
+    lines: str = ""
+
+
+def parse(text: str) -> list[Fix]:
+    """`input_workers=8,tf32`: the fixes. Raises GpuprofError for unknown ones and values."""
+    found: list[Fix] = []
+    for part in (part.strip() for part in text.split(",")):
+        name, given, value = part.partition("=")
+        if name not in NAMES:
+            raise GpuprofError(f"--fix {part}: no such fix; there are {', '.join(NAMES)}")
+        patch = patch_named(name).PATCH
+        value = value if given else patch.default
+        if not patch.check(value):
+            takes = f"takes {patch.values}" if patch.values else "takes no value"
+            raise GpuprofError(f"--fix {part}: {name} {takes}")
+        if any(one.name == name for one in found):
+            raise GpuprofError(f"--fix {text}: {name} is there twice; try one value after the other")
+        found.append(Fix(name, value))
+    return found
+
+
+def lines_for(fix: Fix) -> str:
+    """What to write for a fix where no finding says it for the user's own stack."""
+    return patch_named(fix.name).PATCH.line.replace("{value}", fix.value)
+
+
+def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
+    """The findings that a patch can answer, most gain first; and those that need a change by hand."""
+    candidates: list[Candidate] = []
+    by_hand: list[Finding] = []
+    for finding in diagnosis.findings if diagnosis is not None else ():
+        fix = fix_for(finding)
+        if fix is None:
+            by_hand.append(finding)
+        elif all(one.fix.name != fix.name for one in candidates):
+            comparable = finding.work == 1.0
+            candidates.append(
+                Candidate(
+                    fix, finding.id,
+                    _interval(finding.step_ns) if comparable else None,
+                    _interval(finding.speedup) if comparable else None,
+                    finding.fix,
+                )
+            )  # fmt: skip
+    return candidates, by_hand
+
+
+def fix_for(finding: Finding) -> Fix | None:
+    """The patch that does what the finding advises; None where it has to be done by hand."""
+    name, value = finding.id, ""
+    if finding.id == "input_workers":
+        value = _first(_WORKERS, finding.fix)
+    elif finding.id == "recompiles" and "enable_cudnn_sdp" not in finding.fix.splitlines()[0]:
+        name, value = "pad_to_multiple", _first(_MULTIPLE, finding.fix)
+    if name not in NAMES:
+        return None
+    patch = patch_named(name).PATCH
+    value = value or patch.default
+    return Fix(name, value) if patch.check(value) else None
+
+
+def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The fixes asked for, with what the diagnosis predicts of those that it advises with the same value."""
+    known = {one.fix: one for one in candidates}
+    return [known.get(fix) or Candidate(fix, lines=lines_for(fix)) for fix in asked]
+
+
+def combination(names: Sequence[str]) -> list[str]:
+    """The fixes, best first, that can be made together: the better one of alternatives."""
+    chosen: list[str] = []
+    for name in names:
+        if not any(name in group and group & set(chosen) for group in ALTERNATIVES):
+            chosen.append(name)
+    return chosen
+
+
+def _first(pattern: re.Pattern[str], text: str) -> str:
+    found = pattern.search(text)
+    return found[1] if found else ""
+
+
+def _interval(found: object) -> Interval:
+    low, expected, high = (getattr(found, name) for name in ("low", "expected", "high"))
+    return Interval(low, expected, high)

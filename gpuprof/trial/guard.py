@@ -1,0 +1,69 @@
+"""Run beside `gpuprof try` as a script: if gpuprof is killed, ends what it has started and removes the scratch folder.
+
+Standard library only. Reads standard input until it ends. `python guard.py SCRATCH`; a line `done` says that there is
+nothing to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import sys
+import time
+from pathlib import Path
+
+VARIABLE = "GPUPROF_TRIAL="
+
+
+def processes_of(folder: str) -> list[int]:
+    """Processes that were started with a trial's folder, or one below it, in their environment."""
+    mark = (VARIABLE + folder).encode()
+    found = []
+    for place in Path("/proc").iterdir():
+        if not place.name.isdigit() or int(place.name) == os.getpid():
+            continue
+        try:
+            entries = (place / "environ").read_bytes().split(b"\0")
+        except OSError:  # ended, or somebody else's
+            continue
+        if any(entry == mark or entry.startswith(mark + b"/") for entry in entries):
+            found.append(int(place.name))
+    return found
+
+
+def kill_all(folder: str, patience_s: float = 10.0) -> bool:
+    """Kills them until none is left; False if some are."""
+    end = time.monotonic() + patience_s
+    while True:
+        left = [pid for pid in processes_of(folder) if not _is_dead(pid)]
+        if not left:
+            return True
+        for pid in left:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+
+
+def _is_dead(pid: int) -> bool:
+    """Whether only its entry in the table of processes is left."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[:1] in ([b"Z"], [b"X"])
+    except OSError:
+        return True
+
+
+def main(scratch: str) -> None:
+    """Waits for the end of gpuprof."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if sys.stdin.read().strip() != "done":
+        kill_all(scratch)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,270 @@
+"""Starts one process of a command with fixes applied from outside, waits until it was timed, and ends all of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpuprof import runfile
+from gpuprof.record.command import Target
+from gpuprof.record.scratch import BLOCKED
+from gpuprof.record.supervise import INJECT
+from gpuprof.record.trialarm import PLAN
+from gpuprof.trial import guard
+from gpuprof.trial.model import Fix, Process
+
+LOG = "output.log"
+TICK_S = 0.05
+RANKS_S = 60.0
+"""How long the other ranks of a training may take to write after the first has."""
+MEMORY_S, MEMORY_MIB = 30.0, 256
+"""How long GPU memory may take to be free again, and how much more than before counts as free."""
+_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
+_LAST = 300
+SHORT, LONGEST = "/tmp", 44
+"""Where scratch folders go if the path of the usual place has more bytes than these; multiprocessing adds 60."""
+
+QUIET = {
+    "PYTHONDONTWRITEBYTECODE": "1", "WANDB_MODE": "disabled", "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+    "COMET_MODE": "DISABLED", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TRACKIO_DISABLED": "1",
+}  # fmt: skip
+"""Variables by which trackers stay silent, and Python leaves no files next to the sources."""
+OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
+"""Where connections are blocked: what is in the cache is taken from there at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one process."""
+
+    process: Process
+    ranks: tuple[dict[str, Any], ...]
+    """What each rank wrote, by rank."""
+    blocked: tuple[str, ...]
+    """What the program was not allowed to do."""
+
+    @property
+    def not_applied(self) -> str | None:
+        """Why a fix did not take effect on some rank; None where all did on all."""
+        for rank in self.ranks:
+            for patch in rank.get("patches") or ():
+                if not patch.get("applied"):
+                    return str(patch.get("text"))
+        return None
+
+    @property
+    def proof(self) -> str:
+        """What shows that the fixes took effect, of the first rank."""
+        return "; ".join(str(patch.get("text")) for patch in (self.ranks[0].get("patches") or ())) if self.ranks else ""
+
+
+class Starter:
+    """Starts the processes of one `gpuprof try`; use it in a `with`, which leaves nothing behind."""
+
+    def __init__(self, target: Target, network: bool) -> None:
+        self._target, self._network = target, network
+        self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
+        self._number = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._used_mib: int | None = None
+
+    def __enter__(self) -> Starter:
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-S", guard.__file__, str(self.scratch)],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
+        self._used_mib = used_mib()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # A second Ctrl-C must not leave a training running.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            self.end()
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            if self._guard is not None and self._guard.stdin is not None:
+                with contextlib.suppress(OSError):
+                    self._guard.stdin.write(b"done\n")
+                    self._guard.stdin.close()
+                self._guard.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def run(
+        self, fixes: Sequence[Fix], settle: int | None, steps: int | None, seconds: float, limit_s: float
+    ) -> Outcome:
+        """One process: started, timed and ended. limit_s: when it is given up."""
+        self._number += 1
+        name = " + ".join(map(str, fixes))
+        folder = self.scratch / str(self._number)
+        (folder / "tmp").mkdir(parents=True)
+        plan = {
+            "fixes": [{"name": fix.name, "value": fix.value} for fix in fixes], "scratch": str(folder / "files"),
+            "allowed": [str(self.scratch), *caches()], "network": self._network, "settle": settle, "steps": steps,
+            "seconds": seconds,
+        }  # fmt: skip
+        (folder / "files").mkdir()
+        runfile.write_json(folder / PLAN, plan)
+        self._await_memory()
+        begun, begun_ns = time.monotonic(), time.time_ns()
+        try:
+            why = self._start_and_wait(folder, self._environment(folder, name), limit_s)
+        finally:
+            self.end()
+        wall_ns = int((time.monotonic() - begun) * 1e9)
+        ranks = _results(folder)
+        blocked = _lines(folder / BLOCKED)
+        error = next((str(rank["error"]) for rank in ranks if rank.get("error")), None) or why
+        if error is not None and ranks and why is None:
+            error = _classified(error)
+        shutil.rmtree(folder / "files", ignore_errors=True)
+        return Outcome(_process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)))
+
+    def _environment(self, folder: Path, name: str) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUPROF_")}
+        path = kept.get("PYTHONPATH", "")
+        # Compiled code of one variant is kept from one process to the next: the first pays, as a user's first run does.
+        compiled = self.scratch / "compiled" / re.sub(r"\W+", "_", name)
+        return {
+            **kept, **QUIET, **({} if self._network else OFFLINE),
+            "PYTHONPATH": f"{INJECT}{os.pathsep}{path}" if path else str(INJECT),
+            "TMPDIR": str(folder / "tmp"), "TORCHINDUCTOR_CACHE_DIR": str(compiled / "inductor"),
+            "TRITON_CACHE_DIR": str(compiled / "triton"), "MLFLOW_TRACKING_URI": f"file:{folder}/mlruns",
+            runfile.TRIAL_VARIABLE: str(folder),
+        }  # fmt: skip
+
+    def _start_and_wait(self, folder: Path, environment: dict[str, str], limit_s: float) -> str | None:
+        """None once every rank has written; else why not."""
+        with (folder / LOG).open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self._target.argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=subprocess.STDOUT, start_new_session=True,
+                )  # fmt: skip
+            except OSError as error:
+                return f"{self._target.argv[0]}: cannot be started ({error.strerror})"
+        end, first_seen = time.monotonic() + limit_s, None
+        while True:
+            over = self._process.poll() is not None
+            ranks = _results(folder)
+            if ranks:
+                if len(ranks) >= int(ranks[0].get("world_size") or 1):
+                    return None
+                first_seen = first_seen or time.monotonic()
+                if time.monotonic() - first_seen > RANKS_S:
+                    return "the other ranks did not come to the same step"
+            if over:
+                return None if _results(folder) else _why(folder, self._process.returncode)
+            if time.monotonic() > end:
+                return f"it took longer than {limit_s:.0f} s and was given up"
+            time.sleep(TICK_S)
+
+    def end(self) -> None:
+        """Kills what runs: every process that was started with our folder, whatever group it is in."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        guard.kill_all(str(self.scratch))
+        process.wait()
+
+    def _await_memory(self) -> None:
+        """Until the GPUs have about as much free memory as before the first process."""
+        if self._used_mib is None:
+            return
+        end = time.monotonic() + MEMORY_S
+        while time.monotonic() < end:
+            now = used_mib()
+            if now is None or now <= self._used_mib + MEMORY_MIB:
+                return
+            time.sleep(0.2)
+
+
+def _short_folder() -> str | None:
+    """Where the scratch folder lies: sockets lie below it, whose paths may have 107 bytes."""
+    usual = tempfile.gettempdir()
+    short = len(os.fsencode(usual)) <= LONGEST or not os.access(SHORT, os.W_OK | os.X_OK)
+    return None if short else SHORT
+
+
+def caches() -> list[str]:
+    """Folders that libraries keep downloads and compiled code in, which a trial may fill as any run does."""
+    home = str(Path.home())
+    named = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME")
+    found = [os.environ[name] for name in named if os.environ.get(name)]
+    found += [f"{home}/{name}" for name in (".cache", ".triton", ".nv", ".config/matplotlib")]
+    here = os.path.realpath(Path.cwd())
+    # What lies in the user's own tree is the user's, whatever it is called; nor may a cache be all of a home.
+    return [path for path in found if not f"{here}{os.sep}".startswith(os.path.realpath(path) + os.sep)
+            and not os.path.realpath(path).startswith(here + os.sep)]  # fmt: skip
+
+
+def used_mib() -> int | None:
+    """Memory in use on all GPUs, MiB; None without the driver's tool."""
+    if shutil.which("nvidia-smi") is None:
+        return None
+    words = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    try:
+        lines = subprocess.run(words, capture_output=True, text=True, timeout=20).stdout.split()
+        return sum(int(line) for line in lines)
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return None
+
+
+def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns: int, begun_ns: int) -> Process:
+    """The slowest rank is what the training waits for; its memory is that of the fullest."""
+    timed = [rank for rank in ranks if rank.get("mean_ns")]
+    if not timed or error is not None:
+        return Process(name, None, None, 0, None, None, wall_ns, error or "nothing was timed")
+    slowest = max(timed, key=lambda rank: rank["mean_ns"])
+    width = slowest.get("half_width_ns")
+    peaks = [rank["peak_bytes"] for rank in ranks if rank.get("peak_bytes")]
+    return Process(
+        name, round(slowest["mean_ns"]), None if width is None else round(width), int(slowest["steps"]),
+        max(peaks, default=None), int(slowest["first_unix_ns"]) - begun_ns, wall_ns, None,
+    )  # fmt: skip
+
+
+def _results(folder: Path) -> list[dict[str, Any]]:
+    found = [runfile.read_json(path) for path in folder.glob("rank*.trial.json")]
+    return sorted((one for one in found if one is not None), key=lambda one: int(one.get("rank") or 0))
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+
+
+def _why(folder: Path, code: int) -> str:
+    """Why a process ended without having been timed: its last error, or its last words."""
+    lines = [line.strip() for line in _lines(folder / LOG)[-_LAST:] if line.strip()]
+    for line in reversed(lines):
+        if _OUT_OF_MEMORY.search(line):
+            return _classified(line)
+    said = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Blocked)\b", line)), None)
+    said = said or (lines[-1] if lines else "it said nothing")
+    if code == 0 and "Error" not in said:
+        return "it ended without an optimizer step in a Python with torch"
+    ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+    return f"it failed ({ended}): {said[:300]}"
+
+
+def _classified(text: str) -> str:
+    text = " ".join(text.split())[:300]
+    return f"out of memory: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith("out of memory") else text

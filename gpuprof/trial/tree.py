@@ -1,0 +1,44 @@
+"""What a folder holds, so that it can be seen whether a program has changed it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gpuprof.runfile import RUNS
+
+MOST = 50_000
+"""Files that are looked at; a larger tree is not checked."""
+_SKIPPED = frozenset({RUNS, ".git", "__pycache__", ".venv", "node_modules"})
+
+State = dict[str, tuple[int, int, int]]
+"""Path → size, time of the last change (ns) and inode."""
+
+
+def state_of(folder: Path, without: Path | None = None) -> State | None:
+    """The files and folders of a tree, `without` one of them; None where there are more than MOST."""
+    found: State = {}
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED and Path(root, name) != without]
+        for name in (*files, *folders):
+            path = f"{root}/{name}"
+            try:
+                status = os.lstat(path)
+            except OSError:
+                continue
+            # A folder's own time and size change with what is in it, which is seen anyway.
+            is_file = name not in folders
+            found[path] = (status.st_size if is_file else 0, status.st_mtime_ns if is_file else 0, status.st_ino)
+        if len(found) > MOST:
+            return None
+    return found
+
+
+def changes(before: State | None, after: State | None) -> list[str]:
+    """`made x`, `deleted y`, `changed z`: what differs; nothing where the tree was not looked at."""
+    if before is None or after is None:
+        return []
+    found = [f"made {path}" for path in after.keys() - before.keys()]
+    found += [f"deleted {path}" for path in before.keys() - after.keys()]
+    found += [f"changed {path}" for path in before.keys() & after.keys() if before[path] != after[path]]
+    return sorted(found)

@@ -1,0 +1,71 @@
+"""One process of a trial: a little training on the CPU, with a fix applied from outside."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from pathlib import Path
+
+from gpuprof.record.command import Target
+from gpuprof.trial.fixes import parse
+from gpuprof.trial.processes import Outcome, Starter
+from helpers.command import working_in
+from helpers.warm_torch import warm_python
+
+LIMIT_S = 100.0
+
+HEAD = """
+    import os, sys, time
+    import torch
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+"""
+
+LOADER = """
+    class Data(torch.utils.data.Dataset):
+        def __init__(self, n=4000, wait=0.0, width=16):
+            self.n, self.wait, self.width = n, wait, width
+
+        def __len__(self):
+            return self.n
+
+        def __getitem__(self, i):
+            time.sleep(self.wait)
+            return torch.randn(self.width, generator=torch.Generator().manual_seed(i))
+
+    def train(model, loader, optimizer=None, loss_of=lambda model, x: model(x).square().mean()):
+        optimizer = optimizer or torch.optim.AdamW(model.parameters(), lr=1e-3)
+        while True:
+            for x in loader:
+                loss_of(model, x).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    def net(width=16, hidden=32):
+        return torch.nn.Sequential(torch.nn.Linear(width, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, 1))
+"""
+
+
+def write_training(folder: Path, code: str, name: str = "train.py") -> Path:
+    """A script of HEAD, LOADER and this code."""
+    script = folder / name
+    script.write_text(textwrap.dedent(HEAD) + textwrap.dedent(LOADER) + textwrap.dedent(code))
+    return script
+
+
+def tried(folder: Path, code: str, fix: str = "", *, fresh: bool = False, seconds: float = 0.5) -> Outcome:
+    """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing."""
+    script = write_training(folder, code)
+    python = sys.executable if fresh else warm_python()
+    target = Target((python, str(script)), "train", python, True, ())
+    with working_in(folder), Starter(target, network=False) as starter:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        return starter.run(parse(fix) if fix else (), None, None, seconds, LIMIT_S)
+
+
+def applied(outcome: Outcome) -> str:
+    """What shows that the fix took effect."""
+    assert outcome.process.error is None, outcome.process.error
+    assert outcome.not_applied is None, outcome.not_applied
+    return outcome.proof

@@ -1,0 +1,320 @@
+"""`gpuprof try` as a user meets it: predicted and measured, nothing left behind however it ends, errors in one line."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from helpers.installed import need
+from helpers.started import finished, wait_for
+from helpers.trainings import variables
+from helpers.trials import write_training
+from helpers.warm_torch import warm_python
+from jsonschema import Draft202012Validator
+
+from gpuprof.trial.guard import processes_of
+from gpuprof.trial.json import schema
+
+need("torch")
+
+WRITES = """
+import pathlib, shutil
+here = pathlib.Path(__file__).parent
+(here / "new").mkdir()
+(here / "new" / "log.txt").write_text("new")
+assert (here / "new" / "log.txt").read_text() == "new"
+assert sorted(os.listdir(here / "new")) == ["log.txt"]
+(here / "kept.txt").write_text("overwritten")
+assert open("kept.txt").read() == "overwritten"
+with open("grows.txt", "a") as file:
+    file.write(" and more")
+assert open("grows.txt").read() == "first and more"
+os.remove("gone.txt")
+assert not os.path.exists("gone.txt")
+shutil.rmtree("old")
+assert not os.path.isdir("old")
+os.rename("renamed.txt", "other.txt")
+assert os.path.exists("other.txt") and not os.path.exists("renamed.txt")
+"""
+LOADER = "loader = torch.utils.data.DataLoader(Data(wait=0.001), batch_size=8, shuffle=True)\n"
+TRAINING = (
+    WRITES
+    + LOADER
+    + """
+model, steps = net(), 0
+optimizer = torch.optim.AdamW(model.parameters())
+for x in loader:
+    model(x).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    torch.save(model.state_dict(), "checkpoint.pt")
+(here / "final.txt").write_text("the end")
+"""
+)
+CONNECTS = (
+    """
+import socket
+try:
+    socket.create_connection(("192.0.2.1", 443), timeout=2)
+except ConnectionRefusedError as error:
+    print(error)
+"""
+    + LOADER
+    + "train(net(), loader)"
+)
+FAILS = TRAINING.replace("torch.save(model", "steps += 1\n    ENDS\n    torch.save(model")
+
+
+def prepare(folder: Path, code: str = TRAINING) -> None:
+    """A training in a folder of the user's files."""
+    write_training(folder, code)
+    (folder / "kept.txt").write_text("kept")
+    (folder / "grows.txt").write_text("first")
+    (folder / "gone.txt").write_text("gone")
+    (folder / "renamed.txt").write_text("renamed")
+    (folder / "old").mkdir()
+    (folder / "old" / "model.pt").write_bytes(b"weights")
+
+
+def tree_hash(folder: Path) -> str:
+    """Names and contents of all but the runs of gpuprof."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        if "gpuprof-runs" in path.parts:
+            continue
+        found.update(str(path.relative_to(folder)).encode())
+        found.update(path.read_bytes() if path.is_file() else b"folder")
+    return found.hexdigest()
+
+
+def make_run(folder: Path, *, made_ms: float | None = 8.0) -> Path:
+    """The run of `train.py` that a `gpuprof trace` would have left, with what it measured in the loader."""
+    run = folder / "gpuprof-runs" / "2026-01-01_000000_train"
+    run.mkdir(parents=True)
+    now = time.time_ns()
+    manifest = {
+        "schema": "gpuprof.run/1", "gpuprof": "0", "status": "finished", "started": now, "ended": now + 10**10,
+        "command": [warm_python(), "train.py"], "cwd": str(folder), "python": None, "options": {}, "variables": {},
+        "exit": {"code": 0, "signal": None}, "host": {"cpus": 2, "memory_bytes": 1 << 30, "platform": "Linux"},
+    }  # fmt: skip
+    loader = {"num_workers": 0, "made": None}
+    if made_ms is not None:
+        ns = round(made_ms * 1e6)
+        loader["made"] = {"batches": 20, "batch_ns": ns, "batch_cpu_ns": ns // 20, "spread": 0.05}  # type: ignore[assignment]
+    rank = {
+        "schema": "gpuprof.run/1", "rank": 0, "local_rank": 0, "world_size": 1, "pid": 1, "step_source": "optimizer",
+        "steps_seen": 30, "steps_total": None, "loader": loader, "notes": [], "windows": [],
+        "stages": [{"stage": "baseline_free", "first_step": 1, "steps": 20, "unix_ns": now + 10**9, "ns": 200_000_000}],
+    }  # fmt: skip
+    lines = [
+        {"rank": 0, "step": n + 1, "stage": "baseline_free", "unix_ns": now + 10**9 + n * 10**7, "ns": 10_000_000,
+         "data_ns": round((made_ms or 0) * 1e6), "micro_steps": 1, "samples": 8, "profiled": False}
+        for n in range(20)
+    ]  # fmt: skip
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "rank0.json").write_text(json.dumps(rank))
+    (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run
+
+
+def command(*options: str) -> list[str]:
+    return [sys.executable, "-m", "gpuprof", "try", *options, warm_python(), "train.py"]
+
+
+def run_try(folder: Path, *options: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    return finished(command(*options), cwd=folder, env=variables(), text=True, timeout=timeout)
+
+
+def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path):
+    prepare(tmp_path)
+    run = make_run(tmp_path)
+    before = tree_hash(tmp_path)
+    done = run_try(tmp_path, "--json", "--check")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    Draft202012Validator(schema()).validate(found)
+    assert found == json.loads((run / "trial.json").read_text())
+    (row,) = found["rows"]
+    assert row["fixes"] == [{"name": "input_workers", "value": "4"}]
+    assert (row["status"], row["sameness"]["verdict"], row["rounds"]) == ("confirmed", "bitwise", 2)
+    assert row["predicted_step_ns"]["low"] < row["predicted_step_ns"]["high"] < 10_000_000
+    assert row["step_ns"] < 0.8 * found["baseline"]["step_ns"]
+    assert [one["name"] for one in found["processes"]] == ["", "input_workers=4"] * 2 + [""]
+    assert found["best"] == row["fixes"]
+    assert "this will take about" in done.stderr
+    assert tree_hash(tmp_path) == before
+
+
+def test_a_fix_that_fails_and_one_that_does_nothing_are_rows_with_their_reasons(tmp_path: Path):
+    prepare(
+        tmp_path, FAILS.replace("ENDS", "if loader.num_workers: raise torch.OutOfMemoryError('CUDA out of memory')")
+    )
+    make_run(tmp_path)
+    before = tree_hash(tmp_path)
+    done = run_try(tmp_path, "--rounds", "1", "--check", "--fix", "input_workers=2,tf32")
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.splitlines()[-1] == "gpuprof: check failed: tf32 is not applied"
+    said = " ".join(done.stdout.split())
+    assert "input_workers=2: failed: out of memory: " in said and "CUDA out of memory" in said
+    assert "tf32: not applied: there is no GPU" in said
+    assert "no fix is worth making here" in done.stdout
+    assert tree_hash(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("ends", "words"),
+    [
+        ("raise MemoryError('no room')", "out of memory: MemoryError: no room"),
+        ("raise torch.OutOfMemoryError('CUDA out of memory')", "out of memory: OutOfMemoryError: CUDA out of memory"),
+        ("break", "the training ended after 1 step"),
+        ("os.kill(os.getpid(), 9)", "it failed"),
+    ],
+)
+def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, ends: str, words: str):
+    prepare(tmp_path, FAILS.replace("ENDS", ends))
+    make_run(tmp_path)
+    before = tree_hash(tmp_path)
+    done = run_try(tmp_path, "--fix", "optimizer")
+    assert done.returncode == 2 and done.stdout == ""
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("gpuprof: the command as it is could not be timed: ") and words in last
+    assert tree_hash(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL]
+)
+def test_nothing_is_left_behind_when_it_is_ended(tmp_path: Path, number: int):
+    prepare(tmp_path)
+    make_run(tmp_path)
+    before = tree_hash(tmp_path)
+    scratch = Path(tempfile.mkdtemp(prefix="try-"))  # a short path, or it would not be used
+    words = [sys.executable, "-m", "gpuprof", "try", "--fix", "input_workers=2", sys.executable, "train.py"]
+    (tmp_path / "gpuprof-runs" / "2026-01-01_000000_train" / "manifest.json").write_text(
+        json.dumps(
+            json.loads((tmp_path / "gpuprof-runs" / "2026-01-01_000000_train" / "manifest.json").read_text())
+            | {"command": [sys.executable, "train.py"]}
+        )
+    )
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=variables(TMPDIR=str(scratch)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        text=True, start_new_session=True,
+    ) as process:  # fmt: skip
+        # The training has written something, and is training.
+        assert wait_for(lambda: bool(list(scratch.glob("*/*/files/files/**/log.txt"))), 60)
+        assert processes_of(str(scratch))
+        os.kill(process.pid, number)
+        _, said = process.communicate(timeout=30)
+    assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL), said
+    assert "Traceback" not in said
+    assert wait_for(lambda: not processes_of(str(scratch)), 20), "a training still runs"
+    assert wait_for(lambda: not any(scratch.iterdir()), 20), "the scratch folder is still there"
+    scratch.rmdir()
+    assert tree_hash(tmp_path) == before
+
+
+def test_connections_beyond_this_machine_are_refused_and_named(tmp_path: Path):
+    prepare(tmp_path, CONNECTS)
+    make_run(tmp_path)
+    done = run_try(tmp_path, "--rounds", "1", "--fix", "optimizer")
+    assert done.returncode == 0, done.stderr
+    assert "blocked: the program connects to 192.0.2.1:443" in done.stdout
+
+
+def test_native_writers_are_noticed(tmp_path: Path):
+    prepare(tmp_path, "os.system('echo made > by_another_program.txt')\n" + TRAINING)
+    make_run(tmp_path)
+    done = run_try(tmp_path, "--fix", "optimizer")
+    assert done.returncode == 2
+    assert "by_another_program.txt, past the scratch folder" in done.stderr and "--yes" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["absent.py"], "absent.py: no such file"),
+        (["--fix", "nothing", "train.py"], "--fix nothing: no such fix; there are input_workers, "),
+        (["--fix", "input_workers=many", "train.py"], "input_workers takes the number of workers"),
+        (["--budget", "soon", "train.py"], "'soon' is no time, such as 300s, 5m or 1h"),
+        ([], "nothing to run: gpuprof try train.py"),
+        (["--rounds", "0", "train.py"], "0 is not in the range"),
+        (["python", "-S", "train.py"], "python -S shuts out"),
+    ],
+)  # fmt: skip
+def test_wrong_input_is_one_line(tmp_path: Path, words: list[str], line: str):
+    (tmp_path / "train.py").write_text("print()")
+    done = finished(
+        [sys.executable, "-m", "gpuprof", "try", *words], cwd=tmp_path, env=variables(), text=True, timeout=30
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("gpuprof: ") and done.stderr.count("\n") == 1 and line in done.stderr
+
+
+def test_what_can_be_applied_is_listed_without_starting_anything(tmp_path: Path):
+    done = finished(
+        [sys.executable, "-m", "gpuprof", "try", "--list"], cwd=tmp_path, env=variables(), text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    for word in ("input_workers=4", "tf32", "compile=default", "write   ", "not for "):
+        assert word in done.stdout
+    listed = finished(
+        [sys.executable, "-m", "gpuprof", "try", "--list", "--json"], cwd=tmp_path, env=variables(), text=True,
+        timeout=30,
+    )  # fmt: skip
+    assert {"name", "does", "line", "cannot", "advised"} <= set(json.loads(listed.stdout)["fixes"][0])
+
+
+@pytest.mark.slow
+def test_a_command_without_a_run_is_recorded_first(tmp_path: Path):
+    write_training(
+        tmp_path, "loader = torch.utils.data.DataLoader(Data(wait=0.002), batch_size=8)\ntrain(net(), loader)"
+    )
+    done = finished(
+        [sys.executable, "-m", "gpuprof", "try", "--json", "train.py"], cwd=tmp_path, env=variables(), text=True,
+        timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "it is recorded first" in done.stderr
+    (row,) = json.loads(done.stdout)["rows"]
+    assert row["fixes"] == [{"name": "input_workers", "value": "4"}] and row["speedup"]["expected"] > 1.2
+
+
+RANKS = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(net())
+data = Data(wait=0.002)
+sampler = torch.utils.data.distributed.DistributedSampler(data)
+train(model, torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler))
+"""
+
+
+@pytest.mark.slow
+def test_all_ranks_of_a_training_get_the_fix_and_are_ended(tmp_path: Path):
+    write_training(tmp_path, RANKS)
+    words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    done = finished(
+        [sys.executable, "-m", "gpuprof", "try", "--json", "--rounds=1", "--fix", "input_workers=2", *words],
+        cwd=tmp_path, env=variables(), text=True, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["world_size"] == 2
+    assert found["rows"][0]["status"] == "unconfirmed" and found["rows"][0]["sameness"]["verdict"] == "bitwise"
+    assert not [place for place in Path("/proc").glob("[0-9]*") if working_in(place, tmp_path)]
+
+
+def working_in(process: Path, folder: Path) -> bool:
+    """Whether a process of /proc has this working directory."""
+    try:
+        return (process / "cwd").readlink() == folder
+    except OSError:
+        return False

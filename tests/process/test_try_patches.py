@@ -1,0 +1,198 @@
+"""Each patch of `gpuprof try` on a real little training on the CPU: it takes effect, or says why it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.installed import need
+from helpers.trials import applied, tried
+
+from gpuprof.trial import same
+
+need("torch")
+
+LOADER = "loader = torch.utils.data.DataLoader(Data(), batch_size=8, shuffle=True)\n"
+PLAIN = LOADER + "train(net(), loader)"
+SLOW = """
+loader = torch.utils.data.DataLoader(Data(wait=0.002), batch_size=8, shuffle=True)
+train(net(), loader)
+"""
+CHECKPOINTED = (
+    LOADER
+    + """
+from torch.utils.checkpoint import checkpoint
+train(net(), loader, loss_of=lambda model, x: checkpoint(model, x, use_reentrant=False).square().mean())
+"""
+)
+IMAGES = """
+class Images(Data):
+    def __getitem__(self, i):
+        return torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(i))
+
+model = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3))
+train(model, torch.utils.data.DataLoader(Images(), batch_size=4))
+"""
+MANY_TENSORS = (
+    LOADER
+    + """
+model = torch.nn.Sequential(*[torch.nn.Linear(16, 16) for _ in range(60)])
+train(model, loader)
+"""
+)
+
+SLOW_TO_TRY = ("recompiles", "cuda_graphs", "allocator")
+
+
+def nothing_left(folder: Path) -> bool:
+    return [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_workers_shorten_the_step_and_leave_the_batches_alone(tmp_path: Path):
+    plain, fixed = tried(tmp_path, SLOW), tried(tmp_path, SLOW, "input_workers=2")
+    assert applied(fixed) == "2 workers alive, before: 0"
+    assert plain.process.step_ns and fixed.process.step_ns
+    assert fixed.process.step_ns < 0.75 * plain.process.step_ns
+    assert same.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
+    assert nothing_left(tmp_path)
+
+
+def test_workers_of_a_data_set_that_is_not_split_among_them_are_seen(tmp_path: Path):
+    code = """
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        for i in range(4000):
+            yield torch.randn(16, generator=torch.Generator().manual_seed(i))
+
+train(net(), torch.utils.data.DataLoader(Stream(), batch_size=8))
+"""
+    plain, fixed = tried(tmp_path, code), tried(tmp_path, code, "input_workers=2")
+    found = same.compare(fixed.ranks, plain.ranks, None)
+    assert found.verdict == "different" and found.text.startswith("samples are repeated")
+
+
+def test_a_fused_optimizer_takes_the_steps(tmp_path: Path):
+    plain, fixed = tried(tmp_path, MANY_TENSORS), tried(tmp_path, MANY_TENSORS, "optimizer")
+    assert applied(fixed) == "AdamW(fused=True) took the steps"
+    assert plain.process.step_ns and fixed.process.step_ns
+    assert fixed.process.step_ns < 0.9 * plain.process.step_ns
+    assert same.compare(fixed.ranks, plain.ranks, plain.ranks).verdict in ("bitwise", "within_scatter")
+
+
+def test_an_optimizer_that_refuses_gets_its_own_arguments_back(tmp_path: Path):
+    code = LOADER + "train(net(), loader, torch.optim.AdamW(net().parameters(), differentiable=True))"
+    fixed = tried(tmp_path, code, "optimizer")
+    assert fixed.process.error is None or "optimizer" not in fixed.process.error
+    assert fixed.not_applied
+
+
+def test_checkpointed_calls_become_plain_ones(tmp_path: Path):
+    plain, fixed = tried(tmp_path, CHECKPOINTED), tried(tmp_path, CHECKPOINTED, "recompute")
+    assert applied(fixed).endswith("checkpointed calls ran without")
+    assert same.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
+
+
+def test_autocast_computes_in_bf16_and_says_that_it_is_another_arithmetic(tmp_path: Path):
+    plain, fixed = tried(tmp_path, PLAIN), tried(tmp_path, PLAIN, "autocast")
+    assert applied(fixed) == "a linear layer's output is bfloat16"
+    found = same.compare(fixed.ranks, plain.ranks, plain.ranks)
+    assert found.verdict == "different" and found.text.startswith("the same samples")
+
+
+def test_convolutions_get_their_channels_last(tmp_path: Path):
+    assert applied(tried(tmp_path, IMAGES, "channels_last")) == "a convolution's output has its channels last"
+
+
+@pytest.mark.slow
+def test_a_model_is_compiled_after_its_first_step(tmp_path: Path):
+    code = LOADER + (
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.layers = torch.nn.ModuleList([torch.nn.Linear(16, 16) for _ in range(3)])\n"
+        "    def forward(self, x):\n"
+        "        for layer in self.layers:\n"
+        "            x = layer(x).relu()\n"
+        "        return x\n"
+        "train(Net(), loader)\n"
+    )
+    fixed = tried(tmp_path, code, "compile", fresh=True)
+    assert applied(fixed).startswith("Net compiled, ")
+    assert fixed.ranks[0]["compilations"] > 0
+    assert fixed.ranks[0]["settle"] >= 12, "the stretch begins ten steps after the last compilation"
+
+
+@pytest.mark.parametrize(
+    "fix", ["tf32", "pageable_copies", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_TO_TRY)]
+)
+def test_what_needs_a_gpu_says_so(tmp_path: Path, fix: str):
+    found = tried(tmp_path, PLAIN, fix, seconds=0.1)
+    assert found.process.error is None
+    assert found.not_applied and found.not_applied.startswith("there is no GPU")
+
+
+@pytest.mark.parametrize(
+    ("fix", "why"),
+    [
+        ("eager_attention", "transformers is not used"),
+        ("larger_batch=2", "the program makes no TrainingArguments"),
+        ("adapter_casts", "no PEFT model was made"),
+        ("pad_to_multiple", "no collator of transformers or TRL was used"),
+        ("expert_loop", "no transformers model was built"),
+        ("syncs", "the program makes no TrainingArguments"),
+        ("channels_last", "the model has no 2-D convolution to convert"),
+        ("recompute", "nothing was checkpointed by torch.utils.checkpoint"),
+    ],
+)
+@pytest.mark.slow
+def test_what_is_not_there_is_said(tmp_path: Path, fix: str, why: str):
+    assert tried(tmp_path, PLAIN, fix, seconds=0.1).not_applied == why
+
+
+TRAINER = """
+from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer, models
+from transformers import (
+    DataCollatorForLanguageModeling, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Trainer, TrainingArguments
+)
+config = LlamaConfig(
+    vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
+    num_key_value_heads=2, max_position_embeddings=256, attn_implementation="eager",
+)
+model = LlamaForCausalLM(config).to(torch.bfloat16)
+model = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "v_proj"]))
+words = Tokenizer(models.WordLevel({str(i): i for i in range(64)}, unk_token="0"))
+collate = DataCollatorForLanguageModeling(PreTrainedTokenizerFast(tokenizer_object=words, pad_token="0"), mlm=False)
+
+class Texts(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, i):
+        draw = torch.Generator().manual_seed(i)
+        n = int(torch.randint(10, 40, (1,), generator=draw))
+        return {"input_ids": torch.randint(1, 64, (n,), generator=draw).tolist()}
+
+arguments = TrainingArguments(
+    "out", per_device_train_batch_size=2, gradient_accumulation_steps=4, max_steps=60, logging_steps=1, save_steps=5,
+    use_cpu=True, gradient_checkpointing=True, report_to="none",
+)
+trainer = Trainer(model, arguments, train_dataset=Texts(), data_collator=collate)
+trainer.train()
+trainer.save_model("final")
+"""
+
+
+@pytest.mark.slow
+def test_what_is_applied_to_a_trainer_through_its_arguments_and_its_model(tmp_path: Path):
+    need("transformers", "peft")
+    fixes = "eager_attention=sdpa,larger_batch=2,pad_to_multiple=16,syncs,adapter_casts,recompute,input_workers=2"
+    found = tried(tmp_path, TRAINER, fixes, fresh=True)
+    assert found.process.error is None, found.process.error
+    said = {patch["name"]: (patch["applied"], patch["text"]) for patch in found.ranks[0]["patches"]}
+    assert all(applied for applied, _ in said.values()), said
+    assert said["eager_attention"][1] == "LlamaForCausalLM went from eager to sdpa"
+    assert said["larger_batch"][1] == "2 × 4 became 4 × 2 samples"
+    assert said["adapter_casts"][1] == "adapters are bfloat16"
+    assert found.ranks[0]["samples"] == 8
+    assert nothing_left(tmp_path), "neither checkpoints nor the final model"

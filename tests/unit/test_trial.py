@@ -1,0 +1,312 @@
+"""What a trial concludes from what its processes measured: gains, sameness, plans, and its texts."""
+
+from __future__ import annotations
+
+import ast
+import json
+import math
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from helpers.paths import ROOT
+from jsonschema import Draft202012Validator
+
+from gpuprof.diagnosis.measured import with_measured
+from gpuprof.diagnosis.model import Finding, Range
+from gpuprof.errors import GpuprofError
+from gpuprof.record.patches import NAMES, patch_named
+from gpuprof.record.patches.pageable_copies import goes_to_gpu
+from gpuprof.report.fixes import measured
+from gpuprof.trial import judge, same, tree
+from gpuprof.trial.fixes import Candidate, combination, parse
+from gpuprof.trial.json import dumps, keep, schema
+from gpuprof.trial.model import Baseline, Fix, Interval, Process, Row, Sameness, Trial
+from gpuprof.trial.plan import plan, seconds
+
+MS = 1_000_000
+R = Range(1.0, 2.0, 3.0)
+PATCHES = ROOT / "gpuprof" / "record" / "patches"
+
+
+def process(name: str, ms: float, width: float = 0.0) -> Process:
+    return Process(name, round(ms * MS), round(width * MS), 20, None, MS, MS, None)
+
+
+# -- gains
+
+
+def test_a_gain_is_measured_against_the_neighbours_not_against_the_first():
+    # The machine gets slower by 2 ms a process; the fix halves the step all the same.
+    steps = [("", 10), ("a", 6), ("", 14), ("a", 8), ("", 18)]
+    found = judge.speedup("a", [process(*one) for one in steps])
+    assert found and found.low and found.high
+    assert found.expected == pytest.approx(math.sqrt((math.sqrt(140) / 6) * (math.sqrt(14 * 18) / 8)))
+    assert found.low < found.expected < found.high
+    assert judge.status_of(found) == "confirmed"
+
+
+def test_a_gain_that_differs_from_round_to_round_is_not_confirmed():
+    steps = [("", 10), ("a", 9), ("", 10), ("a", 11), ("", 10)]
+    found = judge.speedup("a", [process(*one) for one in steps])
+    assert found and judge.status_of(found) == "no_difference"
+
+
+def test_the_scatter_of_the_steps_themselves_widens_the_interval():
+    steps = [("", 10.0), ("a", 9.9), ("", 10.0), ("a", 9.9), ("", 10.0)]
+    still = judge.speedup("a", [process(*one, 0.01) for one in steps])
+    noisy = judge.speedup("a", [process(*one, 1.0) for one in steps])
+    assert still and noisy
+    assert judge.status_of(still) == "confirmed"
+    assert judge.status_of(noisy) == "no_difference"
+
+
+def test_one_measurement_confirms_nothing():
+    found = judge.speedup("a", [process("", 10), process("a", 5), process("", 10)])
+    assert found == Interval(None, pytest.approx(2.0), None)  # type: ignore[comparison-overlap]
+    assert judge.status_of(found) == "unconfirmed"
+
+
+def test_a_slower_fix_is_said_to_be_slower():
+    steps = [("", 10), ("a", 20), ("", 10), ("a", 20), ("", 10)]
+    found = judge.speedup("a", [process(*one) for one in steps])
+    assert found and judge.status_of(found) == "slower"
+
+
+# -- sameness
+
+
+def computed(losses=(1.0, 0.9, 0.8), batches=("a", "b"), rows=None, kinds=("x float32 2",), norms=(2.0, 2.0, 2.0)):
+    rows = rows or [[f"{one}0", f"{one}1"] for one in batches]
+    found = [{"whole": one, "kinds": list(kinds), "rows": row} for one, row in zip(batches, rows, strict=True)]
+    return ({"batches": found, "losses": list(losses), "gradient_norms": list(norms)},)
+
+
+def test_the_same_bits_are_bitwise_the_same():
+    found = same.compare(computed(), computed(), computed())
+    assert (found.verdict, found.loss_difference, found.scatter) == ("bitwise", 0.0, 0.0)
+
+
+def test_rounding_is_within_scatter_and_a_format_is_not():
+    assert same.compare(computed((1.0, 0.9, 0.800001)), computed(), computed()).verdict == "within_scatter"
+    found = same.compare(computed((1.001, 0.901, 0.81)), computed(), computed())
+    assert found.verdict == "different" and "same samples" in found.text
+
+
+def test_what_two_runs_without_a_fix_differ_by_is_no_difference():
+    found = same.compare(computed((1.002, 0.9, 0.8)), computed(), computed((1.001, 0.9, 0.8)))
+    assert found.verdict == "within_scatter"
+
+
+def test_equal_losses_without_batches_prove_nothing():
+    nothing = ({"batches": [], "losses": [1.0], "gradient_norms": [1.0]},)
+    assert same.compare(nothing, nothing, nothing).verdict is None
+
+
+def test_samples_in_larger_batches_are_the_same_samples():
+    larger = computed(batches=("c",), rows=[["a0", "a1", "b0", "b1"]])
+    assert same.compare(larger, computed(), computed()).verdict == "within_scatter"
+
+
+def test_samples_that_workers_repeat_are_another_training():
+    repeated = computed(batches=("a", "c"), rows=[["a0", "a1"], ["a0", "a1"]])
+    found = same.compare(repeated, computed(), None)
+    assert found.verdict == "different" and "repeated" in found.text
+
+
+def test_other_samples_of_the_same_kind_are_other_random_numbers():
+    other = computed(losses=(0.95, 0.85, 0.9), batches=("c", "d"))
+    assert same.compare(other, computed(), computed()).verdict == "other_random_numbers"
+    far = computed(losses=(9.0, 9.1, 9.2), batches=("c", "d"))
+    assert same.compare(far, computed(), computed()).verdict == "different"
+
+
+# -- plans and fixes
+
+
+def test_two_rounds_of_the_most_promising_fixes_fit_the_budget():
+    many = [Candidate(Fix(f"fix{n}"), speedup=Interval(1.0, 1.0 + n, 2.0 + n)) for n in range(5)]
+    found = plan(many, process_s=10.0, budget_s=120.0, rounds=None)
+    assert found.rounds == 2
+    assert [one.fix.name for one in found.chosen] == ["fix4", "fix3"]
+    assert len(found.dropped) == 3
+    assert found.seconds <= 120.0 < seconds(3, 2, 10.0)
+
+
+def test_where_not_even_one_fix_fits_twice_it_is_measured_once():
+    found = plan([Candidate(Fix("tf32"))], process_s=60.0, budget_s=100.0, rounds=None)
+    assert (found.rounds, len(found.chosen)) == (1, 1)
+
+
+def test_a_number_of_rounds_goes_before_the_budget():
+    found = plan([Candidate(Fix("tf32")), Candidate(Fix("optimizer"))], process_s=60.0, budget_s=1.0, rounds=3)
+    assert (found.rounds, len(found.chosen)) == (3, 2)
+
+
+def test_fixes_are_read_with_their_values():
+    assert parse("input_workers=8, tf32,optimizer") == [
+        Fix("input_workers", "8"), Fix("tf32"), Fix("optimizer", "fused")
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "nothing", "tf32=1", "input_workers=many", "input_workers=0", "tf32,tf32"])
+def test_fixes_that_do_not_exist_are_refused_in_one_line(text: str):
+    with pytest.raises(GpuprofError) as error:
+        parse(text)
+    assert str(error.value).startswith("--fix") and "\n" not in str(error.value)
+
+
+def test_of_alternatives_the_better_one_is_combined():
+    assert combination(["cuda_graphs", "optimizer", "compile"]) == ["cuda_graphs", "optimizer"]
+
+
+# -- patches
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
+    patch = patch_named(name).PATCH
+    assert patch.name == name
+    assert patch.does and patch.line and patch.cannot
+    assert patch.check(patch.default)
+    assert bool(patch.default) == bool(patch.values)
+    assert ("{value}" in patch.line) <= bool(patch.default)
+
+
+def test_every_patch_file_is_listed():
+    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context"}
+    assert files == set(NAMES)
+
+
+def test_patches_use_the_standard_library_and_the_programs_torch_only():
+    for path in PATCHES.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module or ""]
+            outside = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names) - {"torch"}
+            assert not outside, f"{path.name} imports {outside}"
+
+
+def test_each_patch_imports_and_applies_where_gpuprof_is_not_installed():
+    """As the target's Python sees it: only the package's folder, under a private name, and no site-packages."""
+    code = f"""
+import sys
+package = type(sys)("_gpuprof")
+package.__path__ = [{str(ROOT / "gpuprof")!r}]
+sys.modules["_gpuprof"] = package
+import _gpuprof.record.trialarm as arm
+from _gpuprof.record.patches import NAMES, patch_named
+from _gpuprof.record.patches.context import Context, Hub
+for name in NAMES:
+    hub = Hub()
+    proof = patch_named(name).apply(Context(hub, name, patch_named(name).PATCH.default))()
+    assert not proof.applied and proof.text, name
+assert not any(name.split(".")[0] in ("gpuprof", "torch", "numpy", "click") for name in sys.modules)
+print("fine")
+"""
+    done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True)
+    assert done.stdout == "fine\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        (("cuda",), {}, True),
+        (("cuda:1",), {}, True),
+        ((0,), {}, True),
+        ((), {"device": "cuda"}, True),
+        (("cpu",), {}, False),
+        (("cuda", None, True), {}, False),
+        (("cuda",), {"non_blocking": False}, False),
+        ((), {}, False),
+        ((object(),), {}, False),
+    ],
+)
+def test_only_copies_to_a_gpu_that_leave_it_open_become_asynchronous(args: tuple, kwargs: dict, expected: bool):
+    assert goes_to_gpu(args, kwargs) is expected
+
+
+# -- the tree, JSON and text
+
+
+def test_changes_of_a_tree_are_named(tmp_path):
+    for name in ("kept", "changed", "deleted"):
+        (tmp_path / name).write_text(name)
+    before = tree.state_of(tmp_path)
+    (tmp_path / "changed").write_text("something longer")
+    (tmp_path / "deleted").unlink()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "made").write_text("")
+    found = tree.changes(before, tree.state_of(tmp_path))
+    assert [line.replace(f"{tmp_path}/", "") for line in found] == [
+        "changed changed", "deleted deleted", "made folder", "made folder/made"
+    ]  # fmt: skip
+
+
+def trial() -> Trial:
+    good = Row(
+        (Fix("input_workers", "8"),), "input_workers", "confirmed", "8 workers alive, before: 0",
+        Interval(5e6, 6e6, 7e6), Interval(2.0, 2.5, 3.0), 6 * MS, Interval(2.1, 2.4, 2.7), 1 << 31, 5 * 10**9,
+        Sameness("bitwise", "the same batches, losses and gradients to the last bit", 0.0, 0.0), 2,
+        "DataLoader(..., num_workers=8)",
+    )  # fmt: skip
+    bad = replace(
+        good, fixes=(Fix("compile", "default"),), finding=None, status="failed", reason="out of memory: \x1b[31m",
+        step_ns=None, speedup=None, sameness=None, predicted_step_ns=None, predicted_speedup=None,
+    )  # fmt: skip
+    return Trial(
+        ("python", "train.py"), "gpuprof-runs/x", "NVIDIA H200", "2.11", 1, 2, 11, 20,
+        Baseline(15 * MS, 1 << 31, "gpu", 5 * 10**9, 0.01), (good, bad), good.fixes, ("a note",),
+        (process("", 15), process("input_workers=8", 6)),
+    )  # fmt: skip
+
+
+def test_the_json_of_a_trial_is_valid():
+    validator = Draft202012Validator(schema())
+    found = json.loads(dumps(trial()), parse_constant=pytest.fail)
+    assert not [error.message for error in validator.iter_errors(found)]
+    assert found["rows"][0]["predicted_step_ns"] == {"low": 5 * MS, "expected": 6 * MS, "high": 7 * MS}
+    del found["rows"][0]["status"]
+    assert list(validator.iter_errors(found)), "the schema must be able to refuse"
+
+
+def test_a_diagnosis_of_the_run_shows_what_was_measured(tmp_path):
+    finding = Finding("input_workers", "8 input workers", "high", (), "DataLoader(...)", R, R)
+    other = replace(finding, id="tf32")
+    assert with_measured((finding,), str(tmp_path)) == (finding,)
+    keep(trial(), tmp_path)
+    found = with_measured((finding, other), str(tmp_path))
+    assert found[1].measured is None
+    assert found[0].measured and found[0].measured.status == "confirmed"
+    assert found[0].measured.sameness == "bitwise"
+    assert measured(found[0]) == "measured: 6.0 ms, 2.10–2.70×, confirmed"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"rows": 1}', '{"rows": [1, {"finding": "tf32", "fixes": [1]}]}',
+             '{"rows": [{"finding": "tf32", "fixes": [1], "status": "confirmed", "speedup": 3, "sameness": []}]}']
+)  # fmt: skip
+def test_a_damaged_trial_is_passed_over(tmp_path, text: str):
+    (tmp_path / "trial.json").write_text(text)
+    finding = Finding("tf32", "TF32", "high", (), "", R, R)
+    (found,) = with_measured((finding,), str(tmp_path))
+    assert found.measured is None or measured(found) == "measured: confirmed"
+
+
+@pytest.mark.parametrize("width", [60, 80, 160])
+def test_the_text_of_a_trial_fits_and_shows_names_as_text(width: int):
+    from rich.console import Console
+
+    from gpuprof.report.trial_terminal import render
+
+    console = Console(width=width, color_system=None, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(trial(), width))
+    text = captured.get()
+    assert all(len(line) <= width for line in text.splitlines())
+    for word in ("15 ms a step as it is", "5.0–7.0 ms", "2.10–2.70×", "confirmed", "failed", "out of memory"):
+        assert word in text, word
+    assert "\x1b" not in text and "\\x1b" in text
+    assert text.index("best: input_workers=8") < text.index("DataLoader(..., num_workers=8)")
