@@ -9,7 +9,7 @@ import click
 from gpuprof.cli.places import check_place
 from gpuprof.cli.printing import Printed
 
-MEMORY = Printed("memory", "gpuprof.memory.json", "gpuprof.report.memory_terminal", "write_memory")
+MEMORY = Printed("memory", "gpuprof.memory.json", "gpuprof.report.memory_terminal", "write_memory", "")
 
 
 @click.command(short_help="Say who holds the GPU's memory at its peak.")

@@ -28,7 +28,7 @@ class Printed:
     page: str
     """Function of the pages' module, of a result and a file."""
     markdown: str
-    """Function of gpuprof.report.markdown, of a result and a number of rows."""
+    """Function of gpuprof.report.markdown, of a result and a number of rows; empty where there is none."""
 
     def put(
         self, result: Any, as_json: bool, top: int | None, html: Path | None, markdown: bool = False, **options: Any

@@ -158,7 +158,7 @@ def _together(digests: list[Digest], matched: Matched, late: F64, found: Found, 
         excess = _excess(digests[slow].doings, like)
     shown = slow
     if shown is None:
-        shown = int(max(order.tolist(), key=lambda i: np.nan_to_num(late[i])))
+        shown = int(order[np.nan_to_num(late)[order].argmax()])
         if found.summary.culprit is not None and found.summary.culprit.ranks:
             inside = [i for i in order.tolist() if digests[i].rank in found.summary.culprit.ranks]
             shown = inside[0] if inside else shown

@@ -107,7 +107,7 @@ def _with_excess(bar: Bar, budget: Budget | None) -> Bar:
     if budget is None or budget.source != "free":
         return bar
     least = LEAST_EXCESS * budget.mean_ns
-    added = [Part(one.cause, one.mean_ns, True) for one in budget.excess if (one.mean_ns or 0) >= least]
+    added = [Part(one.cause, one.mean_ns, True) for one in budget.excess if one.mean_ns and one.mean_ns >= least]
     if not added:
         return bar
     same = {part.key for part in added if part.key == "input"}

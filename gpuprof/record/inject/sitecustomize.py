@@ -53,7 +53,7 @@ def _begin():
             _arm(here, run, trial)
         except Exception as error:
             try:
-                with open(os.path.join(trial or run, "gpuprof.log"), "a") as log:
+                with open(os.path.join(trial or run or "", "gpuprof.log"), "a") as log:
                     log.write("not armed in process %d: %r\n" % (os.getpid(), error))
             except Exception:
                 pass
