@@ -23,24 +23,24 @@ LEFT = calibrated.LEFT.rising
 
 PAGE = Page(
     id="allocator",
-    title="Memory goes back to the driver in every step",
+    title="Memory is returned to the driver in every step",
     means="""
-torch keeps memory that it has taken from the driver and gives it out again. When it finds no fitting piece, or is
-told to by `torch.cuda.empty_cache()`, it gives memory back (`cudaFree`, which waits for the GPU) and takes new
-(`cudaMalloc`). Either takes the host 0.1 to several milliseconds, in which nothing is launched.
+torch keeps memory that it got from the driver and uses it again. When it finds no block that fits, or when
+`torch.cuda.empty_cache()` is called, it returns memory (`cudaFree`, which waits for the GPU) and requests new memory
+(`cudaMalloc`). Either call takes the CPU 0.1 to several milliseconds, in which nothing is launched.
 """,
     detected="""
-`cudaMalloc`, `cudaFree` and their like in every recorded step, of which there must be two at least, or the run have
-settled before: the first steps of a training allocate anyway, and are no finding.
+`cudaMalloc`, `cudaFree` and similar calls in every recorded step. At least two steps must be recorded, or the run
+must have settled before: the first steps of a training always allocate.
 """,
     gain="""
-The calls do not wait, and 85 % of their own time is gone (40 to 100 %): of two measured programs one gained all that
-they took in the recording, the other at most a third of it. Nothing is gained where the host was ahead of the GPU
-anyway.
+The calls do not wait, and 85 % of their own time is removed (40 to 100 %): of two measured programs one gained all
+the time that the calls took in the recording, the other at most a third of it. Nothing is gained where the CPU was
+ahead of the GPU anyway.
 """,
     wrong="""
-Close to the limit of the GPU's memory an allocator has to give back what it cannot use; then only less memory helps:
-a smaller batch, or recomputation.
+Close to the limit of the GPU's memory the allocator has to return blocks that it cannot use; then only using less
+memory helps: a smaller batch, or gradient checkpointing.
 """,
 )
 

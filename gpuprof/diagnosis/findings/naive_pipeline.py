@@ -27,22 +27,22 @@ PAGE = Page(
     id="naive_pipeline",
     title="The GPUs of one process take turns",
     means="""
-The model's layers lie on several GPUs, as `device_map="auto"` puts them. A batch goes through the first GPU's layers,
-then through the second's, and backward the other way round: while one GPU works, the others wait for what it computes.
-All of them together are no faster than one.
+The layers of the model are placed on several GPUs, as `device_map="auto"` does. A batch goes through the first GPU's
+layers, then through the second's, and backward in reverse: while one GPU works, the others wait for its result. All
+of them together are no faster than one.
 """,
     detected="""
-Two or more GPUs of one process, each busy for at least a tenth of the time that any is, and on average fewer than 1.2
-at once: a pipeline that cuts its batch in only two has 1.33.
+Two or more GPUs of one process, each busy for at least a tenth of the time that any GPU is, with on average fewer
+than 1.2 busy at once: a pipeline that splits its batch in only two has 1.33.
 """,
     gain="""
-A process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and as many
-times the work as there are GPUs. The exchange of gradients (four bytes per trainable parameter over the GPUs' link)
-widens the interval. Where the peaks of all GPUs together do not fit into one, the model has to be sharded (FSDP),
-whose gathering of weights widens the interval by 15 %.
+One process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and N
+times the work for N GPUs. The exchange of gradients (four bytes per trainable parameter over the link between the
+GPUs) widens the interval. If the memory peaks of all GPUs together do not fit into one, the model has to be sharded
+(FSDP); gathering weights widens the interval by 15 %.
 """,
     wrong="""
-If the GPUs have no fast link, sharding a large model costs more than is predicted. For inference of one sequence at a
+If the GPUs have no fast link, sharding a large model costs more than predicted. For inference of one sequence at a
 time there is no second batch.
 """,
 )

@@ -54,27 +54,27 @@ MOSTLY = 0.5
 
 PAGE = Page(
     id="recompiles",
-    title="New shapes are compiled or planned in the middle of the training",
+    title="New shapes are compiled or planned during the training",
     means="""
-`torch.compile`, Triton, cuDNN and cuBLAS prepare a kernel for the shapes that they see, and keep it. When lengths of
-batches vary, many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, in
-which nothing is launched.
+`torch.compile`, Triton, cuDNN and cuBLAS prepare a kernel for each shape that they see, and keep it. When batch
+lengths vary, many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, and
+nothing is launched meanwhile.
 """,
     detected="""
-In at least half of the recorded steps: ranges of Dynamo or Inductor that compile, driver calls that load code, or an
-op whose own host work takes over 3 ms and 30 times its usual. Or, of all steps that a run timed, those with new
-lengths take at least 15 % longer than those with lengths seen before, and this adds 5 % to the mean step.
+In at least half of the recorded steps: ranges in which Dynamo or Inductor compile, driver calls that load code, or an
+op whose own CPU time is over 3 ms and 30 times its usual time. Or, over all steps that a run timed: steps with new
+lengths take at least 15 % longer than steps with lengths seen before, and this adds 5 % to the mean step.
 """,
     gain="""
-The compiling and loading is gone with the candidates that it tried on the GPU, and an op that planned takes what it
-usually does. In steps that compile so does every op that launches something or runs generated code, where it takes the
-host over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels are at worst 1.3
-times as long. Where only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the
-step up to 8 % longer (assumed).
+Compiling and loading are removed together with the candidates tried on the GPU, and an op that planned takes its
+usual time. In steps that compile, so does every op that launches something or runs generated code and takes the CPU
+over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels take at worst 1.3 times
+as long. If only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the step up
+to 8 % longer (assumed).
 """,
     wrong="""
-After all lengths have been seen once there is nothing left to plan: in a long training this heals by itself if
-lengths are few. Padding to a multiple adds some tokens.
+Once all lengths have been seen there is nothing left to plan: a long training with few lengths recovers by itself.
+Padding to a multiple adds some tokens.
 """,
 )
 

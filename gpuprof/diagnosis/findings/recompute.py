@@ -46,23 +46,23 @@ PAGE = Page(
     title="Gradient checkpointing repeats the forward pass",
     means="""
 Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves
-memory and costs a third more work. Where the memory is there, it is time spent for nothing; many recipes switch it on
-by default.
+memory and costs a third more work. If memory is available, that time is wasted; many recipes enable it by default.
 """,
     detected="""
-Forward ops that run inside the backward pass, on autograd's thread, with gradients on. Whether the memory suffices is
-told by the run's peak and by what the repeated ops read and write: about an eighth of that, 18 % at most, would be
-kept. Where no peak was recorded the fix says so, and nothing is advised that could not fit even into an empty GPU.
+Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices
+is estimated from the run's peak and from what the repeated ops read and write: about an eighth of that, 18 % at most,
+would be kept. If no peak was recorded the fix says so, and nothing is advised that could not fit even into an empty
+GPU.
 """,
     gain="""
-The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them; and where
-checkpointing is an autograd function of its own, with all that it does until its backward pass begins.
+The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
+checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
 Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
-and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's host time is left.
+and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left.
 """,
     wrong="""
-The peak that counts is that of the longest batch. Checkpointing only some layers, or keeping only the results of
-matrix products (selective checkpointing), gains in proportion to what is no longer repeated.
+What counts is the memory peak of the longest batch. Checkpointing only some layers, or keeping only the results of
+matrix multiplications (selective checkpointing), gains in proportion to what is no longer repeated.
 """,
 )
 

@@ -39,28 +39,28 @@ EVERY = 50
 
 PAGE = Page(
     id="syncs",
-    title="The host waits for values from the GPU",
+    title="The CPU waits for values from the GPU",
     means="""
-`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()`, and indexing with a mask make the host
-wait until the GPU has done all that it was given. After that nothing is queued: while the host prepares the next
-launches the GPU is idle.
+`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()` and indexing with a mask block the CPU
+until the GPU has finished everything queued. After that the queue is empty, and the GPU is idle until the CPU has
+prepared the next launches.
 """,
     detected="""
-Host calls that wait for a device, a stream or a copy to the host, by the op that made them. Not counted: copies of
-batches to the GPU (`pageable_copies`), the allocator's (`allocator`), and what is within a loop over experts
-(`expert_loop`). They are shown where the replay without them makes the step at least 5 % shorter: a wait that finds
-the GPU idle, or that is soon over, is no loss.
+CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
+of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
+(`expert_loop`). The finding is shown if the step gets at least 5 % shorter when it is replayed without the waits: a
+wait that finds the GPU idle, or that ends soon, costs nothing.
 """,
     gain="""
-The calls no longer wait, and the ops that looked at a value, with their copies, are gone (at worst they stay, and
-only the wait goes). Then the step is replayed: the host runs ahead where it can. Ops that need the value for the size
-of their result stay, without their wait.
+The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
+only the wait is removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for
+the size of their result stay, without their wait.
 """,
     wrong="""
-If the value decides what is done next, it cannot be read later; compute with a mask instead. A wait at the end of
-each step that only serves to time it goes when timing is switched off. What one rank gains by running ahead of its
-peers it loses waiting for them: where communication costs more than the host, nothing is proposed. Without the waits
-the host runs ahead by more batches, which takes a little more memory.
+If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
+each step that only serves to time the step disappears when timing is switched off. On several ranks, what one rank
+gains by running ahead it loses waiting for the others: where communication costs more than the CPU, nothing is
+proposed. Without the waits the CPU runs more batches ahead, which takes a little more memory.
 """,
 )
 
