@@ -10,13 +10,14 @@ import click
 from gpuprof.errors import GpuprofError
 
 
-@click.command(short_help="Say what a finding means and how its gain is computed.")
+@click.command(short_help="Explain a finding: what it means, how its gain is computed.")
 @click.argument("finding", required=False)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FOLDER", help="Write all pages as Markdown.")
 def command(finding: str | None, markdown: Path | None) -> int:
-    """Say what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
+    """Explain what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
 
-    Without FINDING: list them all.
+    FINDING is a name from the list, words of its title, a common name of the remedy (packing, liger, gradient
+    checkpointing, pinned memory …), or the number of a fix in the latest run. Without FINDING: list all findings.
     """
     from gpuprof.cli.output import show
     from gpuprof.report.pages import contents, render
@@ -47,7 +48,7 @@ def _write(pages: dict, folder: Path) -> None:
             (folder / f"{page.id}.md").write_text(markdown(page), encoding="utf-8")
         (folder / "README.md").write_text(index(list(pages.values())), encoding="utf-8")
     except OSError as error:
-        raise GpuprofError(f"{folder}: the pages cannot be written: {error.strerror}") from error
+        raise GpuprofError(f"{folder}: cannot write the pages: {error.strerror}") from error
 
 
 def _pages() -> dict:

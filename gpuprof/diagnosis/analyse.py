@@ -86,7 +86,7 @@ def analyse(
         return Replay(error, False, text), None
     unknown = 1 - _explained(graph)
     if unknown > UNEXPLAINED:
-        text = f"{100 * unknown:.0f} % of the step passes in waits that the recording does not explain"
+        text = f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain"
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
     mean = mean_of(removal.graph)

@@ -62,7 +62,7 @@ def conditions(finding: Finding) -> list[str]:
     """What else a fix means: what it changes about the training, and what it costs before it gains."""
     found = [f"changes the training: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:
-        found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it gains")
+        found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it pays off")
     return found
 
 

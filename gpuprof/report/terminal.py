@@ -355,7 +355,7 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
     for phase in diagnosis.activity or ():
         parts = (("SMs", phase.sm_percent), ("tensor cores", phase.tensor_percent), ("DRAM", phase.dram_percent))
         told = ", ".join(f"{name} {value:.0f} %" for name, value in parts if value is not None)
-        items.append(Text.assemble((f"{phase.phase} ", "bold"), told, (" of the time it works", "dim")))
+        items.append(Text.assemble((f"{phase.phase} ", "bold"), told, (" of the time the GPU works", "dim")))
     return flow(items, width)
 
 

@@ -10,7 +10,7 @@ from gpuprof.report.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"
 REST = re.compile(
-    rf"(Most of the rest|The largest part of the rest, ({NUMBER}) of ({NUMBER}) ms,) it waits for ([^.;]*)"
+    rf"(Most of the rest|The largest part of the rest, ({NUMBER}) of ({NUMBER}) ms,) is waiting for ([^.;]*)"
 )
 SUBJECTS = {
     "launch": "the host, which launches", "python": "the host, which is in Python",

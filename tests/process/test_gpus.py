@@ -52,7 +52,7 @@ def test_json_holds_everything(tmp_path):
     ("arguments", "says"),
     [
         (["voodoo"], "no GPU named 'voodoo' is known"),
-        (["--save"], "--save keeps what --measure finds"),
+        (["--save"], "--save needs --measure"),
         (["--measure", "h100"], "it takes no NAME"),
         (["--gpus", "nowhere.csv"], "nowhere.csv: the list of GPUs cannot be read"),
     ],

@@ -147,8 +147,8 @@ def test_names_on_the_page_are_text():
 def test_what_nothing_explains_is_shown():
     c = compared("tiny", "tiny.compile")
     c = replace(c, unexplained_ns=2 * MS)
-    assert "+2.0 ms a step are told by none of these" in text(c)
-    assert "+2.0 ms a step are told by none of these" in page(c)
+    assert "+2.0 ms a step unexplained" in text(c)
+    assert "+2.0 ms a step unexplained" in page(c)
     assert not words.unexplained(replace(c, unexplained_ns=1000))
 
 

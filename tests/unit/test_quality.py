@@ -243,7 +243,7 @@ CASES = {
         lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=2),
         {"ends_busy": "info"},
         NOTED,
-        "^The recording ends while the GPU is at work: 3 of 103 launches",
+        "^The recording ends while the GPU is busy: 3 of 103 launches",
     ),
     "ends_busy: not where the GPU stopped before": Boundary(
         lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100).op("aten::mm", WINDOW, WINDOW + STEP // 20),

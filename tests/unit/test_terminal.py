@@ -101,7 +101,7 @@ def test_an_unusable_recording_says_so_before_anything_else():
     lines = plain(unusable(), 100).splitlines()
     assert lines[0].startswith("UNUSABLE RECORDING")
     assert "✗ The recording holds 1,203 launches and no kernel." in "\n".join(lines[:4])
-    assert "record again as said above" in lines[-1]
+    assert "record again as described above" in lines[-1]
     assert "profiler" not in "\n".join(lines), "nothing is believed, so nothing is qualified"
 
 

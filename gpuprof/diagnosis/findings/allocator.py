@@ -74,15 +74,15 @@ def find(case: Case) -> Iterator[Proposal]:
     fix = settings
     if by_hand:
         fix = case.stack.fix(
-            "take torch.cuda.empty_cache() out of the training loop",
+            "remove torch.cuda.empty_cache() from the training loop",
             case.stack.setting(
                 {"torch_empty_cache_steps": None}, note="  # and no torch.cuda.empty_cache() in callbacks"
             ),
         )
-        fix += f"\nor, where memory is short without it:\n{settings}"
+        fix += f"\nor, if memory is short without it:\n{settings}"
     yield Proposal(
-        title="no empty_cache() in the step" if by_hand else "memory that is kept",
-        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the host {host_ms:,.1f} ms", own),
+        title="no empty_cache() in the step" if by_hand else "memory kept by the allocator",
+        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the CPU {host_ms:,.1f} ms", own),
         fix=fix,
         change=without(LEFT[1]),
         best=without(LEFT[0]),
@@ -96,7 +96,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if calls.fell(least=2.0) and waits.more:
         yield Candidate(
             PAGE.id,
-            "memory asked of the driver",
+            "memory requested from the driver",
             f"calls that allocate or free: {calls} a step",
             claim_idle("allocator"),
             calls.more,

@@ -119,7 +119,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="torch.compile",
         evidence=spans(
             case,
-            f"forward and backward launch {before:,.0f} kernels a step one by one, which takes the host "
+            f"forward and backward launch {before:,.0f} kernels a step one by one, which takes the CPU "
             f"{host_ms:,.0f} ms; "
             f"fused they are about {after:,.0f}",
             found.host,

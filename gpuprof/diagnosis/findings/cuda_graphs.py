@@ -124,7 +124,7 @@ def find(case: Case) -> Iterator[Proposal]:
 
     regions = graph.on_gpu & case.nodes_within(case.ops_named(REGION.search))
     compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
-    text = f"compiled code takes the host {compiled_ms:,.1f} ms a step to launch its kernels one by one"
+    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms a step to launch its kernels one by one"
     yield Proposal(
         title="CUDA graphs for the compiled model",
         evidence=spans(case, text, host),
@@ -143,7 +143,7 @@ def _absent(case: Case) -> str | None:
         return "the shapes of batches vary, and a graph is captured for each shape"
     host = case.sensitivities.host
     if host is not None and host < SMALL:
-        return "the GPU sets the pace: launching faster gains nothing"
+        return "the GPU is the limit: launching faster gains nothing"
     return None
 
 

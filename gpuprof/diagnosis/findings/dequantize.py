@@ -75,9 +75,9 @@ def find(case: Case) -> Iterator[Proposal]:
     host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
     text = (
         f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels a step unpack weights: "
-        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of host time"
+        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time"
     )
-    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; what is free was not recorded"
+    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; free memory was not recorded"
     needs = f"\n# {extra / 2**30:,.1f} GiB more for the weights{known}"
     yield Proposal(
         title="bf16 weights instead of quantised ones",
@@ -102,7 +102,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if pieces.fell() and took.fell(least=0.0):
         yield Candidate(
             PAGE.id,
-            "unpacking of quantised weights",
+            "unpacking quantised weights",
             f"kernels that unpack weights: {pieces} a step, {took.ms} ms of GPU time; "
             f"kernels in all: {kernel_counts(a, b)}",
             claim_model((*kind, "elementwise", "cast/copy", "memcpy"), fewer_kernels(a, b)),

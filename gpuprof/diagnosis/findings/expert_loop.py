@@ -143,7 +143,7 @@ def find(case: Case) -> Iterator[Proposal]:
     text = (
         f"{layers:,.0f} loops a step over {loops.blocks.mean():,.0f} experts each: "
         f"{case.per_step(work.sum()):,.0f} kernels, "
-        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of host time a step"
+        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time a step"
     )
     loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
@@ -169,7 +169,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "experts computed together",
-            f"grouped products: {grouped} a step, single products: {single}, kernels in all: {kernel_counts(a, b)}, "
+            f"grouped GEMMs: {grouped} a step, single GEMMs: {single}, kernels in all: {kernel_counts(a, b)}, "
             f"waits for the GPU: {quantity(a, b, lambda side: side.counts.syncs)}",
             claim_model(CATEGORIES, fewer_kernels(a, b)),
             single.more,

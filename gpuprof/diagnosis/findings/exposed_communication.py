@@ -72,7 +72,7 @@ def find(case: Case) -> Iterator[Proposal]:
     between = _between_micro_steps(case, collective & _named(case, collective, ("AllReduce",)))
     text = (
         f"{case.per_step(transfers.sum()):,.0f} collectives a step, "
-        f"{exposed_ns / 1e6:,.1f} ms of whose transfers the GPU computes nothing beside"
+        f"{exposed_ns / 1e6:,.1f} ms of transfers without overlapping computation"
     )
     if between.any():
         yield Proposal(
@@ -92,7 +92,7 @@ def find(case: Case) -> Iterator[Proposal]:
         return partial(scaled, nodes=transfers, factor=1 - saved * exposed)
 
     yield Proposal(
-        title="communication behind computation",
+        title="communication overlapped with computation",
         evidence=spans(case, text, transfers & (exposed > 0)),
         fix=_fix(case, bool(sharded.any()), SMALLER_MB if few else LARGER_MB),
         change=change(1),

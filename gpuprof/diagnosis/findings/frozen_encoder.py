@@ -91,7 +91,7 @@ def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool
     what = "the model itself, or one like it," if reference else "modules that are not trained"
     text = (
         f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} a step without a backward pass: "
-        f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of host time"
+        f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of CPU time"
     )
     yield Proposal(
         title="reference log-probabilities computed once" if reference else "outputs of frozen modules computed once",
@@ -139,7 +139,7 @@ def _fix(case: Case, reference: bool) -> str:
     return (
         "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
         "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
-        "in the step: read them with the batch. Scripts of diffusers that can have --cache_latents"
+        "in the step: read them with the batch. diffusers scripts that support it: --cache_latents"
     )
 
 

@@ -153,7 +153,7 @@ def _absent(case: Case) -> str | None:
     if find_sequences(case) is None:
         return "none of the sequences that Liger fuses was recorded"
     if case.sensitivities.host > case.sensitivities.device:
-        return "the CPU (host) sets the pace: less memory traffic gains nothing"
+        return "the CPU (host) is the limit: less memory traffic gains nothing"
     return None
 
 

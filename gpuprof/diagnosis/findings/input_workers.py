@@ -99,7 +99,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title=f"{wanted} input workers" if not has_workers else f"{workers} → {wanted} input workers",
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in the training's own process",
+            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch in the training process",
             nodes,
         ),
         fix=case.stack.fix(
@@ -146,7 +146,7 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         return
     waits = next((one for one in case.budget.excess if one.cause == "input"), None) if case.budget else None
     waited = "" if waits is None else f"; {waits.steps} of {case.budget.steps} timed steps wait" if case.budget else ""
-    source = "measured in them" if feed.measured else "by what they deliver"
+    source = "measured in the workers" if feed.measured else "estimated from what they deliver"
     text = (
         f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "
         f"every {loader.batch_ns / loader.workers / 1e6:,.1f} ms; the training takes one every "

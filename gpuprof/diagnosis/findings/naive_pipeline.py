@@ -57,23 +57,23 @@ def find(case: Case) -> Iterator[Proposal]:
     between = case.nodes_of_gpu(trace.rows_named(trace.gpu.name, lambda text: "PtoP" in text))
     text = (
         f"{gpus} GPUs of this process take turns: one waits while the other works. "
-        f"{case.per_step(between.sum()):,.0f} copies a step go from one to another"
+        f"{case.per_step(between.sum()):,.0f} copies a step go from one GPU to another"
     )
     fits = _fits(case, gpus)
     start = f"torchrun --nproc_per_node={gpus}"
     if fits is not False:
-        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # in place of "auto"'
-        unknown = "" if fits else "\n# if all of the model fits one GPU: its memory was not recorded"
+        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # instead of "auto"'
+        unknown = "" if fits else "\n# if the whole model fits on one GPU: memory was not recorded"
         torch = f"DistributedDataParallel(model.to(local_rank))  # started by {start}{unknown}"
         transformers = f"{model}\n# started by {start}, which makes it data parallel{unknown}"
     else:
         torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
         transformers = case.stack.setting(
             {"fsdp": True if case.stack.has("activation_checkpointing") else "full_shard auto_wrap"},
-            note=f"  # without device_map, started by {start}\n# one GPU has no room for all of the model",
+            note=f"  # without device_map, started by {start}\n# the whole model does not fit on one GPU",
         )
     yield Proposal(
-        title="a process per GPU instead of one for all",
+        title="one process per GPU instead of one for all",
         evidence=spans(case, text, between),
         fix=case.stack.fix(torch, transformers=transformers),
         change=partial(removed, nodes=between),

@@ -110,7 +110,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="fused optimizer",
         evidence=spans(
             case,
-            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of host time, "
+            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of CPU time, "
             f"{gpu_ms:,.1f} ms of the GPU's",
             done,
         ),

@@ -119,10 +119,10 @@ def find(case: Case) -> Iterator[Proposal]:
         )
     left = [real + share * (1 - real) for share in GROUPED_LEFT]
     yield Proposal(
-        title="batches of samples of like length",
+        title="batches of samples of similar length",
         evidence=evidence,
         fix=case.stack.fix(
-            "a sampler that batches samples of like length",
+            "a sampler that batches samples of similar length",
             _grouped(case),
         )
         # Lengths that all differ would each be planned anew, which cost more than their padding on an H200.
@@ -132,7 +132,7 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=fewer_tokens(case, left[2]),
         spread=HOST_SPREAD,
         excludes=("larger_batch",),
-        changes="samples of like length share a batch",
+        changes="samples of similar length share a batch",
         key="grouped",
     )
 
@@ -162,7 +162,7 @@ def _needs_flash(case: Case) -> str:
     32 samples took 292 to 366 ms on an H200 where the padded ones took 458 and the work itself leaves 170 to 215
     (scenarios/qwen3_32b_unsloth)."""
     own = case.ops_named(lambda text: "scaled_dot_product" in text).any()
-    return "pip install flash-attn  # else attention goes sample by sample\n" if own else ""
+    return "pip install flash-attn  # else attention runs sample by sample\n" if own else ""
 
 
 def _real_share(work: Work | None) -> float | None:

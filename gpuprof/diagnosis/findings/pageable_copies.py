@@ -99,14 +99,14 @@ def find(case: Case) -> Iterator[Proposal]:
     took = case.per_step(float(graph.duration_ns[copies].sum()))
     text = (
         f"{moved / 1e6:,.1f} MB a step are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
-        f"({moved / max(took, 1.0):,.1f} GB/s), with the host standing still"
+        f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
     )
     yield Proposal(
         title="pinned memory, asynchronous copies",
         evidence=spans(case, text, copies),
         fix=case.stack.fix(
             'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True)\n'
-            "and what is no batch: tensor.pin_memory() once, before the training",
+            "and other tensors: tensor.pin_memory() once, before the training",
             case.stack.setting(
                 {"dataloader_pin_memory": True},
                 note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
@@ -138,8 +138,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if pageable.fell(least=MUCH_BYTES) or (waited and took.fell(to=FEWER, least=least)):
         yield Candidate(
             PAGE.id,
-            "copies that block the host",
-            f"copies that block the host: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
+            "copies that block the CPU",
+            f"copies that block the CPU: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
             f"{pageable.a / 1e6:,.1f} → {pageable.b / 1e6:,.1f} MB in pageable memory; copies and waits for them "
             f"take {took.ms} ms of the GPU's step",
             claim_where(is_copying),

@@ -116,14 +116,14 @@ def find(case: Case) -> Iterator[Proposal]:
 
     # Shapes that stay the same leave nothing to plan either; without them only another attention helps.
     instead = cudnn and not compiling.any()
-    what = [f"{', '.join(by_name)} plan their kernels anew"] if by_name else []
+    what = [f"{', '.join(by_name)} plan their kernels again"] if by_name else []
     if compiling.any():
         what.append("code is compiled or loaded")
     likely = change_to(1.0, 0.0)
     yield Proposal(
-        title="attention that plans nothing per length" if instead else "shapes that stay the same",
+        title="no cuDNN attention (it plans again for every length)" if instead else "fixed shapes",
         evidence=spans(
-            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of host time a step", compiling | planning
+            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of CPU time a step", compiling | planning
         ),
         fix=_fix(case, cudnn, bool(compiling.any())),
         change=likely,
@@ -170,7 +170,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "compiling during the step",
-            f"the host compiles or loads code for {took.ms} ms a step",
+            f"the CPU compiles or loads code for {took.ms} ms a step",
             claim_idle(*COMPILING_CAUSES, weight=weight),
             took.more,
         )
@@ -234,7 +234,7 @@ def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
         fixed = "batches of few different shapes: resize, crop or bucket the samples, drop_last=True"
         return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed
     fixed = case.stack.fix(
-        f"pad each batch to a multiple of {MULTIPLE}, so that few lengths occur",
+        f"pad each batch to a multiple of {MULTIPLE}, so that there are few lengths",
         transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})"
         if case.stack.is_causal
         else f"a data collator with padding=True, pad_to_multiple_of={MULTIPLE}",

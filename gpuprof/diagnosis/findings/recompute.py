@@ -80,7 +80,7 @@ def find(case: Case) -> Iterator[Proposal]:
     gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
     host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of host time a step repeat the forward pass inside the backward"
+        f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time a step repeat the forward pass inside the backward"
     )
 
     def change(level: int) -> Change:
@@ -90,7 +90,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="no gradient checkpointing",
         evidence=spans(case, text, again),
         fix=case.stack.fix(
-            "drop model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
             case.stack.setting({case.stack.checkpointing: False}),
             unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
         )
@@ -229,7 +229,7 @@ def free_bytes(case: Case) -> tuple[float | None, float | None]:
 
 def _memory_text(extra: tuple[float, float] | None, free: float | None, size: float | None) -> str:
     if extra is None:
-        return "\n# needs more memory: by how much is not known here"
+        return "\n# needs more memory: how much is not known here"
     gib = extra[0] / 2**30
     needs = f"\n# {f'about {gib:,.0f}' if gib >= 1 else 'less than 1'} GiB more memory at the peak"
     if free is not None:

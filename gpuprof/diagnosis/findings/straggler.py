@@ -79,9 +79,9 @@ def _waits(gang: Gang) -> Evidence:
     slow = gang.ranks[gang.slow or 0]
     waits = sorted((r.waiting_ns or 0 for i, r in enumerate(gang.ranks) if i != gang.slow))
     return Evidence(
-        f"rank {slow.rank} needs {in_ms(slow.pace_ns or 0)} a step by itself, the next slowest"
-        f" {in_ms(gang.next_pace_ns or 0)}; the others wait {in_ms(waits[len(waits) // 2])} a step; it comes last to"
-        f" {100 * (slow.late_share or 0):.0f} % of the collectives that are waited in"
+        f"rank {slow.rank} needs {in_ms(slow.pace_ns or 0)} a step on its own, the next slowest"
+        f" {in_ms(gang.next_pace_ns or 0)}; the others wait {in_ms(waits[len(waits) // 2])} a step; it arrives last at"
+        f" {100 * (slow.late_share or 0):.0f} % of the collectives with waiting"
     )
 
 
@@ -99,15 +99,18 @@ def _fix(gang: Gang, rank: int) -> str:
     doing = first.doing if first else None
     place = f" ({doing.frame or doing.what}, {doing.phase})" if doing else ""
     if gang.excess_bound == "input":
-        return f"Give rank {rank} batches as cheap as the others', or more workers: DataLoader(..., num_workers=8)"
+        return (
+            f"Give rank {rank} batches as cheap as those of the others, or more workers: DataLoader(..., num_workers=8)"
+        )
     if gang.excess_bound == "transfer":
         return f"Copy on rank {rank}{place} from pinned memory: DataLoader(..., pin_memory=True), non_blocking=True"
     if gang.excess_bound == "device":
         return (
             f"Give rank {rank} no more tokens a step than the others (length-grouped batches); if they are equal its"
-            " GPU is slower: nvidia-smi -q -d PERFORMANCE,CLOCK on its host"
+            " GPU is slower: nvidia-smi -q -d PERFORMANCE,CLOCK on its machine"
         )
     return (
-        f"Take off rank {rank} what only it does in every step{place}: log, evaluate and save less often or in another"
-        " thread; if all ranks run the same code its host is slower or busy: top, taskset"
+        f"Remove from rank {rank} what only this rank does in every step{place}: log, evaluate and save less"
+        f" often or in another"
+        " thread; if all ranks run the same code its CPU is slower or busy: top, taskset"
     )

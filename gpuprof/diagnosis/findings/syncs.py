@@ -92,14 +92,14 @@ def find(case: Case) -> Iterator[Proposal]:
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
             fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
-            "where rows must be chosen: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
+            "if rows must be selected: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
         )
     if explicit.any():
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
-            evidence=_evidence(case, explicit, "torch.cuda.synchronize() or its like", np.empty(0, np.int64)),
+            evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
             fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
             "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
@@ -123,7 +123,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
         yield Candidate(
             PAGE.id,
-            "waits of the host for the GPU",
+            "waits of the CPU for the GPU",
             f"calls that wait for the GPU: {waits} a step",
             claim,
             waits.more,
@@ -245,7 +245,7 @@ def _evidence(case: Case, waits: Mask, what: str, ops: I64) -> tuple[Evidence, .
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
     waited_ns = case.per_step(float((graph.recorded_end_ns - graph.recorded_start_ns)[waits].clip(0).sum()))
-    text += f", which block the host for {ms_or_us(waited_ns)}"
+    text += f", which block the CPU for {ms_or_us(waited_ns)}"
     frames = FrameIndex(case.trace, case.timeline.nesting)
     nodes = np.flatnonzero(waits & (graph.call >= 0))
     calls = graph.call[nodes]

@@ -61,12 +61,12 @@ def find(case: Case) -> Iterator[Proposal]:
     left = [_left(case, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix products a step without tensor cores: "
+        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications a step without tensor cores: "
         f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
     yield Proposal(
-        title="TF32 matrix products",
+        title="TF32 matrix multiplications",
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
             'torch.set_float32_matmul_precision("high")',
@@ -99,8 +99,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if advised(a, b, PAGE.id, took) and alike and took.fell(to=FEWER):
         yield Candidate(
             PAGE.id,
-            "matrix products on tensor cores",
-            f"{number(pieces.a)} matrix products take {took.ms} ms of GPU time a step",
+            "matrix multiplications on tensor cores",
+            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time a step",
             claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
             took.more,
         )

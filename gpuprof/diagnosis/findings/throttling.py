@@ -65,7 +65,7 @@ def find(case: Case) -> Iterator[Proposal]:
     nodes = graph.resource == DEVICE
     half = 1 - (1 - left) / 2
     yield Proposal(
-        title="cooling and power for the GPU's full clock",
+        title="cooling and power for the full GPU clock",
         evidence=spans(case, text, nodes & (left < 1)),
         fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
         "clean or space the GPUs, raise the fans, check the supply",
@@ -89,7 +89,7 @@ def _held_back(case: Case) -> tuple[float, str] | None:
             found = (
                 factor,
                 f"{name} ran at {gpu.sm_mhz:,.0f} of {gpu.sm_mhz_max_seen:,.0f} MHz{heat}, "
-                f"held back in {100 * share:,.0f} % of the samples",
+                f"limited in {100 * share:,.0f} % of the samples",
             )
     return found
 
