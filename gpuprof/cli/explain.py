@@ -48,7 +48,7 @@ def _write(pages: dict, folder: Path) -> None:
             (folder / f"{page.id}.md").write_text(markdown(page), encoding="utf-8")
         (folder / "README.md").write_text(index(list(pages.values())), encoding="utf-8")
     except OSError as error:
-        raise GpuprofError(f"{folder}: cannot write the pages: {error.strerror}") from error
+        raise GpuprofError(f"{folder}: the pages cannot be written: {error.strerror}") from error
 
 
 def _pages() -> dict:

@@ -42,7 +42,7 @@ def _what(cause: str, kernels: Kernels, alone: bool) -> str:
     on = "the streams" if alone else "the streams, ranks or devices"
     return {
         "launch": f"the CPU (host), which launches {launches} a step, half of them under"
-        " {_us(kernels.median_ns or 0)} long",
+        f" {_us(kernels.median_ns or 0)} long",
         "python": f"the CPU (host), which runs Python code and launches {launches} a step",
         "sync": "the CPU (host), which itself waited for the GPU before it launched more",
         "input": "the next batch",

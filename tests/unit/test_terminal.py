@@ -130,15 +130,15 @@ def test_a_recording_without_steps_asks_for_them():
 
 def test_the_profilers_cost_has_a_range():
     text = plain(host_bound(profiler=Profiler(100_000, 50 * MS, 90 * MS, 153 * MS)), 120)
-    assert "100,000 recorded events a step, which may have cost 50–153 ms of it, likely some 90 ms." in text
+    assert "100,000 recorded events a step, which may have added 50–153 ms to it, likely about 90 ms." in text
     assert "time a step without the profiler, then add --step-ms MS" in text
     text = plain(host_bound(profiler=Profiler(1_000_000, 153 * MS, 153 * MS, 153 * MS)), 100)
-    assert "may have cost up to 153 ms of it." in text
+    assert "may have added up to 153 ms to it." in text
 
 
 def test_a_cheap_profiler_is_believed():
     text = plain(host_bound(profiler=Profiler(1_000, 500_000, 2 * MS, 5 * MS)), 100)
-    assert "Recording cost at most 5.0 ms of a step" in text
+    assert "Recording cost at most 5.0 ms per step" in text
     assert "--step-ms" not in text
 
 
