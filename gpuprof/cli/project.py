@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import show, write
+from gpuprof.cli.output import say, show, write
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def command(
     from gpuprof.cli.progress import reading
     from gpuprof.cli.recordings import latest
     from gpuprof.projection.asked import parse_prices, question
+    from gpuprof.projection.names import variant_note
 
     names = [name.strip() for text in to for name in text.split(",") if name.strip()]
     if not names and not options["explain"]:
@@ -59,6 +60,8 @@ def command(
         options |= {"host_factor": _factor(*hosts), "host_measured": True}
     options |= {"ranks": _counts(ranks), "prices": parse_prices(price, names), "epoch_samples": epoch}
     question(names, **options)  # before a large file is read
+    for note in filter(None, map(variant_note, [*names, *(options["explain"] or ())])):
+        say(note)
     path = path or latest()
     with reading(path.name) as progress:
         found = project(path, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)

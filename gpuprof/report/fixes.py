@@ -6,12 +6,15 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
+from gpuprof.report.code_lines import wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
+NUMBER = 3
+"""Cells in front of a fix, which hold its number."""
 SAME = 0.02
 """A step that changes by less than this is the same step."""
 
@@ -39,15 +42,19 @@ def now_ns(diagnosis: Diagnosis) -> int | None:
     return diagnosis.step_ns if known else None
 
 
-def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
-    """Numbered fixes, most gain first: what it is, the step before and after, and what to write."""
+def fixes(diagnosis: Diagnosis, shown: int, width: int) -> list[Text | Table]:
+    """Numbered fixes, most gain first, in lines of `width` cells: title, the step before and after, and the code."""
     now = now_ns(diagnosis)
     if not now:
         return []
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[:shown], 1):
         head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now))
-        code = [Text(escape(line), "cyan") for line in finding.fix.splitlines()]
+        code = [
+            Text(part, "cyan", overflow="ignore", no_wrap=True)
+            for line in finding.fix.splitlines()
+            for part in wrapped(escape(line), width - NUMBER)
+        ]
         lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding)), *code]))
     more = diagnosis.findings[shown:]
     if more:
@@ -80,7 +87,7 @@ def numbers(diagnosis: Diagnosis, both: Combined) -> str:
 def _numbered(number: int, lines: list[Text]) -> Table:
     """Lines behind a number; what wraps stays behind it."""
     grid = Table.grid(padding=0)
-    grid.add_column(width=3)
+    grid.add_column(width=NUMBER)
     grid.add_column(overflow="fold")
     for i, line in enumerate(lines):
         grid.add_row(Text(str(number) if i == 0 else "", "bold"), line)

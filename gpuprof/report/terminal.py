@@ -71,7 +71,7 @@ def render(
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         section("step", _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner)),
-        section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
+        section("fixes", fixes.fixes(diagnosis, max(rows, FIXES), inner)),
         section("considered", fixes.considered(diagnosis)) if verbose else [],
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps
+from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
@@ -30,8 +32,27 @@ def label(diagnosis: Diagnosis) -> str:
         return "NO VERDICT"
     if verdict.second is not None:
         return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
-    text = "BALANCED" if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
+    text = _balanced(diagnosis) if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
+
+
+def _balanced(diagnosis: Diagnosis) -> str:
+    """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
+    found = diagnosis.sensitivities
+    if found is None:
+        return "BALANCED"
+    values = {name: getattr(found, name) for name in RESOURCES}
+    if max(values.values()) < SMALL:
+        return "BALANCED"
+    if largest(values) != ["device"]:
+        return f"BALANCED: {_listed(['GPU' if name == 'device' else name for name in largest(values)])}"
+    parts = {name: value for name in PARTS if (value := getattr(found, name)) is not None}
+    return f"GPU-BOUND: {_listed(largest(parts))}" if parts else "GPU-BOUND"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`compute, memory and latency`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _ran_on_cpu(diagnosis: Diagnosis) -> bool:

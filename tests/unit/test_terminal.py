@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpuprof.diagnosis.model import Issue, Profiler, Quality
+from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import Bar, Part, bars, cells
 from gpuprof.report.terminal import plain, render
 
@@ -172,3 +173,20 @@ def test_a_bar_fills_its_width():
         for bar in (*bars(host_bound()), *bars(two_devices()), Bar(0, 3, (Part("idle", 1, True),) * 3)):
             assert sum(cells(bar, width)) == width
     assert cells(Bar(0, 0, ()), 10) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"device": 0.9, "compute": 0.41, "memory": 0.4, "latency": 0.1}, "GPU-BOUND: compute and memory"),
+        ({"device": 0.9, "compute": 0.3, "memory": 0.3, "latency": 0.3}, "GPU-BOUND: compute, memory and latency"),
+        ({"device": 0.5, "host": 0.48}, "BALANCED: host and GPU"),
+        ({"device": 0.05}, "BALANCED"),
+        (None, "BALANCED"),
+    ],
+)
+def test_a_balanced_step_says_between_what(found, said):
+    none = {"host": 0.0, "input": 0.0, "transfer": 0.0, "communication": 0.0, "device": 0.0}
+    verdict = replace(host_bound().verdict, bound="balanced", cause=None)
+    text = plain(host_bound(verdict=verdict, sensitivities=Sensitivities(**none | found) if found else None), 100)
+    assert text.startswith(f"{said}   ")
