@@ -287,7 +287,7 @@ IN_DOCUMENTS = {
         f"{profiler.FRAME_NS.value / 1e3:g} µs",
         f"Inductor launch) {profiler.KERNEL_RANGE_NS.value / 1e3:g} µs more, a node of a CUDA graph "
         f"{profiler.GRAPH_NODE_NS.value / 1e3:g} µs",
-        f"`aten::as_strided`, {profiler.STRIDED_NS.value / 1e3:g} µs there), or by a launch "
+        f"`aten::as_strided`, {profiler.STRIDED_NS.value / 1e3:g} µs there), or from a launch "
         f"({profiler.LAUNCH_NS.value / 1e3:g} µs)",
         f"{({0.3: 'Seven tenths'})[profiler.DIFFUSE.value]} of it are removed from the CPU work",
         f"longer than {profiler.REFILL_NS.value / 1e3:g} µs only that much counts",
@@ -297,24 +297,24 @@ IN_DOCUMENTS = {
         f"What {percent(noise.RUN.value)} % of the GPU's time explains",
     ),
     "nsight.md": (
-        f"{profiler.EVENT_NS.value / 1e3:g} µs times that pace out again",
+        f"{profiler.EVENT_NS.value / 1e3:g} µs times the relative launch time of the CPU",
         f"interval of {profiler.NSYS_SPREAD.value:g} times either way",
         f"Up to {thresholds.DISPATCH_NS.value / 1e3:g} µs between two calls",
     ),
     "costs.md": (
-        f"{roofs.TENSOR_EFFICIENCY.value:.2f} for products",
+        f"{roofs.TENSOR_EFFICIENCY.value:.2f} for matrix multiplications",
         f"{roofs.VECTOR_EFFICIENCY.value:g} for fp32 without tensor cores, {roofs.MEMORY_EFFICIENCY.value:g} for "
         f"memory, {roofs.LINK_EFFICIENCY.value:g} for PCIe",
         f"up to {latency.FLOOR_NS.value / 1e3:g} µs, the launch floor; up to {latency.CHAIN_NS.value / 1e3:g} µs",
     ),
     "projection.md": (
-        f"less than {projection.USUAL_REACH.value:g} of what its time allows",
+        f"below {projection.USUAL_REACH.value:g} of what the kernel's time allows",
         f"{roofs.MEMORY_EFFICIENCY.value:g} of the stated one",
-        f"takes the host {batch.ROUND.value:g} ({batch.ROUND.low:g} to {batch.ROUND.high:g}) of what a",
+        f"takes the CPU {batch.ROUND.value:g} ({batch.ROUND.low:g} to {batch.ROUND.high:g}) of what a",
         f"{memory.CONTEXT_BYTES.value / 1e9:g} GB go to the driver, CUDA's context and libraries, "
         f"{percent(memory.FRAGMENTS.value - 1)} % to fragments",
-        f"{projection.POWER_STREAMING.value:g} of it while memory, {projection.POWER_STALLED.value:g} while latency "
-        f"does, and {projection.POWER_WAITING.value:g} while it waits",
+        f"{projection.POWER_STREAMING.value:g} of it while memory is, {projection.POWER_STALLED.value:g} while "
+        f"latency is, and {projection.POWER_WAITING.value:g} while it waits",
         f"the rates ({percent(roofs.MEASURED_HERE.value - 1)} % measured here, "
         f"{percent(roofs.MEASURED_SUCH.value - 1)} % measured elsewhere, {percent(roofs.BY_POWER.value - 1)} % by the "
         "power limit",
