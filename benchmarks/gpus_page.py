@@ -88,9 +88,9 @@ def page(projected: Projected) -> Iterator[str]:
     yield "<!-- Written by python -m benchmarks.gpus_page: change that. -->"
     yield "# GPUs against what others measured\n"
     yield filled(
-        "How near projections come where somebody else has measured. What is measured here is kept aside: it judges, "
-        "and nothing is fitted to it. How projections are made: [projection.md](projection.md). The two GPUs of a "
-        "mixture of experts have a page of their own: "
+        "Projections compared with published measurements. These measurements are used for evaluation only; "
+        "nothing is fitted to them. How projections are made: [projection.md](projection.md). A mixture of experts "
+        "on two GPUs has its own page: "
         "[examples/moe_on_h100_and_rtx_pro_6000](../examples/moe_on_h100_and_rtx_pro_6000/README.md)."
     )
     yield from _findings(projected)
@@ -103,9 +103,9 @@ def page(projected: Projected) -> Iterator[str]:
 def _findings(projected: Projected) -> Iterator[str]:
     yield "## Ten GPUs, relative to an A100: the findings\n"
     yield filled(
-        "What was trained is not known, so each finding is held against three recordings of an H200, and against the "
-        f"same with a host of {FAST_HOST:g} of their host's time, which never binds: what the GPUs alone differ by. "
-        "Met: within 15 %."
+        "The published trainings are not known, so each finding is compared with three recordings on an H200, and "
+        f"with the same at {FAST_HOST:g} of their CPU (host) time, which is then never the limit: the difference "
+        "between the GPUs alone. Met: within 15 %."
     )
     cases = [(title, fast) for title in RUNS for fast in (False, True)]
     yield f"| finding | published | {' | '.join(title + (', GPU alone' if fast else '') for title, fast in cases)} |"
@@ -133,11 +133,11 @@ def _summary(projected: Projected, cases: list[tuple[str, bool]]) -> Iterator[st
     met = sum(ratio > SAME for ratio in ratios)
     yield f"- RTX 5090 is above an A100: {_often(met, len(cases))}, {min(ratios):.2f} to {max(ratios):.2f}×.\n"
     yield filled(
-        "GeForce cards come out lower beside an A100 than published, wherever the GPU binds: by bandwidth (0.49 and "
-        "0.88 of an A100's) and the dense rate with fp32 accumulation (0.6 and 0.8). Either what was trained there "
-        "left the GPU waiting for the host, which makes all GPUs more alike, or their large L2 saves them traffic that "
-        "an A100 has to fetch; neither can be told from the figures. A finding that is only met where the recorded "
-        "host binds is met by the host."
+        "If the GPU is the limit, GeForce cards come out lower relative to an A100 than published: by bandwidth "
+        "(0.49 and 0.88 of an A100's) and by the dense rate with fp32 accumulation (0.6 and 0.8). Either the "
+        "published trainings left the GPU waiting for the CPU (host), which makes all GPUs more alike, or their "
+        "large L2 saves traffic that an A100 has to fetch; the figures do not show which. A finding that is met "
+        "only for host-bound recordings is met because of the host."
     )
 
 
@@ -193,9 +193,10 @@ def _ten(projected: Projected) -> Iterator[str]:
 def _eighteen(projected: Projected) -> Iterator[str]:
     yield "## Eighteen GPUs\n"
     yield filled(
-        "Work per time relative to an A100 SXM4 80GB; `binds` and `80 %` for the first recording with its own host. "
-        "Batches are as recorded whether they fit or not; `fits` says so for the first. Which GPUs stand here, beyond "
-        "those of the findings, is our choice of what one can rent or buy to fine-tune on."
+        "Work per time relative to an A100 SXM4 80GB; `binds` (what limits the step) and `80 %` are for the first "
+        "recording with its own host. Batches are as recorded whether they fit or not; `fits` says whether the "
+        "first one does. Apart from those of the findings, the GPUs are a selection of what one can rent or buy "
+        "for fine-tuning."
     )
     yield from _table(projected, EIGHTEEN, lambda name: gpu_named(name), whole=True)
 
@@ -221,11 +222,11 @@ def _table(
 
 
 def _sustained() -> Iterator[str]:
-    yield "## What GPUs sustain: the model of the power limit against measured matrix products\n"
+    yield "## What GPUs sustain: the model of the power limit against measured matrix multiplications\n"
     yield filled(
-        "Calibrated on the ceilings in italics, one constant for each family of processes ([projection.md]"
-        "(projection.md)); the others judge it. Where a rate was measured that is what projections use; the model is "
-        "for the rest. Rates somebody measured are of different years and libraries."
+        "Calibrated on the ceilings in italics, one constant for each family of processes "
+        "([projection.md](projection.md)); the others evaluate it. Projections use measured rates where available "
+        "and the model otherwise. The measured rates are from different years and library versions."
     )
     yield "| GPU | stated | measured | model | off | source |\n|---|---:|---:|---:|---:|---|"
     for gpu in load_gpus():

@@ -251,7 +251,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "no_host_events",
             "warning",
-            "Only GPU events were recorded: why the device waits cannot be told. Record with ProfilerActivity.CPU too.",
+            "Only GPU events were recorded: why the GPU waits is not known. Record with ProfilerActivity.CPU too.",
         )
         return
     if not len(trace.calls) and len(trace.gpu):
@@ -280,9 +280,9 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "inner_ops_left_out",
             "info",
-            "Ops inside other ops that make no call are not in this file; they are always recorded, so they were left"
-            " out later. What recording them cost is reckoned from the ops that are left: the unprofiled step is told"
-            " less exactly.",
+            "Nested ops that make no call are not in this file; they are always recorded, so they were left"
+            " out later. Their recording cost is estimated from the remaining ops, so the unprofiled step is less"
+            " exact.",
         )
 
 
@@ -296,8 +296,8 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
             "no_ops",
             "info",
             "Nsight Systems records no ops and no shapes: FLOPs, bytes and the ops behind kernels are not known. A"
-            " recording of the same program by torch.profiler tells them (gpuprof trace without --nsys); given both,"
-            " gpuprof diagnose takes the times of the one and the ops of the other.",
+            " torch.profiler recording of the same program contains them (gpuprof trace without --nsys); given both,"
+            " gpuprof diagnose takes the times from this one and the ops from that one.",
         )
     else:
         yield ("no_shapes", "info", "Nsight Systems records no types of tensors: FLOPs and bytes are not known.")
@@ -306,8 +306,8 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "graphs_whole",
             "info",
-            f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: the GPU counts as busy, with what is not"
-            " told. Record with --cuda-graph-trace=node to see the kernels.",
+            f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: their time counts as busy but"
+            " unattributed. Record with --cuda-graph-trace=node to see the kernels.",
         )
     if trace.reading.beside:
         yield (

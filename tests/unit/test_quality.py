@@ -343,7 +343,7 @@ CASES = {
         NOTED,
     ),
     "inner_ops_left_out": Boundary(
-        lambda: nested(10), lambda: nested(11), {"inner_ops_left_out": "info"}, NOTED, "reckoned"
+        lambda: nested(10), lambda: nested(11), {"inner_ops_left_out": "info"}, NOTED, "from the remaining ops"
     ),
     "impossible_times": Boundary(
         lambda: one_step(DAY + 1), lambda: one_step(DAY), {"impossible_times": "error"}, FAILED, "1.0 days"
