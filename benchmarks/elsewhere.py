@@ -196,8 +196,8 @@ unprofiled steps in milliseconds; for scenarios the lowest and highest of three 
 chip and 0.70 of its bandwidth. How projections are made: [projection.md](projection.md).
 """
 HOSTS = (
-    "Hosts were the same by `gpuprof gpus --measure` (a launch 6.4 µs on both, a loop 55.6 and 55.5 ns), and yet "
-    "processes on them scatter by a third where the host binds; qwen3_8b_lora's took 601 to 765 ms on the H200, too."
+    "By `gpuprof gpus --measure` (a launch 6.4 µs on both, a loop 55.6 and 55.5 ns) the hosts were equally fast, and "
+    "yet host-bound processes on them vary by a third; those of qwen3_8b_lora took 601 to 765 ms on the H200, too."
 )
 KERNELS = """
 ## Memory-bound kernels

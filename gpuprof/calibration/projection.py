@@ -12,7 +12,8 @@ _BOTH = tuple(
 
 USUAL_REACH = Number(
     0.9, 0.6, 1.0, "", "fitted",
-    "Share of the bandwidth that a kernel without matrix multiplications reaches when its traffic is not known. Those of two "
+    "Share of the bandwidth that a kernel without matrix multiplications reaches when its traffic is not known."
+    " Those of two "
     "trainings recorded on an H200 and on an H100 take 1.11 to 1.44 times as long on the latter, as if they reached "
     "0.5 to 1.0: the middle one 0.94 and 0.87, by time 0.83 and 0.90.",
     _BOTH, "python -m benchmarks.calibrate projection",

@@ -8,7 +8,8 @@ _GPUS = "python -m benchmarks.gpus_page"
 
 TENSOR_EFFICIENCY = Number(
     0.80, 0.51, 1.04, "", "measured",
-    "Best matrix multiplication over the dense rate: the median and the range of the GPUs in the table that were measured "
+    "Best matrix multiplication over the dense rate: the median and the range of the GPUs in the table that were"
+    " measured "
     "(and 0.37 for the 70 W of a T4).",
     command=_GPUS,
 )  # fmt: skip

@@ -55,7 +55,7 @@ def outcome(comparison: Comparison) -> str:
     step, work = comparison.step, comparison.work
     if step.outcome == "same":
         return "NO DIFFERENCE"
-    other = work is not None and not work.equal and work.measure != "matmul FLOPs"
+    other = work is not None and not work.equal and work.measure != "product FLOPs"
     each = f" BY THE {work.measure.removesuffix('s').upper()}" if work and other else ""
     times = step.speedup if step.outcome == "faster" else 1 / step.speedup
     if times < CLEAR:
@@ -276,7 +276,7 @@ def test(comparison: Comparison) -> str:
 def work(comparison: Comparison) -> str:
     """`4,096 tokens a step in both`; `128 → 1,024 tokens a step: 551 → 76 µs a token`."""
     found = comparison.work
-    if found is None or found.measure == "matmul FLOPs":
+    if found is None or found.measure == "product FLOPs":
         return ""
     noun = found.measure.removesuffix("s")
     if found.equal:

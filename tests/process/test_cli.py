@@ -190,10 +190,11 @@ def test_an_interrupt_ends_it_quietly():
         (("diagnose", "x", "y"), "x: no such file"),
         (
             ("diagnos",),
-            "no command 'diagnos'; there are trace, diagnose, report, compare, project, view, export, explain,",
+            "there is no command 'diagnos'; choose from trace, diagnose, report, compare, project, view, export,"
+            " explain,",
         ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
-        (("diagnose", "x", "--fail-on", "foo:3%"), "there are idle, cpu_bound, unattributed, step_time and"),
+        (("diagnose", "x", "--fail-on", "foo:3%"), "choose from idle, cpu_bound, unattributed, step_time and"),
         (("diagnose", "x", "--fail-on", "idle"), "such as idle:40%"),
         (("diagnose", "x", "--fail-on", "idle:40"), "such as idle:40%"),
         (("diagnose", "x", "--fail-on", "idle:140%"), "such as idle:40%"),

@@ -233,6 +233,6 @@ def test_a_report_is_just_opened(tmp_path):
 
 
 def test_no_recording_is_one_line(tmp_path):
-    for arguments, words in (((), "which recording?"), (("none.json",), "no such file")):
+    for arguments, words in (((), "no recording given"), (("none.json",), "no such file")):
         done = in_process("view", *arguments, "--no-open", "--port", free_port(), cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1

@@ -561,7 +561,7 @@ def test_stdout_gets_the_file_and_nothing_else(export, small, tmp_path):
     [
         (("small.json",), "as what?"),
         (("none.json", "--perfetto"), "no such file"),
-        (("--perfetto",), "which recording?"),
+        (("--perfetto",), "no recording given"),
         (("small.json", "--perfetto", "-o", "small.json/x"), "cannot be written"),
         (("small.json", "--perfetto", "--skip", "9"), "leaves no step"),
     ],

@@ -211,8 +211,8 @@ def test_what_binds_there_may_be_unknown():
     document = to_json(unknown)
     assert document["gpus"][0]["bound"] is None
     assert not list(VALIDATOR.iter_errors(document))
-    assert "bound by" in summarize(list(found.gpus))
-    assert "bound by" not in summarize(list(unknown.gpus))
+    assert "limited by" in summarize(list(found.gpus))
+    assert "limited by" not in summarize(list(unknown.gpus))
 
 
 def test_a_slower_host_makes_a_host_bound_step_longer_in_proportion():

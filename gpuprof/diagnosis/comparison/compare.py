@@ -104,7 +104,7 @@ def compare_work(a: Side, b: Side) -> Work | None:
     # Other products (grouped ones, those of other modules) have other FLOPs without another batch.
     if before and after and abs(b.products - a.products) <= OTHER_PRODUCTS * a.products:
         ratio = after / before
-        return Work("matmul FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
+        return Work("product FLOPs", before, after, ratio, abs(math.log(ratio)) <= OTHER_FLOPS, None, None)
     return None
 
 
@@ -122,7 +122,7 @@ def counted_tokens(a: Side, b: Side) -> Pair:
 def compare_steps(a: Side, b: Side, work: Work | None, tested: Significance | None) -> Step:
     """The steps and which is faster: by the time for the same work, where that is known to differ."""
     ratio = b.step_ns / a.step_ns
-    other_work = work is not None and not work.equal and work.measure != "matmul FLOPs"
+    other_work = work is not None and not work.equal and work.measure != "product FLOPs"
     speedup = 1.0 / ratio
     if work is not None and other_work and work.a_ns_per and work.b_ns_per:
         speedup = work.a_ns_per / work.b_ns_per

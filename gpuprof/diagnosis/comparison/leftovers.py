@@ -39,7 +39,7 @@ def leftovers(a: Facts, b: Facts, work: Work | None, changed: bool) -> Iterator[
 def _work(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
     if work is None or work.equal:
         return
-    if work.measure == "matmul FLOPs":
+    if work.measure == "product FLOPs":
         name = "work"
         text = f"B's step does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix multiplications"
     else:

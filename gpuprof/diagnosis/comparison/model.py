@@ -64,7 +64,7 @@ class Side:
 class Work:
     """How much more B does in a step; of several measures the one that both know best."""
 
-    measure: Literal["tokens", "samples", "matmul FLOPs"]
+    measure: Literal["tokens", "samples", "product FLOPs"]
     a: float
     b: float
     ratio: float

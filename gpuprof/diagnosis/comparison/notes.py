@@ -60,7 +60,7 @@ def _work_notes(a: Side, b: Side, work: Work | None) -> Iterator[Note]:
             "The work of a step (tokens, samples) is not recorded for both; the comparison assumes that it is"
             " the same.",
         )
-    elif work.measure == "matmul FLOPs":
+    elif work.measure == "product FLOPs":
         if not work.equal:
             yield Note(
                 "other_flops",
