@@ -252,7 +252,7 @@ def test_help_and_version(capsys):
 def test_a_gate_that_cannot_be_checked_does_not_pass(capsys, monkeypatch):
     monkeypatch.setattr(gpuprof, "diagnose", lambda *_, **__: two_devices(devices=(), gaps=None))
     code, out, err = run(capsys, "diagnose", "x", "--fail-on", "cpu_bound:30%")
-    assert code == 2 and out and "does not tell" in one_line(err)
+    assert code == 2 and out and "not known from" in one_line(err)
 
 
 @pytest.mark.parametrize(("patience_s", "seen"), [(0, True), (3600, False)])

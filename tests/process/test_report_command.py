@@ -212,7 +212,7 @@ def test_a_device_is_no_empty_report():
 
 
 UNWRITABLE = {
-    "gone/page.html": "make the folder first",
+    "gone/page.html": "create the folder first",
     "folder": "is a",
     ".": "is a",
     "small.json/page.html": "small.json",

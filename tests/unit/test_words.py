@@ -70,9 +70,10 @@ def strings(path: Path) -> Iterator[str]:
         if isinstance(statement, ast.Expr)
     }
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
-            if id(node) not in docstrings:
-                yield " ".join(node.value.split())
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in docstrings:
+            continue
+        if " " in node.value.strip():
+            yield " ".join(node.value.split())
 
 
 def helps(path: Path) -> Iterator[str]:
