@@ -26,6 +26,7 @@ def wrapped(line: str, width: int) -> list[str]:
             lines[-1] += glue + word
             continue
         mark = "# " if _in_comment(lines[-1]) else ""
+        lines[-1] = lines[-1].removesuffix(" #").rstrip()
         if cell_len(mark + word) <= width:
             lines.append(mark + word)
             continue

@@ -34,6 +34,11 @@ def test_a_comment_goes_on_as_one():
     assert lines[1].startswith("# ") and "".join(code) == "DataLoader(..., batch_size=8 * batch_size)"
 
 
+@pytest.mark.parametrize("width", range(24, 80))
+def test_no_line_ends_with_the_mark_of_a_comment(width):
+    assert not any(text.endswith("#") for line in CODE for text in wrapped(line, width))
+
+
 def test_what_fits_is_left_alone():
     assert wrapped("  indented = 1", 60) == ["  indented = 1"]
     assert wrapped("", 60) == [""]
