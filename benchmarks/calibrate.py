@@ -271,7 +271,7 @@ def table(found: Iterator[Refit]) -> Iterator[str]:
     """Old against new, a line for each number and one for each recording that tells it."""
     for one in found:
         old = numbers()[one.name]
-        new = "no recording here tells it" if one.value is None else digits(one.value)
+        new = "not known from the recordings here" if one.value is None else digits(one.value)
         ends = "" if one.interval is None else f" ({digits(one.interval[0])}–{digits(one.interval[1])})"
         yield (
             f"{one.name:32} old {digits(old.value)} ({digits(old.low)}–{digits(old.high)}) {old.unit:10} "

@@ -191,24 +191,24 @@ INTRODUCTION = """\
 <!-- Written by python -m benchmarks.elsewhere: change that. -->
 # An H100, projected and measured
 
-Recordings of an H200, projected to an H100 SXM with host factor 1, and what trainings took on an H100 SXM: unprofiled
-steps in milliseconds, of scenarios the lowest and highest of three fresh processes. An H100 has the H200's chip and
-0.70 of its bandwidth. What is projected how: [projection.md](projection.md).
+Recordings on an H200, projected to an H100 SXM with host factor 1, and the same trainings measured on an H100 SXM:
+unprofiled steps in milliseconds; for scenarios the lowest and highest of three fresh processes. An H100 has the H200's
+chip and 0.70 of its bandwidth. How projections are made: [projection.md](projection.md).
 """
 HOSTS = (
-    "Hosts were the same by `gpuprof gpus --measure` (a launch 6.4 µs on both, a loop 55.6 and 55.5 ns), and yet "
-    "processes on them scatter by a third where the host binds; qwen3_8b_lora's took 601 to 765 ms on the H200, too."
+    "By `gpuprof gpus --measure` (a launch 6.4 µs on both, a loop 55.6 and 55.5 ns) the hosts were equally fast, and "
+    "yet host-bound processes on them vary by a third; those of qwen3_8b_lora took 601 to 765 ms on the H200, too."
 )
 KERNELS = """
-## Kernels that are bound by memory
+## Memory-bound kernels
 
-By the share of the H200's bandwidth that they reach: their time on the H100 over that on the H200, mean by time, and by
-how much single kernels are off. With all of their time in proportion to the bandwidth it would be 1.43× for each.
-That traffic and instructions add as squares do was chosen on these kernels and on those of a mixture of experts; the
-steps of the scenarios above took no part in it. Not known is the share of kernels that are launched within a library's
-own autograd function, whose tensors need not be theirs: they are taken to reach 0.9, which was chosen on them, too.
-Fills (0.8 of the H200's bandwidth) take as long on both, which is not understood: of dense_ds2 they are two fifths of
-what is from 0.6 to 0.8.
+Grouped by the share of the H200's bandwidth that they reach: their time on the H100 relative to the H200, averaged by
+time, and the error of single kernels. If all of their time scaled with the bandwidth, the ratio would be 1.43×.
+The rule that traffic and instructions add as squares was chosen on these kernels and on those of a mixture of experts;
+the steps of the scenarios above were not used. The share is not known for kernels launched inside a library's own
+autograd function, whose tensors need not be theirs: they are taken to reach 0.9, which was chosen on them, too.
+Fills (0.8 of the H200's bandwidth) take equally long on both, which is not understood: in dense_ds2 they are two fifths
+of the group from 0.6 to 0.8.
 """
 
 

@@ -102,9 +102,9 @@ def page(projected: Projected) -> Iterator[str]:
     yield "<!-- Written by python -m benchmarks.gpus_page: change that. -->"
     yield "# GPUs against what others measured\n"
     yield filled(
-        "How near projections come where somebody else has measured. What is measured here is kept aside: it judges, "
-        "and nothing is fitted to it. How projections are made: [projection.md](projection.md). The two GPUs of a "
-        "mixture of experts have a page of their own: "
+        "Projections compared with published measurements. These measurements are used for evaluation only; "
+        "nothing is fitted to them. How projections are made: [projection.md](projection.md). A mixture of experts "
+        "on two GPUs has its own page: "
         "[examples/moe_on_h100_and_rtx_pro_6000](../examples/moe_on_h100_and_rtx_pro_6000/README.md)."
     )
     yield from _findings(projected)
@@ -229,9 +229,10 @@ def _ten(projected: Projected) -> Iterator[str]:
 def _eighteen(projected: Projected) -> Iterator[str]:
     yield "## Eighteen GPUs\n"
     yield filled(
-        "Work per time relative to an A100 SXM4 80GB; `binds` and `80 %` for the first recording with its own host. "
-        "Batches are as recorded whether they fit or not; `fits` says so for the first. Which GPUs stand here, beyond "
-        "those of the findings, is our choice of what one can rent or buy to fine-tune on."
+        "Work per time relative to an A100 SXM4 80GB; `binds` (what limits the step) and `80 %` are for the first "
+        "recording with its own host. Batches are as recorded whether they fit or not; `fits` says whether the "
+        "first one does. Apart from those of the findings, the GPUs are a selection of what one can rent or buy "
+        "for fine-tuning."
     )
     yield from _table(projected, EIGHTEEN, lambda name: gpu_named(name), whole=True)
 
@@ -257,11 +258,11 @@ def _table(
 
 
 def _sustained() -> Iterator[str]:
-    yield "## What GPUs sustain: the model of the power limit against measured matrix products\n"
+    yield "## What GPUs sustain: the model of the power limit against measured matrix multiplications\n"
     yield filled(
-        "Calibrated on the ceilings in italics, one constant for each family of processes ([projection.md]"
-        "(projection.md)); the others judge it. Where a rate was measured that is what projections use; the model is "
-        "for the rest. Rates somebody measured are of different years and libraries."
+        "Calibrated on the ceilings in italics, one constant for each family of processes "
+        "([projection.md](projection.md)); the others evaluate it. Projections use measured rates where available "
+        "and the model otherwise. The measured rates are from different years and library versions."
     )
     yield "| GPU | stated | measured | model | off | source |\n|---|---:|---:|---:|---:|---|"
     for gpu in load_gpus():

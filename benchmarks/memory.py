@@ -162,18 +162,18 @@ INTRODUCTION = """\
 <!-- Written by python -m benchmarks.memory: change that. -->
 # Peaks of memory, predicted and measured
 
-From one recording the allocator's peak of another batch, of longer passes, or of another model of the same layers, as
-`gpuprof project` takes it to say what fits. By: *measured*, the line that the peaks of the run's own passes lie on;
-*grows*, all that the recorded peak has above weights and state; *shape*, the model's shape beside a rest that stays;
-*optimizer*, the recorded peak is the optimizer's step. What each is: [projection.md](projection.md).
+The allocator's peak of another batch, of longer passes, or of another model with the same layers, predicted from one
+recording, as `gpuprof project` uses it to decide what fits. By: *measured*, a line through the peaks of the run's own
+passes; *grows*, everything in the recorded peak above weights and state grows; *shape*, from the model's shape, with a
+constant rest; *optimizer*, the recorded peak is the optimizer's step. Details: [projection.md](projection.md).
 
-The constants of the shape (bytes a logit, bytes a layer keeps) are from these and other scenarios' recordings, so the
-rows by *shape* are no test of those, but of that they hold for both of a row.
+The constants of the shape (bytes per logit, bytes that a layer keeps) come from these and other scenarios' recordings,
+so the rows by *shape* do not test the constants, only that they hold for both recordings of a row.
 """
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Predicted peaks of memory beside measured ones.")
+    parser = argparse.ArgumentParser(description="Predicted and measured peaks of memory.")
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "memory.md")
     args = parser.parse_args()
     text = "\n".join(page(list(results()))) + "\n"

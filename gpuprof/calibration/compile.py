@@ -39,8 +39,10 @@ LEFT = Number(
 )  # fmt: skip
 REST = Number(
     1.05, 1.0, 1.15, "", "fitted",
-    "Time of matrix products in compiled code, of their time in eager code: 0, 2 and 11 % longer in three models on "
-    "an H200, for reasons that are not known. One of the three is kept; all of its matrix products together take 5 % "
+    "Time of matrix multiplications in compiled code, of their time in eager code: 0, 2 and 11 % longer in three"
+    " models on "
+    "an H200, for reasons that are not known. One of the three is kept; all of its matrix multiplications"
+    " together take 5 % "
     "less once compiled.",
     _BOTH_WAYS, _REFIT,
 )  # fmt: skip

@@ -16,7 +16,7 @@ _REFIT = "python -m benchmarks.calibrate experts"
 
 FORWARD_LAUNCHES = Number(
     33, 26, 42, "kernels", "measured",
-    "Kernels of grouped experts per layer and forward pass (sorting rows, offsets, gather, two grouped products, "
+    "Kernels of grouped experts per layer and forward pass (sorting rows, offsets, gather, two grouped GEMMs, "
     "activation, masking, weighting, scatter, sum): 31 recorded with frozen experts; fewer on a fused path, more for "
     "experts with biases.",
     _GROUPED,
@@ -28,7 +28,7 @@ BACKWARD_LAUNCHES = Number(
 )  # fmt: skip
 TENSOR_SHARE = Number(
     0.8, 0.6, 0.9, "", "measured",
-    "Share of the tensor ceiling that grouped products reach: 0.80 to 0.84 with `torch._grouped_mm` on an H200.",
+    "Share of the tensor ceiling that grouped GEMMs reach: 0.80 to 0.84 with `torch._grouped_mm` on an H200.",
     _GROUPED,
 )  # fmt: skip
 MEMORY_SHARE = Number(
@@ -50,7 +50,7 @@ ROW_PASSES = Number(
 )  # fmt: skip
 GATE_PASSES = Number(
     7.6, 3.8, 15.2, "passes", "fitted",
-    "The same at the width of the first product.",
+    "The same at the width of the first GEMM.",
     _TIMED, _REFIT,
 )  # fmt: skip
 SORT_NS = Number(

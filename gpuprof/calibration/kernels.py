@@ -38,7 +38,8 @@ ATTENTION_MEMORY = Number(
 )  # fmt: skip
 ADAPTER_PRODUCT_LEFT = Number(
     0.29, 0.22, 0.4, "", "fitted",
-    "Time of an fp32 adapter's matrix products in bf16, of that in fp32: 0.29 over all products of 8B widths on an "
+    "Time of an fp32 adapter's matrix multiplications in bf16, of that in fp32: 0.29 over all matrix"
+    " multiplications of 8B widths on an "
     "H200 (0.22 to 0.36 each).",
     _ADAPTERS, _REFIT,
 )  # fmt: skip
@@ -90,7 +91,8 @@ OPTIMIZER_LOOP_PYTHON = Number(
 )  # fmt: skip
 TF32_TENSOR = Number(
     0.65, 0.45, 0.85, "", "measured",
-    "Share of the TF32 tensor ceiling that matrix products reach: 0.41 to 0.94 on an H200 with cuBLAS 13, 0.65 over "
+    "Share of the TF32 tensor ceiling that matrix multiplications reach: 0.41 to 0.94 on an H200 with cuBLAS 13,"
+    " 0.65 over "
     "all of a step.",
     ("scenarios/tf32_off/recording", "tests/data/pairs/tf32.json.gz"), _REFIT,
 )  # fmt: skip

@@ -35,7 +35,8 @@ FLOOR_NS = Number(
 )  # fmt: skip
 CHAIN_NS = Number(
     5_000, 3_300, 6_700, "ns", "measured",
-    "A kernel of dependent steps (a reduction in several stages, a product of few blocks) whose roof is below the "
+    "A kernel of dependent steps (a reduction in several stages, a matrix multiplication of few blocks) whose"
+    " roof is below the "
     "floor: 99 % of kernels with under 0.1 µs of work end within 3.3 to 6.7 µs.",
     command="python -m benchmarks.roofline",
 )  # fmt: skip

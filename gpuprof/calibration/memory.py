@@ -30,7 +30,7 @@ LINE_MAY = Number(
 )  # fmt: skip
 ALL_GROWS_LEAST = Number(
     0.9, 0.6, 1.0, "", "assumed",
-    "Of a peak that is taken to grow as a whole, the share that does at least: the libraries' workspaces do not.",
+    "Of a peak that is assumed to grow as a whole, the share that certainly does: the libraries' workspaces do not.",
 )  # fmt: skip
 ALL_GROWS_MOST = Number(
     1.03, 1.0, 1.5, "", "assumed",

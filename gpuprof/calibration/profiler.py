@@ -24,7 +24,7 @@ LEFT_OUT = Number(
 FRAME_NS = Number(
     700.0, 450.0, 960.0, "ns", "measured",
     "Cost of a recorded Python frame: 18,700 frames made one program's step 18 ms longer, 0.96 µs each, a quarter of "
-    "which is taken to be for memory events recorded at the same time (not measured separately).",
+    "which is attributed to memory events recorded at the same time (not measured separately).",
     ("shared/traces/h200/tiny_lora_small_batch_stack.json.gz",),
 )  # fmt: skip
 KERNEL_RANGE_NS = Number(
@@ -35,7 +35,7 @@ KERNEL_RANGE_NS = Number(
 GRAPH_NODE_NS = Number(
     1_700.0, 1_000.0, 2_600.0, "ns", "assumed",
     "Additional time of `cudaGraphLaunch` for every node whose execution is recorded: calls for graphs of 314 to 594 "
-    "nodes took 0.7 to 1.2 ms on an H200, most of which is taken to be the recording's (not measured separately).",
+    "nodes took 0.7 to 1.2 ms on an H200, most of which is attributed to recording (not measured separately).",
     ("tests/data/pairs/tiny.graphs.json.gz",),
 )  # fmt: skip
 DIFFUSE = Number(
@@ -48,8 +48,8 @@ DIFFUSE = Number(
 )  # fmt: skip
 REFILL_NS = Number(
     50_000.0, 25_000.0, 200_000.0, "ns", "assumed",
-    "Length of one uninterrupted piece of host work after which its caches are full again, about 2 MB read from "
-    "memory: a batch fetched in plain Python took 70 ms unrecorded and 63 ms recorded, so long pieces pay nothing.",
+    "Length of uninterrupted CPU work after which its caches are full again, about 2 MB read from "
+    "memory: a batch fetched in plain Python took 70 ms unrecorded and 63 ms recorded, so long intervals cost nothing.",
 )  # fmt: skip
 STRIDED_NS = Number(
     420.0, 360.0, 950.0, "ns", "measured",

@@ -12,7 +12,8 @@ _BOTH = tuple(
 
 USUAL_REACH = Number(
     0.9, 0.6, 1.0, "", "fitted",
-    "Share of the bandwidth that a kernel without matrix products reaches when its traffic is not known. Those of two "
+    "Share of the bandwidth that a kernel without matrix multiplications reaches when its traffic is not known."
+    " Those of two "
     "trainings recorded on an H200 and on an H100 take 1.11 to 1.44 times as long on the latter, as if they reached "
     "0.5 to 1.0: the middle one 0.94 and 0.87, by time 0.83 and 0.90.",
     _BOTH, "python -m benchmarks.calibrate projection",
@@ -29,15 +30,15 @@ POWER_WAITING = Number(
 )  # fmt: skip
 POWER_COMPUTING = Number(
     1.0, 0.8, 1.0, "", "measured",
-    "The same while arithmetic binds: 380 to 490 W at 56 % busy, mostly with matrix products, on an H200.",
+    "The same while compute-bound: 380 to 490 W at 56 % busy, mostly with matrix multiplications, on an H200.",
 )  # fmt: skip
 POWER_STREAMING = Number(
     0.70, 0.45, 0.95, "", "assumed",
-    "The same while memory binds, between the two.",
+    "The same while memory-bound, between the two.",
 )  # fmt: skip
 POWER_STALLED = Number(
     0.35, 0.2, 0.5, "", "measured",
-    "The same while latency binds: 170 W at 18 % busy with small kernels on an H200. The interval is a guess.",
+    "The same while latency-bound: 170 W at 18 % busy with small kernels on an H200. The interval is a guess.",
 )  # fmt: skip
 KEPT = Number(
     1.15, 1.05, 1.6, "", "assumed",

@@ -8,7 +8,8 @@ _GPUS = "python -m benchmarks.gpus_page"
 
 TENSOR_EFFICIENCY = Number(
     0.80, 0.51, 1.04, "", "measured",
-    "Best matrix product over the dense rate: the median and the range of the GPUs in the table that were measured "
+    "Best matrix multiplication over the dense rate: the median and the range of the GPUs in the table that were"
+    " measured "
     "(and 0.37 for the 70 W of a T4).",
     command=_GPUS,
 )  # fmt: skip
@@ -41,7 +42,7 @@ POWER_12_NM = Number(
 )  # fmt: skip
 POWER_7_NM = Number(
     0.01006e12, 0.0073e12, 0.0105e12, "FLOP/s", "measured",
-    "The same of an A100. An RTX A6000, taken for the same process, is 38 % below.",
+    "The same of an A100. An RTX A6000, assumed to be of the same process, is 38 % below.",
     command=_GPUS,
 )  # fmt: skip
 POWER_4_NM = Number(
@@ -59,7 +60,7 @@ MEASURED_SUCH = Number(
 )  # fmt: skip
 BY_POWER = Number(
     1.20, 1.1, 1.5, "", "measured",
-    "Spread of a tensor rate from the power limit: of eight GPUs that somebody measured the model is within 10 % for "
+    "Spread of a tensor rate from the power limit: of eight GPUs with measurements the model is within 10 % for "
     "six; it is 38 % above an RTX A6000 and 54 % above a T4.",
     command=_GPUS,
 )  # fmt: skip

@@ -74,10 +74,10 @@ def parse(text: str) -> ChangeGate:
     """The gate in `METRIC:LIMIT`; ValueError, in a sentence, if there is none."""
     metric, _, limit = (part.strip() for part in text.partition(":"))
     if metric not in METRICS:
-        raise ValueError(f"{metric!r} is no metric of a comparison; there are {', '.join(METRICS)}")
+        raise ValueError(f"{metric!r} is not a metric of a comparison; choose from {', '.join(METRICS)}")
     found = _LIMIT.fullmatch(limit)
     if found is None:
-        raise ValueError(f"{metric} takes a share of A's, such as {metric}:5%")
+        raise ValueError(f"{metric} needs a percentage of A's value, such as {metric}:5%")
     return ChangeGate(metric, float(found[1]) / 100, limit)
 
 
@@ -89,7 +89,7 @@ def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
     """
     pair = METRICS[gate.metric](comparison)
     if pair is None:
-        return Outcome.UNKNOWN, f"--fail-on {gate.metric}: these recordings do not tell"
+        return Outcome.UNKNOWN, f"--fail-on {gate.metric}: not known from these recordings"
     before, after = pair
     if after <= before * (1 + gate.limit):
         return Outcome.HOLDS, ""
@@ -100,8 +100,9 @@ def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
     tested = comparison.significance
     if tested is None or tested.significant is None or tested.p is None:
         return Outcome.UNKNOWN, (
-            f"--fail-on {gate.metric}: {said}, but there are too few steps to tell that from their scatter: record more"
-            " with gpuprof trace, which times some before it records"
+            f"--fail-on {gate.metric}: {said}, but there are too few steps to distinguish that from noise:"
+            f" record with gpuprof"
+            " trace, which times more steps before it records"
         )
     if gate.metric == "step_time" or tested.p_each is None:
         slower = tested.b_median_ns > tested.a_median_ns or gate.metric != "step_time"

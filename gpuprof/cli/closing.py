@@ -39,11 +39,11 @@ def main(run: str, niced: str, diagnose: str) -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if niced:
         _stay_out_of_the_way()
-    if diagnose and _try(folder, "Nsight Systems' report is not read yet", lambda: export_report(folder)):
-        diagnosis = _try(folder, "the recording is not diagnosed yet", lambda: show_verdict(folder))
+    if diagnose and _try(folder, "the Nsight Systems report could not be read", lambda: export_report(folder)):
+        diagnosis = _try(folder, "the recording could not be diagnosed", lambda: show_verdict(folder))
         if diagnosis is not None:
-            _try(folder, "the report is not drawn yet", lambda: draw_report(folder, diagnosis))
-    _try(folder, "the recording stays uncompressed", lambda: compress(folder))
+            _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
+    _try(folder, "the recording could not be compressed", lambda: compress(folder))
 
 
 def _try(folder: Path, failing: str, do: Callable[[], Result]) -> Result | None:

@@ -18,22 +18,27 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.model import Comparison
 
 
-@click.command(short_help="Say where the difference of two runs comes from.")
+@click.command(short_help="Explain the difference between two runs.")
 @click.argument("a", type=RECORDING)
 @click.argument("b", type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the whole comparison as JSON.")
 @click.option("--markdown", is_flag=True, help="Print it as Markdown, for a comment on a pull request.")
 @click.option(
-    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it as a page, too."
+    "--html",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Also write the comparison as an HTML page.",
 )
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and host ops (5; as JSON 10).")
-@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps, of both; found out if not given.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps of both.")
+@click.option(
+    "--top", type=click.IntRange(min=1), metavar="N", help="List N kernels and CPU ops (default 5; 10 in JSON)."
+)
+@click.option("--step", metavar="REGEX", help="Name of the range or op that is a step, in both; detected by default.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps of both.")
 @click.option(
     "--fail-on", multiple=True, callback=gates("gpuprof.cli.change_gates"), metavar="METRIC:LIMIT",
-    help="Exit 1 if METRIC of B is above that of A by more than LIMIT: step_time:5% (and only if the steps differ by "
-    "more than their scatter), token_time:5%, sample_time:5%, busy_time:5%, idle_time:10%, kernels:5%, syncs:10% or "
-    "peak_memory:5%. May be repeated.",
+    help="Exit 1 if METRIC of B exceeds that of A by more than LIMIT: step_time:5% (only if the difference is "
+    "significant), token_time:5%, sample_time:5%, busy_time:5%, idle_time:10%, kernels:5%, syncs:10% or "
+    "peak_memory:5%. Repeatable.",
 )  # fmt: skip
 def command(
     a: Path,
@@ -46,10 +51,10 @@ def command(
     skip: int,
     fail_on: tuple[ChangeGate, ...],
 ) -> int:
-    """Say where the step of B differs from that of A, and why.
+    """Explain where the step times of A and B differ, and why.
 
-    A and B are what gpuprof diagnose takes: the folders of runs, traces, exports of Nsight Systems, folders of ranks.
-    A is the one before, B the one after: less is faster.
+    A and B are anything that gpuprof diagnose accepts: run folders, traces, Nsight Systems exports, folders of ranks.
+    A is before, B is after: a negative difference means that B is faster.
     """
     from gpuprof import compare
 

@@ -19,18 +19,18 @@ UNPROFILED_MS = 81.0
 """The same step timed without a profiler: 70.2–91.9 ms in fresh processes, the middle of it."""
 
 AFTERWARDS = (
-    "this was one step of a small LoRA fine-tune on an H200, timed with the profiler and without;"
-    " now yours: gpuprof trace train.py, or gpuprof diagnose your-trace.json.gz"
+    "that was one step of a small LoRA fine-tune on an H200, timed with and without the profiler;"
+    " now try your own: gpuprof trace train.py, or gpuprof diagnose your-trace.json.gz"
 )
 
 
-@click.command(short_help="Diagnose a recording that comes with gpuprof.")
+@click.command(short_help="Diagnose the demo recording included with gpuprof.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), default=REPORT, metavar="FILE",
     help=f"Where to write the report ({REPORT}).",
 )  # fmt: skip
 def command(output: Path) -> int:
-    """Diagnose a recording that comes with gpuprof: a small LoRA fine-tune on one GPU."""
+    """Diagnose the demo recording included with gpuprof: a small LoRA fine-tune on one GPU."""
     from gpuprof.report.page.file import write_report
     from gpuprof.report.terminal import render
 

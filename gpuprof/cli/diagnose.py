@@ -23,25 +23,27 @@ UNUSABLE = 2
 
 def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float | None:
     if value is not None and not (math.isfinite(value) and value > 0):
-        raise click.BadParameter("a step takes a time above 0")
+        raise click.BadParameter("a step time must be above 0")
     return value
 
 
-@click.command(short_help="Say why a step takes as long as it does.")
+@click.command(short_help="Find out why a step takes as long as it does.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the whole diagnosis as JSON.")
 @click.option("--brief", is_flag=True, help="With --json: verdict, budget and findings only, in less than 4 kB.")
 @click.option("--markdown", is_flag=True, help="Print it as Markdown, for a comment on a pull request.")
-@click.option("--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write the report, too.")
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="Name N kernels and gaps (5; as JSON 10).")
-@click.option("-v", "--verbose", is_flag=True, help="Also say what is not advised, and why.")
-@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
-@click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="A step measured without profiler.")
+@click.option(
+    "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the HTML report."
+)
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="List N kernels and gaps (default 5; 10 in JSON).")
+@click.option("-v", "--verbose", is_flag=True, help="Also list the fixes that are not advised, and why.")
+@click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="Step time measured without a profiler.")
 @click.option(
     "--fail-on", multiple=True, callback=gates("gpuprof.cli.gates"), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC is above LIMIT: idle:40%, cpu_bound:30%, step_time:200ms, unattributed:5%, or a "
-    "cause of idle time, such as launch:20%. May be repeated.",
+    "cause of idle time, such as launch:20%. Repeatable.",
 )  # fmt: skip
 def command(
     paths: tuple[Path, ...],
@@ -56,11 +58,12 @@ def command(
     step_ms: float | None,
     fail_on: tuple[Gate, ...],
 ) -> int:
-    """Say why a step of the training recorded in PATH takes as long as it does.
+    """Find out why a step of the training recorded in PATH takes as long as it does.
 
-    PATH is the folder of a run that gpuprof trace made, a trace that torch.profiler exported, .json or .json.gz, or a
-    recording of Nsight Systems, .sqlite or .nsys-rep. Without PATH: the latest run in gpuprof-runs. A folder of traces,
-    or several PATHs, are the ranks of one training; one of each kind are taken together.
+    PATH is a run folder made by gpuprof trace, a torch.profiler trace (.json or .json.gz), or a Nsight Systems
+    recording (.sqlite or .nsys-rep). Without PATH: the latest run in gpuprof-runs. A folder of traces, or several
+    PATHs, are treated as the ranks of one training; a Nsight Systems recording and a torch.profiler trace of the same
+    program are combined.
     """
     if brief and not json:
         raise click.UsageError("--brief goes with --json")
@@ -92,7 +95,7 @@ def _check(gate: Gate, diagnosis: Diagnosis) -> int:
 
     value = measure(gate, diagnosis)
     if value is None:
-        say(f"--fail-on {gate.metric}: this recording does not tell")
+        say(f"--fail-on {gate.metric}: not known from this recording")
         return UNUSABLE
     if value <= gate.limit:
         return 0

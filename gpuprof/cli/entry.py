@@ -58,8 +58,8 @@ class Commands(click.Group):
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             if Path(name).exists():
-                raise click.UsageError(f"{name!r} is no command; to diagnose it: gpuprof diagnose {name}", ctx)
-            raise click.UsageError(f"no command {name!r}; there are {', '.join(COMMANDS)}", ctx)
+                raise click.UsageError(f"{name!r} is not a command; to diagnose it: gpuprof diagnose {name}", ctx)
+            raise click.UsageError(f"there is no command {name!r}; choose from {', '.join(COMMANDS)}", ctx)
         return super().resolve_command(ctx, args)
 
 
@@ -89,9 +89,9 @@ class _NoVariable(click.Option):
 )  # fmt: skip
 @click.pass_context
 def commands(ctx: click.Context) -> None:
-    """Why a fine-tuning step takes as long as it does.
+    """Find out why a fine-tuning step takes as long as it does, and what to change.
 
-    Every option can be set by a variable: --top of diagnose by GPUPROF_DIAGNOSE_TOP.
+    Every option can also be set by an environment variable, for example GPUPROF_DIAGNOSE_TOP for diagnose --top.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return INTERRUPTED
     except click.ClickException as error:
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else "gpuprof"
-        say(f"{error.format_message().rstrip('.')} ({where} --help says more)")
+        say(f"{error.format_message().rstrip('.')} ({where} --help shows the usage)")
         return FAILED
     except BrokenPipeError:  # a help text whose reader has gone away
         discard(sys.stdout)
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except MemoryError:
         _show_traceback()
-        say("there is not enough memory for this trace: record fewer steps, or use a larger machine")
+        say("not enough memory for this trace: record fewer steps, or use a larger machine")
         return FAILED
     except Exception as error:
         hint = "" if _show_traceback() else "; GPUPROF_DEBUG=1 shows where, please report it"

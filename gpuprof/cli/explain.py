@@ -1,22 +1,27 @@
-"""`gpuprof explain FINDING`: what a finding means, how it is told, how its gain is computed, and when it is wrong."""
+"""`gpuprof explain FINDING`: what a finding means, how it is detected, how its gain is computed, when it is wrong."""
 
 from __future__ import annotations
 
 import difflib
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuprof.errors import GpuprofError
 
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.proposal import Page
 
-@click.command(short_help="Say what a finding means and how its gain is computed.")
+
+@click.command(short_help="Explain a finding: what it means, how its gain is computed.")
 @click.argument("finding", required=False)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FOLDER", help="Write all pages as Markdown.")
 def command(finding: str | None, markdown: Path | None) -> int:
-    """Say what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
+    """Explain what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
 
-    Without FINDING: list them all.
+    FINDING is a name from the list, words of its title, a common name of the remedy (packing, liger, gradient
+    checkpointing, pinned memory …), or the number of a fix in the latest run. Without FINDING: list all findings.
     """
     from gpuprof.cli.output import show
     from gpuprof.report.pages import contents, render
@@ -28,16 +33,41 @@ def command(finding: str | None, markdown: Path | None) -> int:
     if finding is None:
         show(lambda width: contents(list(pages.values()), width))
         return 0
-    key = finding.strip().lower().replace("-", "_")
-    if key not in pages:
-        near = difflib.get_close_matches(key, pages, n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "gpuprof explain lists them all"
-        raise GpuprofError(f"there is no finding {finding!r}; {hint}")
-    show(lambda width: render(pages[key], width))
+    page = _of_latest_run(int(finding), pages) if finding.strip().isdecimal() else _named(finding, pages)
+    show(lambda width: render(page, width))
     return 0
 
 
-def _write(pages: dict, folder: Path) -> None:
+def _named(text: str, pages: dict[str, Page]) -> Page:
+    """The page that a name means. Raises GpuprofError for none or several."""
+    from gpuprof.diagnosis.finding_names import SYNONYMS, key, pages_named
+
+    found = pages_named(text, list(pages.values()))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise GpuprofError(f"{text!r} may be {', '.join(page.id for page in found)}: choose one")
+    known = {key(name): page for page in pages for name in (page, *SYNONYMS.get(page, ()))}
+    near = list(dict.fromkeys(known[name] for name in difflib.get_close_matches(key(text), known, n=3)))
+    hint = f"did you mean {', '.join(near)}?" if near else "gpuprof explain lists them all"
+    raise GpuprofError(f"there is no finding {text!r}; {hint}")
+
+
+def _of_latest_run(number: int, pages: dict[str, Page]) -> Page:
+    """The page of a fix of the latest run, by its number there. Raises GpuprofError if it has no such fix."""
+    from gpuprof.cli.output import say
+    from gpuprof.cli.recordings import diagnose_file, latest
+
+    run = latest()
+    findings = diagnose_file(run).findings
+    if not 1 <= number <= len(findings):
+        have = f"its fixes are 1 to {len(findings)}" if findings else "it has no fixes"
+        raise GpuprofError(f"there is no fix {number} in {run}: {have}")
+    say(f"fix {number} of {run}: {findings[number - 1].title}")
+    return pages[findings[number - 1].id]
+
+
+def _write(pages: dict[str, Page], folder: Path) -> None:
     """One file per page, and an index."""
     from gpuprof.report.pages import index, markdown
 
@@ -50,7 +80,7 @@ def _write(pages: dict, folder: Path) -> None:
         raise GpuprofError(f"{folder}: the pages cannot be written: {error.strerror}") from error
 
 
-def _pages() -> dict:
+def _pages() -> dict[str, Page]:
     from gpuprof.diagnosis.findings import PAGES
 
     return {page.id: page for page in PAGES}

@@ -27,18 +27,18 @@ SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "
 """What a file of each format is called after the recording; of Parquet the folder."""
 
 
-@click.command(short_help="Write the recording for Perfetto, speedscope or data frames.")
+@click.command(short_help="Export a recording for Perfetto, speedscope or pandas.")
 @click.argument("path", metavar="[PATH]", required=False, type=RECORDING)
-@click.option("--perfetto", is_flag=True, help="A Chrome trace for ui.perfetto.dev and chrome://tracing.")
-@click.option("--speedscope", is_flag=True, help="Flame views for speedscope.app.")
-@click.option("--parquet", is_flag=True, help="A folder of tables: gaps, kernels, steps, ops, findings.")
+@click.option("--perfetto", is_flag=True, help="Chrome trace for ui.perfetto.dev and chrome://tracing.")
+@click.option("--speedscope", is_flag=True, help="Flame graphs for speedscope.app.")
+@click.option("--parquet", is_flag=True, help="Folder of tables: gaps, kernels, steps, ops, findings.")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path), metavar="OUT",
-    help="File to write (of --parquet: folder); a folder to write into, if there are several; - for stdout.",
+    help="Output file (a folder for --parquet or several formats); - for stdout.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Overwrite a file that gpuprof did not write.")
-@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
+@click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 def command(
     path: Path | None,
     perfetto: bool,
@@ -49,15 +49,15 @@ def command(
     step: str | None,
     skip: int,
 ) -> int:
-    """Write the training recorded in PATH, and what was found in it, for other tools.
+    """Export the training recorded in PATH, with its findings, for other tools.
 
-    PATH is what gpuprof diagnose takes; without it: the latest run in gpuprof-runs. The files are named after the
-    recording and written into the working directory, unless --output names another place.
+    PATH is anything that gpuprof diagnose accepts; without it: the latest run in gpuprof-runs. The files are named
+    after the recording and written into the working directory, unless --output names another place.
     """
     wanted = {"perfetto": perfetto, "speedscope": speedscope, "parquet": parquet}
     formats = [name for name, is_wanted in wanted.items() if is_wanted]
     if not formats:
-        raise click.UsageError("as what? --perfetto, --speedscope or --parquet")
+        raise click.UsageError("choose a format: --perfetto, --speedscope or --parquet")
     recording = path or latest()
     targets = plan(recording, formats, output)
     for name, target in targets.items():
@@ -74,7 +74,7 @@ def remark(diagnosis: Diagnosis) -> None:
     """Says what the reader of an export must know: which rank it is of, and what is wrong with the recording."""
     if diagnosis.ranks is not None:
         shown = Path(diagnosis.source.path).name
-        say(f"of {len(diagnosis.ranks)} ranks this is {shown}, the one that gpuprof diagnose tells of")
+        say(f"exported {shown}, one of {len(diagnosis.ranks)} ranks: the one that gpuprof diagnose shows")
     for severity in ("error", "warning"):
         worst = [issue.message for issue in diagnosis.quality.issues if issue.severity == severity]
         if worst:
@@ -101,27 +101,29 @@ def check(name: str, target: Path, recording: Path, force: bool) -> None:
 
     if str(target) == "-":
         if sys.stdout is None or sys.stdout.isatty():
-            raise GpuprofError("stdout is a terminal, and this is no text to read: redirect it, or name a file with -o")
+            raise GpuprofError("stdout is a terminal and the output is not text: redirect it, or name a file with -o")
         return
     beside = recording.is_dir() and _same(target.parent, recording)
     if beside and name != "parquet" and not holds_run(recording):
-        raise GpuprofError(f"{target} would be taken for one of the traces in {recording}: name another place with -o")
+        raise GpuprofError(f"{target} would look like one of the traces in {recording}: choose another place with -o")
     if not os.path.lexists(target):
         return
     if _same(target, recording):
-        raise GpuprofError(f"{target} is the recording itself: name another place with -o")
+        raise GpuprofError(f"{target} is the recording itself: choose another place with -o")
     if name == "parquet":
         if not target.is_dir():
-            raise GpuprofError(f"{target} is no folder: name another one with -o")
+            raise GpuprofError(f"{target} is not a folder: choose another one with -o")
         ours = (target / "diagnosis.json").is_file() or not any(target.iterdir())
     elif not target.is_file():
-        raise GpuprofError(f"{target} is there already, and no file: name another one with -o")
+        raise GpuprofError(f"{target} exists and is not a file: choose another one with -o")
     else:
         ours = _begins(target, b'{"exporter":"gpuprof')
     if beside and not ours:
-        raise GpuprofError(f"{target} is a file of the recording: name another place with -o")
+        raise GpuprofError(f"{target} is a file of the recording: choose another place with -o")
     if not (ours or force):
-        raise GpuprofError(f"{target} is there already and not of gpuprof: name another place with -o, or --force")
+        raise GpuprofError(
+            f"{target} exists and was not written by gpuprof: choose another place with -o, or use --force"
+        )
 
 
 def _same(one: Path, other: Path) -> bool:

@@ -32,15 +32,15 @@ def parse(text: str) -> Gate:
     metric, _, limit = (part.strip() for part in text.partition(":"))
     if metric not in (*SHARES, *TIMES, *CAUSES):
         known = f"{', '.join((*SHARES, *TIMES))} and the causes of idle time {', '.join(CAUSES)}"
-        raise ValueError(f"{metric!r} is no metric; there are {known}")
+        raise ValueError(f"{metric!r} is not a metric; choose from {known}")
     found = _LIMIT.fullmatch(limit)
     unit = found[2] if found else None
     if metric in TIMES:
         if found is None or unit not in _UNIT_NS:
-            raise ValueError(f"{metric} takes a time, such as {metric}:200ms")
+            raise ValueError(f"{metric} needs a time, such as {metric}:200ms")
         return Gate(metric, float(found[1]) * _UNIT_NS[found[2]], limit)
     if found is None or unit != "%" or float(found[1]) > 100:
-        raise ValueError(f"{metric} takes a share, such as {metric}:40%")
+        raise ValueError(f"{metric} needs a percentage, such as {metric}:40%")
     return Gate(metric, float(found[1]) / 100, limit)
 
 

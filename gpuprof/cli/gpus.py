@@ -25,28 +25,28 @@ _SOURCE = 16
 """Cells in which a source says something."""
 
 
-@click.command(short_help="Show what GPUs reach, and measure the one at hand.")
+@click.command(short_help="List known GPUs, or measure the one in this machine.")
 @click.argument("name", nargs=-1)
-@click.option("--json", is_flag=True, help="Print everything that is known as JSON.")
-@click.option("--measure", is_flag=True, help="Measure the first GPU of this machine; takes torch, and seconds.")
-@click.option("--save", is_flag=True, help="With --measure: from now on take what was measured as its ceilings.")
+@click.option("--json", is_flag=True, help="Print everything known as JSON.")
+@click.option("--measure", is_flag=True, help="Measure the first GPU of this machine (needs torch, takes seconds).")
+@click.option("--save", is_flag=True, help="With --measure: use the measured rates as ceilings from now on.")
 @click.option(
     "--gpus", type=click.Path(path_type=Path, dir_okay=False), envvar="GPUPROF_GPUS", metavar="FILE",
-    help="A CSV file of GPUs that adds to, or overrides, those that are known.",
+    help="CSV file with GPUs that adds to or overrides the built-in table.",
 )  # fmt: skip
 def command(name: tuple[str, ...], json: bool, measure: bool, save: bool, gpus: Path | None) -> int:
-    """Show the GPUs that gpuprof knows: memory, dense rates, power, and how sure each is.
+    """List the GPUs that gpuprof knows: memory, dense rates, power, and the confidence of each row.
 
-    With NAME, or a part of it, those that bear it; one alone is shown in full. Rates are dense, without sparsity.
+    With NAME (or part of a name): the matching GPUs; a single match is shown in full. Rates are dense (no sparsity).
     """
     from gpuprof.costs.hardware import load_gpus
 
     known = load_gpus(str(gpus) if gpus else None)
     if save and not measure:
-        raise click.UsageError("--save keeps what --measure finds")
+        raise click.UsageError("--save needs --measure")
     if measure:
         if name:
-            raise click.UsageError("--measure measures the GPU at hand: it takes no NAME")
+            raise click.UsageError("--measure measures the GPU of this machine and takes no NAME")
         return _measure(known, save, json)
     found = _matching(known, " ".join(name))
     if json:
@@ -70,7 +70,7 @@ def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
     wanted = text.lower()
     found = [gpu for gpu in known if any(wanted in n.lower() for n in (gpu.name, gpu.architecture, *gpu.driver_names))]
     if not found:
-        raise GpuprofError(f"no GPU named {text!r} is known; gpuprof gpus lists all, --gpus FILE adds more")
+        raise GpuprofError(f"unknown GPU {text!r}; gpuprof gpus lists all, --gpus FILE adds more")
     return found
 
 
@@ -78,7 +78,7 @@ def _measure(known: tuple[Gpu, ...], save: bool, json: bool) -> int:
     from gpuprof.costs.hardware import find
     from gpuprof.costs.measured import measure, save_measurement
 
-    say("measuring matrix products, copies and launches; nothing else should use the GPU meanwhile")
+    say("measuring matrix multiplications, copies and launches; nothing else should use the GPU meanwhile")
     found = measure(_python())
     if json:
         from dataclasses import asdict
@@ -88,7 +88,7 @@ def _measure(known: tuple[Gpu, ...], save: bool, json: bool) -> int:
         gpu = find(found.device_name, found.memory_bytes, known)
         show(lambda width: _measured(found, gpu))
     if save:
-        say(f"saved in {save_measurement(found)}: its ceilings from now on")
+        say(f"saved in {save_measurement(found)}: used as ceilings from now on")
     return 0
 
 
@@ -177,7 +177,7 @@ def _card(gpu: Gpu) -> RenderableType:
         "table": f"measured on such a GPU ({gpu.measured_source}), other formats in proportion",
         "stated": "stated rates × usual efficiency",
     }
-    sms = f"{gpu.multiprocessors} multiprocessors" if gpu.multiprocessors else ""
+    sms = f"{gpu.multiprocessors} SMs" if gpu.multiprocessors else ""
     clock = f"{gpu.boost_mhz:,.0f} MHz boost" if gpu.boost_mhz else ""
     l2 = f"L2 {gpu.l2_bytes / 1e6:,.0f} MB" if gpu.l2_bytes else ""
     link = f"{gpu.link_bytes_per_s / _GIGA:,.0f} GB/s both ways" if gpu.link_bytes_per_s else ""
@@ -193,7 +193,7 @@ def _card(gpu: Gpu) -> RenderableType:
             ("from", sources[limits.source]),
             ("links", ", ".join(filter(None, (gpu.link.replace("none", ""), link, f"host {gpu.pcie}", host)))),
             ("power", f"{gpu.tdp_w:,.0f} W" if gpu.tdp_w else ""),
-            ("confidence", {"A": "A, stated by the maker", "B": "B, derived, or of one source"}.get(
+            ("confidence", {"A": "A, stated by the maker", "B": "B, derived, or from a single source"}.get(
                 gpu.confidence, "C, sources disagree" if gpu.confidence == "C" else gpu.confidence)),
             ("source", gpu.source),
             ("note", gpu.note),
@@ -219,9 +219,9 @@ def _measured(found: Measurement, gpu: Gpu | None) -> RenderableType:
         beside = f"   {100 * found.memory_bytes_per_s / stated:.0f} % of {_number(stated / _GIGA)}"
     rows += [
         ("memory", f"{_number(found.memory_bytes_per_s / _GIGA)} GB/s, reads and writes{beside}"),
-        ("from the host", f"{_number(found.link_bytes_per_s / _GIGA)} GB/s, pinned"),
-        ("small op", f"{found.launch_ns / 1e3:.1f} µs of host time"),
-        ("Python loop", f"{found.host_loop_ns:.0f} ns a turn"),
+        ("from CPU memory", f"{_number(found.link_bytes_per_s / _GIGA)} GB/s, pinned"),
+        ("small op", f"{found.launch_ns / 1e3:.1f} µs of CPU time"),
+        ("Python loop", f"{found.host_loop_ns:.0f} ns per iteration"),
         ("taken", f"{found.taken}, torch {found.torch}"),
     ]
     return _rows(found.device_name + ("" if gpu else "   (not in the table of GPUs)"), rows)

@@ -32,11 +32,11 @@ def check_place(target: Path, recordings: tuple[Path, ...], option: str = "-o") 
 
 def _check_place(target: Path, recordings: tuple[Path, ...], option: str) -> None:
     if str(target) == "-":
-        raise GpuprofError("the page cannot go to stdout here: name a file")
+        raise GpuprofError("the page cannot be written to stdout here: name a file")
     if target.is_dir():
         raise GpuprofError(f"{target} is a folder: name a file, such as {target / REPORT}")
     if not target.parent.is_dir():
-        raise GpuprofError(f"{target.parent} is not there: make the folder first, or name another with {option}")
+        raise GpuprofError(f"{target.parent} does not exist: create the folder first, or name another with {option}")
     if not target.exists():
         return
     if any(target.samefile(recording) for recording in recordings if recording.exists()):
@@ -44,4 +44,4 @@ def _check_place(target: Path, recordings: tuple[Path, ...], option: str) -> Non
     from gpuprof.report.page.file import is_report
 
     if not is_report(target):
-        raise GpuprofError(f"{target} is there already and is no report: name another file with {option}")
+        raise GpuprofError(f"{target} exists and is not a report: name another file with {option}")

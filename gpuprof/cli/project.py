@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpuprof.cli.output import show, write
+from gpuprof.cli.output import say, show, write
 from gpuprof.cli.places import RECORDING
 from gpuprof.errors import GpuprofError
 
@@ -15,49 +15,54 @@ if TYPE_CHECKING:
     from gpuprof.costs.measured import Measurement
 
 
-@click.command(short_help="Say what the step would take, and cost, on other GPUs.")
+@click.command(short_help="Predict step time and cost on other GPUs.")
 @click.argument("path", required=False, type=RECORDING)
-@click.option("--to", "to", multiple=True, metavar="GPU", help="A GPU, or several with commas. May be repeated.")
-@click.option("--explain", nargs=2, metavar="A B", help="Say in words why A beats B.")
-@click.option("--batch", type=int, metavar="N", help="Samples of a forward pass; as recorded if not given.")
-@click.option("--sample-tokens", type=float, metavar="N", help="Mean tokens of a sample, padding included.")
-@click.option("--whole-batch", is_flag=True, help="Keep the batch even where it does not fit.")
-@click.option("--host-factor", type=float, metavar="F", help="Host time there over here: 0.5 is a host twice as fast.")
+@click.option("--to", "to", multiple=True, metavar="GPU", help="A GPU, or several separated by commas. Repeatable.")
+@click.option("--explain", nargs=2, metavar="A B", help="Explain why A is faster than B.")
+@click.option("--batch", type=int, metavar="N", help="Samples per forward pass (default: as recorded).")
+@click.option("--sample-tokens", type=float, metavar="N", help="Mean tokens per sample, padding included.")
+@click.option("--whole-batch", is_flag=True, help="Keep the batch even if it does not fit.")
+@click.option(
+    "--host-factor", type=float, metavar="F", help="CPU time there relative to here: 0.5 is a CPU twice as fast."
+)
 @click.option(
     "--hosts", nargs=2, type=click.Path(path_type=Path), metavar="HERE THERE",
-    help="The same from two files of gpuprof gpus --measure --json, of the recorded host and of the other.",
+    help="The same, from two outputs of gpuprof gpus --measure --json: the recorded machine and the other.",
 )  # fmt: skip
-@click.option("--layers", type=int, metavar="N", help="Layers of the whole model, where fewer were recorded.")
-@click.option("--experts", type=int, metavar="N", help="Experts of the whole model, where fewer were recorded.")
-@click.option("--ranks", metavar="N,…", help="Also so many such GPUs, each with a batch of its own.")
-@click.option("--price", multiple=True, metavar="GPU=USD", help="Dollars per hour of a GPU. May be repeated.")
-@click.option("--epoch", type=int, metavar="N", help="Samples of an epoch, to tell what one costs.")
-@click.option("--from", "recorded_on", metavar="GPU", help="The recorded GPU, where the recording does not name it.")
-@click.option("--step-ms", type=float, metavar="MS", help="A step measured without profiler.")
+@click.option("--layers", type=int, metavar="N", help="Layers of the full model, if fewer were recorded.")
+@click.option("--experts", type=int, metavar="N", help="Experts of the full model, if fewer were recorded.")
+@click.option("--ranks", metavar="N,…", help="Also predict N such GPUs, each with its own batch.")
+@click.option("--price", multiple=True, metavar="GPU=USD", help="Price of a GPU in dollars per hour. Repeatable.")
+@click.option("--epoch", type=int, metavar="N", help="Samples per epoch, to compute its cost.")
+@click.option("--from", "recorded_on", metavar="GPU", help="The recorded GPU, if the recording does not name it.")
+@click.option("--step-ms", type=float, metavar="MS", help="Step time measured without a profiler.")
 @click.option("--json", is_flag=True, help="Print the projection as JSON.")
 def command(
     path: Path | None, to: tuple[str, ...], hosts: tuple[Path, Path] | None, ranks: str | None, price: tuple[str, ...],
     epoch: int | None, recorded_on: str | None, step_ms: float | None, json: bool, **options: Any,
 ) -> int:  # fmt: skip
-    """Say what the step recorded in PATH would take on other GPUs: time with an interval, what binds there, what batch
+    """Predict the step recorded in PATH on other GPUs: its time with an interval, what limits it there, which batch
     fits, energy and cost.
 
-    PATH is as for gpuprof diagnose; without it, the latest run. Every projection says what it assumes.
+    PATH is anything that gpuprof diagnose accepts; without it, the latest run. Every projection lists its assumptions.
     """
     from gpuprof import project
     from gpuprof.cli.progress import reading
     from gpuprof.cli.recordings import latest
     from gpuprof.projection.asked import parse_prices, question
+    from gpuprof.projection.names import variant_note
 
     names = [name.strip() for text in to for name in text.split(",") if name.strip()]
     if not names and not options["explain"]:
-        raise click.UsageError("project to which GPU? --to GPU, or --explain A B")
+        raise click.UsageError("name a GPU: --to GPU, or --explain A B")
     if options["host_factor"] is not None and hosts:
-        raise click.UsageError("--host-factor and --hosts say the same: give one")
+        raise click.UsageError("--host-factor and --hosts set the same thing: give only one")
     if hosts:
         options |= {"host_factor": _factor(*hosts), "host_measured": True}
     options |= {"ranks": _counts(ranks), "prices": parse_prices(price, names), "epoch_samples": epoch}
     question(names, **options)  # before a large file is read
+    for note in filter(None, map(variant_note, [*names, *(options["explain"] or ())])):
+        say(note)
     path = path or latest()
     with reading(path.name) as progress:
         found = project(path, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)

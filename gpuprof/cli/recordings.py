@@ -23,7 +23,7 @@ def latest() -> Path:
     try:
         return latest_run()
     except GpuprofError as error:
-        raise GpuprofError(f"which recording? {error}") from None
+        raise GpuprofError(f"no recording given: {error}") from None
 
 
 def diagnose_file(

@@ -14,19 +14,19 @@ from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.runfile import REPORT
 
 
-@click.command(short_help="Draw the diagnosis as one HTML file.")
+@click.command(short_help="Write the diagnosis as one HTML file.")
 @click.argument("paths", metavar="[PATH]...", nargs=-1, type=RECORDING)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help=f"Where to write it; if not given, {REPORT} in the run's folder, or here, named after the trace.",
+    help=f"Output file (default: {REPORT} in the run folder, or a file here named after the trace).",
 )  # fmt: skip
-@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
-@click.option("--step-ms", type=float, metavar="MS", help="A step measured without profiler.")
+@click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
+@click.option("--step-ms", type=float, metavar="MS", help="Step time measured without a profiler.")
 def command(paths: tuple[Path, ...], output: Path | None, step: str | None, skip: int, step_ms: float | None) -> int:
-    """Draw the diagnosis of PATH as one HTML file that needs nothing else.
+    """Write the diagnosis of PATH as one self-contained HTML file.
 
-    PATH is what gpuprof diagnose takes: the folder of a run, a trace, several ranks. Without PATH: the latest run.
+    PATH is anything that gpuprof diagnose accepts: a run folder, a trace, several ranks. Without PATH: the latest run.
     """
     paths = paths or (latest(),)
     target = output or default_place(paths[0])

@@ -27,7 +27,9 @@ def server(file: Path, name: str, port: int, origin: str) -> ThreadingHTTPServer
     except OSError as error:
         busy = error.errno == errno.EADDRINUSE
         why = "another program uses it (another gpuprof view?)" if busy else error.strerror
-        raise GpuprofError(f"port {port} cannot be had: {why}; end that, or choose another with --port") from None
+        raise GpuprofError(
+            f"port {port} is not available: {why}; stop that program, or choose another port with --port"
+        ) from None
 
 
 class _Server(ThreadingHTTPServer):

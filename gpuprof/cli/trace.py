@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run(request: quick.Request) -> int:
     """Runs the target; its exit code, and its signal by dying of it. Raises GpuprofError before it has started."""
     if not hasattr(os, "posix_spawn") or not sys.platform.startswith("linux"):
-        raise GpuprofError("gpuprof trace runs on Linux only; diagnose reads recordings anywhere")
+        raise GpuprofError("gpuprof trace runs on Linux only; gpuprof diagnose reads recordings on any system")
     from gpuprof.record.command import CannotStart, resolve
     from gpuprof.record.supervise import end_as, supervise
 
@@ -37,12 +37,12 @@ def _around(options: dict[str, object]) -> Around | None:
     """What runs the target under Nsight Systems, if that is asked for. Raises GpuprofError."""
     if not options["nsys"]:
         if options["gpu_metrics"]:
-            raise GpuprofError("--gpu-metrics: Nsight Systems samples them: say --nsys too")
+            raise GpuprofError("--gpu-metrics needs --nsys: Nsight Systems samples them")
         return None
     for name in ("stacks", "memory"):
         if options[name]:
             raise GpuprofError(
-                f"--{name} is recorded by torch.profiler, for which --nsys leaves no room: leave one of the two out"
+                f"--{name} is recorded by torch.profiler and cannot be combined with --nsys: leave one of the two out"
             )
     from gpuprof.nsight.call import NsysError
     from gpuprof.nsight.find import find
@@ -54,7 +54,7 @@ def _around(options: dict[str, object]) -> Around | None:
         help_text = profile_help(nsys)
         why = why_no_metrics(nsys, help_text) if options["gpu_metrics"] else None
         if why is not None:
-            tell(f"the GPU's counters are left out: {why}")
+            tell(f"GPU counters are not sampled: {why}")
             options["gpu_metrics"] = False
         metrics = bool(options["gpu_metrics"])
         profile_command(nsys, help_text, Path(), metrics)
@@ -104,7 +104,7 @@ def _command() -> click.Command:
     def ranks(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
         found = None if text is None else quick.ranks(text)
         if text is not None and found is None:
-            raise click.BadParameter(f"{text!r} is no list of ranks, such as 0,1")
+            raise click.BadParameter(f"{text!r} is not a list of ranks such as 0,1")
         return found
 
     def parameter(option: Option) -> click.Option:
@@ -121,21 +121,21 @@ def _command() -> click.Command:
     @click.command(
         cls=Trace,
         params=[parameter(option) for option in OPTIONS],
-        short_help="Record a training while it runs.",
+        short_help="Run a training command, record a few steps, print the verdict.",
         context_settings={"allow_interspersed_args": False},
         options_metavar="[OPTIONS]",
     )
-    @click.option("--out", metavar="DIR", help="The run's folder, new or empty (gpuprof-runs/DATE_NAME).")
-    @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+    @click.option("--out", metavar="DIR", help="Run folder, new or empty (default gpuprof-runs/DATE_NAME).")
+    @click.option("-m", "module", metavar="MODULE", help="Run a module, like python -m.")
     @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
     def command(out: str | None, module: str | None, words: tuple[str, ...], **options: Any) -> int:
-        """Run TARGET as it is, record a few of its steps, and say why they take as long as they do.
+        """Run TARGET unchanged, record a few of its steps, and print why they take as long as they do.
 
-        TARGET is what you type today: train.py --lr 1e-4, torchrun …, accelerate launch …, python …. Everything
-        after it is left alone. Its input, output, exit code and signals are its own.
+        TARGET is your usual command: train.py --lr 1e-4, torchrun …, accelerate launch …, python …. Everything after
+        it is passed on unchanged, and so are input, output, exit code and signals.
         """
         if out == "" or module == "":
-            raise click.UsageError(f"{'--out' if out == '' else '-m'} wants a name")
+            raise click.UsageError(f"{'--out' if out == '' else '-m'} needs a name")
         return run(quick.Request({name: options[name] for name in DEFAULTS}, out, module, words))
 
     return command

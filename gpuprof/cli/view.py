@@ -22,20 +22,20 @@ _ASKED = "if the browser asks whether the page may reach this device, allow it"
 _REPORTS = (".html", ".htm")
 
 
-@click.command(short_help="Open the recording in Perfetto's viewer.")
+@click.command(short_help="Open a recording in the Perfetto viewer.")
 @click.argument("path", metavar="[PATH]", required=False, type=RECORDING)
 @click.option(
     "--port", type=click.IntRange(1, 65535), default=PORT, metavar="N", show_default=True,
-    help="Port to serve the file on; Perfetto's own page reads from no other than the default.",
+    help="Port to serve the file on; ui.perfetto.dev reads only from the default.",
 )  # fmt: skip
-@click.option("--no-open", is_flag=True, help="Say where it is, and open no browser.")
-@click.option("--step", metavar="REGEX", help="Ranges or ops that are the steps; found out if not given.")
-@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out the first N steps.")
+@click.option("--no-open", is_flag=True, help="Print the address instead of opening a browser.")
+@click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
+@click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 def command(path: Path | None, port: int, no_open: bool, step: str | None, skip: int) -> int:
-    """Open the training recorded in PATH, with what was found in it, in Perfetto's viewer (ui.perfetto.dev).
+    """Open the training recorded in PATH, with its findings, in the Perfetto viewer (ui.perfetto.dev).
 
-    The viewer runs in your browser. It reads the one file that gpuprof serves to it on 127.0.0.1, and uploads nothing.
-    Without PATH: the latest run in gpuprof-runs. A report (.html) is just opened. Ctrl-C ends the serving.
+    The viewer runs in your browser. It reads one file that gpuprof serves on 127.0.0.1; nothing is uploaded. Without
+    PATH: the latest run in gpuprof-runs. A report (.html) is opened directly. Ctrl-C stops the server.
     """
     if path is not None and path.suffix.lower() in _REPORTS and path.is_file():
         show(path.resolve().as_uri(), no_open)
@@ -56,13 +56,13 @@ def command(path: Path | None, port: int, no_open: bool, step: str | None, skip:
             remark(diagnosis)
             address = f"http://127.0.0.1:{port}/{name}"
             if port != PORT:
-                say(f"Perfetto's page reads from port {PORT} only: with port {port} use a viewer of your own")
+                say(f"ui.perfetto.dev reads from port {PORT} only: with port {port} use your own copy of the viewer")
             try:
                 show(f"{VIEWER}/#!/?url={address}", no_open)
                 say(f"serving {address} until Ctrl-C; {_ASKED}")
                 serving.serve_forever()
             except KeyboardInterrupt:
-                say("no longer served")
+                say("stopped serving")
     return 0
 
 

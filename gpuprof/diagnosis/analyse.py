@@ -92,7 +92,7 @@ def analyse(
     unknown = 1 - _explained(graph)
     if unknown > UNEXPLAINED:
         idle = min(device.idle_ns for device in timeline.devices) / (timeline.window[1] - timeline.window[0])
-        text = f"{100 * unknown:.0f} % of the step passes in waits that the recording does not explain"
+        text = f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain"
         if unknown > idle:
             text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None

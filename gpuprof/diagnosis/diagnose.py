@@ -280,13 +280,14 @@ def _mismatch(steps: Steps, recorded: list[Shares], rare: RareStep | None, of_ru
         return Issue(
             "baseline_mismatch",
             "warning",
-            f"The unprofiled step of {measured / 1e6:,.1f} ms {what}: the steps that this run timed are unlike those"
-            " that it recorded. Record again with a longer baseline, or give the step yourself: --step-ms MS.",
+            f"The unprofiled step of {measured / 1e6:,.1f} ms {what}: the timed steps of this run differ from"
+            " the recorded ones. Record again with a longer baseline, or give the step yourself: --step-ms MS.",
         )
     return Issue(
         "step_ms_mismatch",
         "warning",
-        f"The measured step of {measured / 1e6:,.1f} ms {what}: it is of another batch, GPU or program. Time the same"
+        f"The measured step of {measured / 1e6:,.1f} ms {what}: it belongs to another batch, GPU or program."
+        f" Time the same"
         " step, with the same shapes.",
     )
 

@@ -68,9 +68,7 @@ def _unexplained(busiest: Shares) -> Doubt | None:
     unknown = busiest.idle_ns.get("unknown", 0) / max(busiest.step_ns, 1)
     if unknown <= 0:
         return None
-    text = (
-        f"{100 * unknown:.0f} % of the step is waiting that the recording does not explain: record all threads' calls"
-    )
+    text = f"{100 * unknown:.0f} % of the step is unexplained waiting: record the calls of all threads"
     return Doubt(PER_UNEXPLAINED * unknown, text)
 
 

@@ -78,7 +78,7 @@ def _of_which_shown(case: Case, rows: I64, seen: Mask, places: int, of: int) -> 
     on_gpu = graph.on_gpu[rows]
     both = bool(on_gpu.any()) and not on_gpu.all()
     parts = []
-    for kind, name in ((on_gpu, " of GPU"), (~on_gpu, " of host time")):
+    for kind, name in ((on_gpu, " of GPU"), (~on_gpu, " of CPU time")):
         if (kind & seen).any():
             whole, part = case.per_step(float(ns[kind].sum())), case.per_step(float(ns[kind & seen].sum()))
             size = f"{size_in_ms(part)} of {_ms(whole)}" if places < of else _ms(whole)

@@ -25,13 +25,13 @@ def both_kinds(
     files = Path(timed.trace.reading.path).name, Path(named.reading.path).name
     if found is None:
         text = (
-            f"{files[0]} and {files[1]} are not recordings of one program: their kernels differ. Only the second is"
-            " used; name the one that you mean."
+            f"{files[0]} and {files[1]} are not recordings of the same program: their kernels differ. Only the second"
+            " is used; pass just the one that you mean."
         )
         return other, [Issue("not_a_pair", "warning", text)]
     text = (
         f"Times are those of {files[0]} (Nsight Systems), ops and shapes those of {files[1]} (torch.profiler):"
-        f" {found.in_order + found.by_name:,} of {found.launches:,} pieces of GPU work were matched,"
+        f" {found.in_order + found.by_name:,} of {found.launches:,} kernels and copies were matched,"
         f" {found.in_order:,} by the order of kernels in their step, {found.by_name:,} as the n-th of their name."
     )
     return build_timeline(found.trace, step, skip), [Issue("paired", "info", text)]

@@ -23,8 +23,10 @@ def rest_of_step(idle_ns: Mapping[str, float], kernels: Kernels, compiling_ns: f
     first = max(idle_ns, key=lambda c: idle_ns[c])
     if first in BY_HOST and compiling_ns > idle / 2:
         host = sum(idle_ns.get(cause, 0.0) for cause in BY_HOST)
-        return f"{_part(host, idle)} it waits for the host, which compiles code for {in_ms(compiling_ns)} a step."
-    return f"{_part(idle_ns[first], idle)} it waits for {_what(first, kernels, alone)}."
+        return (
+            f"{_part(host, idle)} is waiting for the CPU (host), which compiles code for {in_ms(compiling_ns)} a step."
+        )
+    return f"{_part(idle_ns[first], idle)} is waiting for {_what(first, kernels, alone)}."
 
 
 def _part(ns: float, idle: float) -> str:
@@ -36,19 +38,20 @@ def _part(ns: float, idle: float) -> str:
 
 def _what(cause: str, kernels: Kernels, alone: bool) -> str:
     pieces = round(kernels.launches_per_step)
-    launches = f"{pieces:,} piece{'s' if pieces != 1 else ''} of work"
+    launches = f"{'one kernel or copy' if pieces == 1 else f'{pieces:,} kernels and copies'}"
     on = "the streams" if alone else "the streams, ranks or devices"
     return {
-        "launch": f"the host, which launches {launches} a step, half of them under {_us(kernels.median_ns or 0)} long",
-        "python": f"the host, which is in Python and launches {launches} a step",
-        "sync": "the host, which had itself waited for the GPU before it launched more",
+        "launch": f"the CPU (host), which launches {launches} a step, half of them under"
+        f" {_us(kernels.median_ns or 0)} long",
+        "python": f"the CPU (host), which runs Python code and launches {launches} a step",
+        "sync": "the CPU (host), which itself waited for the GPU before it launched more",
         "input": "the next batch",
-        "transfer": "copies that block the host",
-        "allocator": "the host, which is allocating or freeing GPU memory",
+        "transfer": "copies that block the CPU (host)",
+        "allocator": "the CPU (host), which allocates or frees GPU memory",
         "profiler": "the profiler's own buffers",
-        "device": f"work that is already launched: {on} that it depends on, or the pauses between kernels",
+        "device": f"work that is already launched: {on} that it depends on, or the gaps between kernels",
         "communication": "collectives" if alone else "other ranks",
-        "unknown": "something that the recording does not show",
+        "unknown": "something that was not recorded",
     }[cause]
 
 

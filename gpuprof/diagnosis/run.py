@@ -194,18 +194,18 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
     where = f" in the {_STAGE_NAMES.get(last, last)}" if last else ""
     if folder.status == "running":
         text = (
-            f"This run has no trace yet: it is at {_so_far(run)}{where}. Diagnose it again when gpuprof says that"
-            " the window is recorded; if the training is over, it was killed together with gpuprof."
+            f"This run has no trace yet: it is at {_so_far(run)}{where}. Diagnose it again when gpuprof reports that"
+            " the steps are recorded; if the training is over, it was killed together with gpuprof."
         )
     elif not run.steps_seen:
         text = (
             f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step();"
-            f" {LOG} in the folder says what gpuprof saw."
+            f" {LOG} in the run folder lists what gpuprof saw."
         )
     elif last in (*WINDOWS, "after"):
         text = (
-            f"This run has no trace: {_ended(folder)} after {_so_far(run)}, and what was recorded was not written or"
-            f" is gone. {LOG} in the folder says why; record again."
+            f"This run has no trace: {_ended(folder)} after {_so_far(run)}, and the recording was not written or"
+            f" is gone. {LOG} in the run folder says why; record again."
         )
     else:
         text = (
@@ -484,8 +484,8 @@ def _baseline_issues(
             yield Issue(
                 "baseline_work",
                 "warning",
-                "The unprofiled steps did other work than the recorded ones (longer or shorter sequences), too few or"
-                " too different to tell what the recorded ones take without the profiler. A longer baseline helps:"
+                "The unprofiled steps did other work than the recorded ones (longer or shorter sequences), and too few"
+                " are alike to estimate the recorded ones without the profiler. A longer baseline helps:"
                 " gpuprof trace --baseline 30 …",
             )
         elif not profiled:
@@ -499,8 +499,8 @@ def _baseline_issues(
         yield Issue(
             "baseline_fitted",
             "info",
-            f"The steps' lengths vary: the unprofiled step of {ms_or_us(unprofiled.ns)} is read off a line of time over"
-            f" work through {unprofiled.steps:,} steps.",
+            f"The steps' lengths vary: the unprofiled step of {ms_or_us(unprofiled.ns)} is interpolated from"
+            f" {unprofiled.steps:,} steps (time against work).",
         )
     spread = unprofiled.high_ns - unprofiled.low_ns
     if spread > SPREAD * unprofiled.ns and not _explained(found):
@@ -508,8 +508,8 @@ def _baseline_issues(
             "baseline_varies",
             "warning",
             f"Unprofiled steps of the same work take from {ms_or_us(unprofiled.low_ns)} to"
-            f" {ms_or_us(unprofiled.high_ns)}: {ms_or_us(unprofiled.ns)} is the middle of these, and one recorded"
-            " step may be unlike another. Something else may be using the machine, or some steps do more (logging,"
+            f" {ms_or_us(unprofiled.high_ns)}: {ms_or_us(unprofiled.ns)} is the median, and recorded"
+            " steps may differ as well. Something else may be using the machine, or some steps do more (logging,"
             " input).",
         )
         return
@@ -518,7 +518,7 @@ def _baseline_issues(
             "baseline_skewed",
             "info",
             f"An unprofiled step usually takes {ms_or_us(found.usual_ns)} but {ms_or_us(found.mean_ns)} on average, and"
-            f" nothing that was measured explains {ms_or_us(found.residual_ns)} of the difference.",
+            f" no measured cause explains {ms_or_us(found.residual_ns)} of the difference.",
         )
 
 
@@ -535,8 +535,8 @@ def _waiting_issue(folder: RunFolder, unprofiled: StepTime | None) -> Iterator[I
         yield Issue(
             "baseline_under_nsys",
             "info",
-            "The unprofiled steps were timed while Nsight Systems waited in the process, where launch-bound steps take"
-            " 0 to 15 % longer than without it. Those of a run without --nsys are timed alone.",
+            "The unprofiled steps were timed with Nsight Systems attached, which makes launch-bound steps 0 to 15 %"
+            " longer. A run without --nsys times them without it.",
         )
 
 
@@ -547,8 +547,8 @@ def _after_issues(free: StepTime | None, after: StepTime | None) -> Iterator[Iss
         yield Issue(
             "slower_after",
             "warning",
-            f"Steps take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the profiler may not"
-            " have let go of the process, or the machine has become busier or hotter.",
+            f"Steps take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the profiler may"
+            " still be active in the process, or the machine has become busier or hotter.",
         )
 
 
@@ -569,7 +569,7 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
             else:
                 text = (
                     f"{name} was slowed down by heat or its power supply {often} ({', '.join(sorted(held))}):"
-                    " the same step is faster on a machine that cools and feeds it better."
+                    " with better cooling and power the same step is faster."
                 )
             yield Issue("throttled", severity, text)  # type: ignore[arg-type]
 
@@ -578,14 +578,14 @@ def _run_issues(folder: RunFolder, run: Run) -> Iterator[Issue]:
     if folder.status in ("failed", "killed", "interrupted"):
         yield Issue("run_ended", "info", f"{capital(_ended(folder))} after {_so_far(run)}.")
     if folder.damaged:
-        yield Issue("run_damaged", "warning", f"Damaged in the run's folder: {', '.join(folder.damaged[:5])}.")
+        yield Issue("run_damaged", "warning", f"Damaged files in the run folder: {', '.join(folder.damaged[:5])}.")
     missing = _not_adapted(run.model)
     if missing:
         yield Issue(
             "lora_not_adapted",
             "info",
-            f"LoRA was asked for on {', '.join(missing[:8])}, which the model has not adapted: those weights stay as"
-            " they are.",
+            f"LoRA was requested for {', '.join(missing[:8])}, but the model has no adapters there: those weights"
+            " are not trained.",
         )
 
 

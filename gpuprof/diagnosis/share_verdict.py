@@ -38,7 +38,7 @@ def judge_shares(shares: Shares, parts: Parts, profiler: Profiler | None, whole:
         shares = without_profiler(shares, min(profiler.typical_ns, shares.host_ns))
         bound = bound_of_shares(shares, parts)
         if recorded is not None and bound != recorded:
-            without = "what binds the step is unclear" if bound is None else f"the step is {_named(bound)}"
+            without = "what limits the step is unclear" if bound is None else f"the step is {_named(bound)}"
             text += (
                 f" As recorded it looks {_named(recorded)}, but the profiler's own cost ({profiler.events_per_step:,}"
                 f" recorded events a step) likely explains that: without it {without}."

@@ -37,14 +37,16 @@ def summary(
         text += _limited(shares, limits or {})
         waits_for_ranks = not alone and shares.communication_ns >= SMALL * step
         if not waits_for_ranks and shares.copy_ns > shares.compute_ns:
-            return f"{text} It moves data more than it computes."
-        return f"{text} {'That includes waiting for other ranks.' if waits_for_ranks else 'The host keeps it fed.'}"
+            return f"{text} It spends more time on copies than on computation."
+        return (
+            f"{text} {'That includes waiting for other ranks.' if waits_for_ranks else 'The CPU (host) keeps it busy.'}"
+        )
     if turns:
         return f"{text} The {turns} GPUs take turns: while one works, the others wait for what it computes."
     return f"{text} {rest_of_step(shares.idle_ns, kernels, compiling_ns, alone)}"
 
 
-_LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "the start of short kernels"}
+_LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kernel launch latency"}
 
 
 def _limited(shares: Shares, limits: Mapping[str, float]) -> str:

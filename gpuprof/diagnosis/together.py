@@ -117,8 +117,8 @@ def _quality(quality: Quality, gang: Gang) -> Quality:
             Issue(
                 "ranks_missing",
                 "info",
-                f"Of the ranks {some} {'is' if len(gang.missing) == 1 else 'are'} not here: waiting for them"
-                " cannot be told from transfer. Add their recordings.",
+                f"Of the ranks {some} {'is' if len(gang.missing) == 1 else 'are'} missing: waiting for them"
+                " cannot be distinguished from transfer. Add their recordings.",
             )
         )
     worse = quality.status == "ok" and any(issue.severity == "warning" for issue in issues)

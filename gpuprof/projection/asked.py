@@ -59,7 +59,7 @@ class Question:
             )
         for count in self.ranks:
             if not 1 <= count <= MOST_RANKS:
-                raise GpuprofError(f"{count} GPUs are no training: between 1 and {MOST_RANKS}")
+                raise GpuprofError(f"{count} GPUs is not possible: choose between 1 and {MOST_RANKS}")
 
     @property
     def host_source(self) -> str:
@@ -85,7 +85,7 @@ def question(to: Sequence[str], **options: Any) -> Question:
     names = [to] if isinstance(to, str) else list(to)
     gpus: dict[str, Gpu] = {gpu.name: gpu for gpu in map(gpu_named, [*names, *(explain or ())])}
     if not gpus:
-        raise GpuprofError("project to which GPU? gpuprof gpus lists them")
+        raise GpuprofError("name a GPU to project to; gpuprof gpus lists them")
     resolved = {
         "ranks": tuple(sorted(set(given.get("ranks", ())))),
         "prices": _named(given.get("prices", {})),

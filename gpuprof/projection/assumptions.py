@@ -18,19 +18,21 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
         _host(elsewhere),
         _layers(elsewhere),
         _batch(elsewhere),
-        "Kernels keep how near they come to their roof, and what else memory-bound ones wait for goes with the "
-        "multiprocessors; the roof is what the GPU sustains, where it was not measured "
-        "by a model of its power limit. Launch latency stays. Libraries may choose better kernels for another GPU.",
+        "Kernels keep their efficiency relative to the roofline; the latency part of memory-bound kernels scales with "
+        "the SMs. The roofline is what the GPU sustains: measured, else from a model of its power limit. "
+        "Launch latency stays the same. Libraries may choose better kernels for another GPU.",
         f"{100 * s.roofline.unmodelled_share:.0f} % of the GPU's time is in kernels whose work is not known; they "
-        "are taken to change as others of their name, or their category, and widen the interval."
+        "are scaled like others of their name or category, and widen the interval."
         if s.roofline.unmodelled_share > HALF_KNOWN else "",
-        "" if s.memory else "What memory was used is not recorded (gpuprof trace does it): what fits is not known.",
+        "" if s.memory else "Memory use was not recorded (gpuprof trace records it): what fits is not known.",
         _memory(elsewhere),
-        "Energy is the GPU's board alone, by what binds it; prices are the lowest listed at their date.",
-        "Ranks: gradients in DDP's buckets beside the backward pass, every GPU with a batch of its own; the host does "
-        "the same for each." if q.ranks and s.trained_bytes else "",
-        f"The recording is of {s.world_size} GPUs: its own exchange is in the step and stays as long; that of the "
-        "ranks asked for comes on top." if s.world_size > 1 else "",
+        "Energy is that of the GPU board alone, estimated from what limits it; prices are the lowest listed at"
+        " their date.",
+        "Ranks: gradients are exchanged in DDP buckets during the backward pass, every GPU has its own batch, and CPU "
+        "work per rank stays the same." if q.ranks and s.trained_bytes else "",
+        f"The recording is of {s.world_size} GPUs: its communication is part of the step and takes as long as"
+        f" recorded; that "
+        "of the requested ranks is added." if s.world_size > 1 else "",
         *s.notes,
     )))  # fmt: skip
 
@@ -41,22 +43,22 @@ def of_gpu(elsewhere: Elsewhere, there: Reach, memory: MemoryFit | None, share: 
     if there.half_source == "power":
         stated = gpu.half_flops or 0.0
         found.append(
-            f"{gpu.name}: no measured product rate is known; {there.half_flops / 1e12:,.0f} of {stated / 1e12:,.0f} "
-            f"TFLOP/s is what {gpu.tdp_w or 0:,.0f} W are taken to sustain (within {there.half_spread:.2f}×)."
+            f"{gpu.name}: no measured matmul rate is known; {there.half_flops / 1e12:,.0f} of {stated / 1e12:,.0f} "
+            f"TFLOP/s is what {gpu.tdp_w or 0:,.0f} W are estimated to sustain (within {there.half_spread:.2f}×)."
         )
     if there.half_source == "stated" and gpu.half_flops:
         found.append(
-            f"{gpu.name}: neither a measured product rate nor its power limit is known; {there.half_flops / 1e12:,.0f} "
+            f"{gpu.name}: neither a measured matmul rate nor its power limit is known; {there.half_flops / 1e12:,.0f} "
             f"of {gpu.half_flops / 1e12:,.0f} TFLOP/s is what GPUs usually sustain (within {there.half_spread:.2f}×)."
         )
     half = {"bf16", "fp16"} & set(gpu.dense_flops)
     if "bf16" not in half:
-        found.append(f"{gpu.name} has no bf16 tensor cores: its bf16 is taken to run at the fp32 rate.")
+        found.append(f"{gpu.name} has no bf16 tensor cores: bf16 is assumed to run at its fp32 rate.")
     if memory is not None and not memory.fits:
         if share < 1:
-            found.append(f"{gpu.name}: the batch does not fit; told is the step of {part(share)} of it.")
+            found.append(f"{gpu.name}: the batch does not fit; shown is the step of {part(share)} of it.")
         else:
-            found.append(f"{gpu.name}: not even one sample fits; told is the step if it did.")
+            found.append(f"{gpu.name}: not even one sample fits; shown is the step as if it did.")
     if gpu.confidence == "C":
         found.append(f"{gpu.name}: sources disagree about its figures.")
     return tuple(found)
@@ -73,14 +75,15 @@ def _memory(elsewhere: Elsewhere) -> str:
     if use is None:
         return ""
     how = {
-        "measured": "activations on the line that the peaks of the run's own passes lie on",
-        "grows": "all that the peak is above it in proportion to the tokens of a pass",
-        "shape": "activations by the model's shape, for the loss goes through pieces of the logits; what the peak has "
-        "beside them stays",
-        "optimizer": "the peak is the optimizer's step, activations are told by the model's shape",
+        "measured": "activations follow a line fitted to the peaks of the run's own passes",
+        "grows": "everything above it grows in proportion to the tokens of a pass",
+        "shape": "activations are estimated from the model's shape, because the loss is computed in chunks; the"
+        " rest of "
+        "the peak stays",
+        "optimizer": "the peak is the optimizer's step, activations are estimated from the model's shape",
     }[use.activations.basis]
     return (
-        f"Memory: what the allocator of the recorded run held between steps stays; {how}. "
+        f"Memory: what the allocator held between the recorded steps stays; {how}. "
         f"{CONTEXT_BYTES / 1e9:g} GB for the driver and libraries, {100 * (FRAGMENTS - 1):.0f} % for fragments."
     )
 
@@ -89,11 +92,12 @@ def _host(elsewhere: Elsewhere) -> str:
     source = elsewhere.question.host_source
     if source == "assumed":
         return (
-            "The host is taken to be as fast as the recorded one. Measure both (gpuprof gpus --measure --json) and "
-            "give --hosts HERE.json THERE.json, or --host-factor; the table shows 0.5, 1 and 2."
+            "The CPU (host) is assumed to be as fast as the recorded one. Measure both (gpuprof gpus --measure"
+            " --json) and "
+            "pass --hosts HERE.json THERE.json, or --host-factor; the table shows 0.5, 1 and 2."
         )
     how = "as given" if source == "given" else "as measured on both"
-    return f"The host takes {elsewhere.host_factor:.2f} times as long as the recorded one, {how}, in front of any GPU."
+    return f"The CPU (host) takes {elsewhere.host_factor:.2f} times as long as the recorded one, {how}, for every GPU."
 
 
 def _layers(elsewhere: Elsewhere) -> str:
@@ -102,9 +106,9 @@ def _layers(elsewhere: Elsewhere) -> str:
     if q.layers and s.layers and elsewhere.deeper != 1:
         parts.append(f"{s.layers.count} recorded layers stand for {q.layers}")
     if q.experts and s.experts and elsewhere.wider != 1:
-        parts.append(f"{s.experts} recorded experts for {q.experts}, each with as many fewer tokens")
+        parts.append(f"{s.experts} recorded experts for {q.experts}, each with proportionally fewer tokens")
     return (
-        f"{', '.join(parts)}: what a layer does is done by each; embeddings, head and loss are done once."
+        f"{', '.join(parts)}: the work of a layer is repeated for each; embeddings, head and loss run once."
         if parts
         else ""
     )
@@ -113,9 +117,7 @@ def _layers(elsewhere: Elsewhere) -> str:
 def _batch(elsewhere: Elsewhere) -> str:
     if elsewhere.batch_factor == 1 and elsewhere.longer == 1:
         return ""
-    text = (
-        "Another batch: arithmetic and traffic grow with the tokens, reading weights does not, the host does the same."
-    )
+    text = "Another batch: arithmetic and traffic grow with the tokens; reading weights and CPU work do not."
     if elsewhere.longer != 1:
-        text += " Attention also goes with the length of a sample."
+        text += " Attention also scales with the sample length."
     return text

@@ -42,7 +42,7 @@ def explain(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Explanation:
         _host(elsewhere, first, second),
         Reason("compute", compute, _compute_text(first, second, compute)),
         Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth)),
-        Reason("rest", rest, "multiprocessors, the link to the host, and what is left" + _by(rest)),
+        Reason("rest", rest, "SMs, the link to the CPU, and the rest" + _by(rest)),
     )
     # What both have in common, such as the recording's noise, leaves their ratio as it is; the GPUs' own part does not.
     sides = [_away(one) for one in (first, second)]
@@ -66,30 +66,28 @@ def _by(factor: float) -> str:
 def _floor(first: OnGpu, second: OnGpu) -> Reason:
     shares = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
     text = (
-        f"with a GPU that took no time the step would still take {_time(first.host_floor_ns)}: "
+        f"with an infinitely fast GPU the step would still take {_time(first.host_floor_ns)}: "
         f"{100 * shares[0]:.0f} % of the step on {first.gpu}, {100 * shares[1]:.0f} % on {second.gpu}"
     )
     if min(shares) > FLOOR:
-        text += "; whichever GPU it is, the host takes most of the step"
+        text += "; on either GPU the CPU (host) takes most of the step"
     elif max(shares) < FLOOR / 2:
-        text += "; the host hardly counts"
+        text += "; the CPU (host) hardly matters"
     return Reason("host_floor", None, text)
 
 
 def _capacity(first: OnGpu, second: OnGpu, factor: float) -> Reason:
     if first.batch_share == second.batch_share:
         known = first.memory is not None and second.memory is not None
-        text = "both take the same batch" if known else "what fits is not known; both are taken to hold the same batch"
+        text = (
+            "both take the same batch" if known else "what fits is not known; both are assumed to hold the same batch"
+        )
         return Reason("capacity", factor, text)
     more, less = (first, second) if first.batch_share > second.batch_share else (second, first)
     size = f"{more.batch:,.0f} samples" if more.batch else f"{more.batch_share / less.batch_share:g} times the batch"
     only = f", {less.gpu} only {less.batch:,.0f}" if less.batch else ""
     floor = less.host_floor_ns / less.step_ns.expected
-    why = (
-        "; a step with fewer costs the host the same, so its fixed cost falls on fewer samples"
-        if floor > FLOOR / 2
-        else ""
-    )
+    why = "; a step with fewer samples costs the CPU the same, so each sample costs more" if floor > FLOOR / 2 else ""
     return Reason("capacity", factor, f"{more.gpu} holds {size}{only}{why}{_by(factor)}")
 
 
@@ -102,16 +100,16 @@ def _host(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Reason:
     how = "as fast as the recorded one"
     if elsewhere.host_factor != 1:
         how = f"{elsewhere.host_factor:.3g} × the recorded one's time"
-    same = f"both are taken to have the same host ({how})"
-    text = f"{same}; with another the whole would be {told}"
+    same = f"both are assumed to have the same CPU (host) ({how})"
+    text = f"{same}; with another CPU the total would be {told}"
     return Reason("host_speed", 1.0, text)
 
 
 def _compute_text(first: OnGpu, second: OnGpu, factor: float) -> str:
     a, b = first.rates.half_flops / 1e12, second.rates.half_flops / 1e12
-    how = {"power": " (by its power limit)", "stated": " (the usual share of what is stated)"}
+    how = {"power": " (by its power limit)", "stated": " (the usual share of the stated rate)"}
     return (
-        f"sustained half-precision products {a:,.0f}{how.get(first.rates.half_source, '')} against "
+        f"sustained half-precision matmul rate {a:,.0f}{how.get(first.rates.half_source, '')} against "
         f"{b:,.0f} TFLOP/s{how.get(second.rates.half_source, '')}, {a / b:.2f}×; on the step{_by(factor)}"
     )
 
@@ -125,17 +123,15 @@ def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, .
     by = {reason.id: reason.factor or 1.0 for reason in reasons}
     floors = [one.host_floor_ns / one.step_ns.expected for one in (first, second)]
     if abs(math.log(whole)) < 2 * SAME:
-        why = (
-            "the host takes most of the step on either" if min(floors) > FLOOR else "what one gains the other does too"
-        )
-        return f"{first.gpu} and {second.gpu} get the same done: {why}."
+        why = "the CPU (host) takes most of the step on both" if min(floors) > FLOOR else "neither has an advantage"
+        return f"{first.gpu} and {second.gpu} are equally fast: {why}."
     better, worse = (first.gpu, second.gpu) if whole > 1 else (second.gpu, first.gpu)
     factors = {name: factor if whole > 1 else 1 / factor for name, factor in by.items()}
     words = {
         "capacity": "it holds the larger batch", "compute": "its arithmetic is faster",
-        "bandwidth": "its memory is faster", "rest": "its multiprocessors and link",
+        "bandwidth": "its memory is faster", "rest": "its SMs and link",
     }  # fmt: skip
     order = sorted((name for name in words if factors[name] > 1 + SAME), key=lambda name: -factors[name])
     told = ", then ".join(f"{words[name]} ({factors[name]:.2f}×)" for name in order) or "many small differences"
-    held = " The host holds both back." if min(floors) > FLOOR else ""
+    held = " The CPU (host) limits both." if min(floors) > FLOOR else ""
     return f"{better} gets {max(whole, 1 / whole):.2f}× as much done as {worse}: {told}.{held}"

@@ -15,10 +15,10 @@ def summarize(gpus: list[OnGpu]) -> str:
     best, worst = gpus[0], gpus[-1]
     held = [one for one in gpus if one.bound == "host"]
     if len(gpus) > 1 and len(held) == len(gpus) and best.speedup.expected < TIED * worst.speedup.expected:
-        return "The host binds on every one of them: a faster GPU would not make this step shorter."
+        return "The CPU (host) limits the step on all of them: a faster GPU would not make it shorter."
     text = _best(best, len(gpus))
     if best.bound == "host":
-        text += " A faster host would help there, a faster GPU would not."
+        text += " A faster CPU (host) would help there, a faster GPU would not."
     priced = [one for one in gpus if one.cost.usd_per_million_tokens is not None]
     if len(priced) > 1:
         cheapest = min(priced, key=lambda one: one.cost.usd_per_million_tokens or 0.0)
@@ -43,5 +43,5 @@ def _best(best: OnGpu, asked: int) -> str:
 def _by(one: OnGpu) -> str:
     if one.bound is None:
         return ""
-    names = {"host": "the host", "memory": "memory bandwidth", "balanced": "nothing in particular"}
-    return f", bound by {names.get(one.bound, one.bound)}"
+    names = {"host": "the CPU (host)", "memory": "memory bandwidth", "balanced": "nothing in particular"}
+    return f", limited by {names.get(one.bound, one.bound)}"

@@ -49,19 +49,34 @@ class Option(NamedTuple):
 
 
 OPTIONS = (
-    Option("settle", None, "Leave out the first N steps (automatic).", 0, "N"),
-    Option("baseline", None, "Time N steps without a profiler, and N more each synchronised (automatic).", 1, "N"),
-    Option("steps", STEPS, f"Record N steps ({STEPS}).", 1, "N"),
-    Option("stacks", 0, f"Then N more with Python stacks (off; {ALONE} if N is left out).", 0, "[N]", ALONE),
-    Option("memory", 0, f"Then N more with memory events, and allocator history (off; {ALONE}).", 0, "[N]", ALONE),
-    Option("shapes", True, "Record the shapes of tensors (yes)."),
-    Option("ranks", None, "Record these ranks only (all).", metavar="0,1"),
-    Option("modules", MODULES, f"Mark modules so many levels deep ({MODULES}).", 0, "LEVELS"),
-    Option("nvtx", False, "Emit NVTX ranges even if no tool listens."),
-    Option("nsys", False, "Record with Nsight Systems in place of torch.profiler."),
-    Option("gpu_metrics", False, "With --nsys: sample the GPU's counters too."),
-    Option("stop", False, "End the training once the recording is done."),
-    Option("report", True, "Write report.html into the run's folder (yes)."),
+    Option("settle", None, "Let N steps pass before timing begins (default: automatic).", 0, "N"),
+    Option(
+        "baseline",
+        None,
+        "Time N steps without a profiler, and N more with a synchronisation after each (default: automatic).",
+        1,
+        "N",
+    ),
+    Option("steps", STEPS, f"Record N steps (default {STEPS}).", 1, "N"),
+    Option(
+        "stacks", 0, f"Then record N more with Python stacks (default off; N defaults to {ALONE}).", 0, "[N]", ALONE
+    ),
+    Option(
+        "memory",
+        0,
+        f"Then record N more with memory events, and the allocator's history (default off; {ALONE}).",
+        0,
+        "[N]",
+        ALONE,
+    ),
+    Option("shapes", True, "Record tensor shapes (default yes)."),
+    Option("ranks", None, "Record only these ranks (default all).", metavar="0,1"),
+    Option("modules", MODULES, f"Depth of the model's modules that get ranges (default {MODULES}).", 0, "LEVELS"),
+    Option("nvtx", False, "Emit NVTX ranges even if no tool is attached."),
+    Option("nsys", False, "Record with Nsight Systems instead of torch.profiler."),
+    Option("gpu_metrics", False, "With --nsys: also sample GPU counters."),
+    Option("stop", False, "Stop the training after the recording."),
+    Option("report", True, "Write report.html into the run folder (default yes)."),
 )
 """In the order of the help."""
 

@@ -50,10 +50,10 @@ def _resource(
 ) -> Resource | Literal["balanced"]:
     if max(values.values()) < SMALL:
         return "balanced"
-    close = _close_to_first(values)
+    close = largest(values)
     if len(close) > 1 and without is not None:
         absent: dict[Resource, float] = {name: without(name) for name in close}
-        close = _close_to_first(absent)
+        close = largest(absent)
     return close[0] if len(close) == 1 else "balanced"
 
 
@@ -65,11 +65,11 @@ def _device_part(found: Sensitivities) -> Bound | None:
         return "memory"
     if sum(parts.values()) < KNOWN * found.device:
         return None
-    close = _close_to_first(parts)
+    close = largest(parts)
     return close[0] if len(close) == 1 else "balanced"
 
 
-def _close_to_first(values: Mapping[_Name, float]) -> list[_Name]:
-    """The names whose value differs from the largest by less than CLOSE."""
+def largest(values: Mapping[_Name, float]) -> list[_Name]:
+    """The names whose value differs from the largest by less than CLOSE, in their order."""
     first = max(values.values())
     return [name for name in values if first - values[name] < CLOSE]

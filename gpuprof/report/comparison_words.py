@@ -178,10 +178,10 @@ def phases_of(one: Term) -> str:
 
 
 def unexplained(comparison: Comparison) -> str:
-    """`+1.2 ms a step are told by none of these`; empty where that is next to nothing."""
+    """`+1.2 ms a step unexplained`; empty where that is next to nothing."""
     step, rest = comparison.step, comparison.unexplained_ns
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
-    return f"{signed(rest)} a step are told by none of these" if abs(rest) >= least else ""
+    return f"{signed(rest)} a step unexplained" if abs(rest) >= least else ""
 
 
 def names(comparison: Comparison) -> tuple[str, str]:
@@ -246,7 +246,7 @@ def prediction(one: Prediction) -> str:
     other = "B" if one.by == "a" else "A"
     how = {"unprofiled": "measured", "estimated": "takes, the profiler removed,", "recorded": "takes, as recorded,"}
     # Rarely does a change of the batch come out at just the size that was foretold.
-    work = f" ({one.scale:.2f}× the work it was told for)" if abs(one.scale - 1) > OTHER_SCALE else ""
+    work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
     text = (
         f"{one.by.upper()}'s diagnosis predicted {range_ms} for {one.title}{work};"
@@ -270,12 +270,12 @@ def test(comparison: Comparison) -> str:
     of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} steps"
     if found.significant is None:
         few = "four of each at least (gpuprof trace times some)"
-        return f"{of} are too few to tell a difference from their scatter: {few}"
+        return f"{of} are too few to distinguish a difference from noise: {few}"
     value, of_what = found.p, ""
     if found.p_each is not None and comparison.work is not None:
         value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"
     p = "p < 0.0001" if value < 1e-4 else f"p = {value:.2g}"
-    said = "a difference" if value < LEVEL else "no difference that could be told from their scatter"
+    said = "a difference" if value < LEVEL else "no difference beyond noise"
     if LEVEL <= value < LIKELY and not comparison.step.sure:
         said = "likely a difference, but it may be scatter"
     return f"{p} over {of}{of_what} (rank-sum test): {said}"

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
+from gpuprof.report.code_lines import wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
@@ -13,6 +14,8 @@ from gpuprof.timeline.workload import Unit
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", "memory", "latency")
 PARTS = ("compute", "memory", "latency")
+NUMBER = 3
+"""Cells in front of a fix, which hold its number."""
 SAME = 0.02
 """A step that changes by less than this is the same step."""
 
@@ -40,8 +43,8 @@ def now_ns(diagnosis: Diagnosis) -> int | None:
     return diagnosis.step_ns if known else None
 
 
-def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
-    """Numbered fixes, most gain first: what it is, the step before and after, and what to write."""
+def fixes(diagnosis: Diagnosis, shown: int, width: int) -> list[Text | Table]:
+    """Numbered fixes, most gain first, in lines of `width` cells: title, the step before and after, and the code."""
     now = now_ns(diagnosis)
     if not now:
         return []
@@ -50,7 +53,11 @@ def fixes(diagnosis: Diagnosis, shown: int) -> list[Text | Table]:
         head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now, diagnosis.unit))
         if told := measured(finding):
             head.append(f"   {told}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
-        code = [Text(escape(line), "cyan") for line in finding.fix.splitlines()]
+        code = [
+            Text(part, "cyan", overflow="ignore", no_wrap=True)
+            for line in finding.fix.splitlines()
+            for part in wrapped(escape(line), width - NUMBER)
+        ]
         lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
     more = diagnosis.findings[shown:]
     if more:
@@ -67,7 +74,7 @@ def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
     what = "results" if diagnosis.workload and diagnosis.workload.is_inference else "training"
     found = [f"changes the {what}: {escape(finding.changes)}"] if finding.changes else []
     if finding.once_ns:
-        found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it gains")
+        found.append(f"costs {duration_range(finding.once_ns.low, finding.once_ns.high)} once, before it pays off")
     return found
 
 
@@ -85,7 +92,7 @@ def numbers(diagnosis: Diagnosis, both: Combined) -> str:
 def _numbered(number: int, lines: list[Text]) -> Table:
     """Lines behind a number; what wraps stays behind it."""
     grid = Table.grid(padding=0)
-    grid.add_column(width=3)
+    grid.add_column(width=NUMBER)
     grid.add_column(overflow="fold")
     for i, line in enumerate(lines):
         grid.add_row(Text(str(number) if i == 0 else "", "bold"), line)

@@ -124,7 +124,7 @@ OWNER_PAINTS = _keyed(
 
 CATEGORY_PAINTS = _keyed(
     (
-        Paint("tensor", "matrix products", "#0072b2", "#3d9bdc"),
+        Paint("tensor", "matrix multiplications", "#0072b2", "#3d9bdc"),
         Paint("attention", "attention", "#009e73", "#1fb88b"),
         Paint("norm", "norms and reductions", "#56b4e9", "#8fd0f5"),
         Paint("elementwise", "elementwise and casts", "#e69f00", "#e9a820"),

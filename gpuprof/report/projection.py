@@ -50,7 +50,7 @@ def _head(projection: Projection) -> list[Text]:
     if r.busy_ns <= r.step_ns.expected:
         line.append(f", of which the GPU works {duration(r.busy_ns)}")
     else:  # streams beside one another
-        line.append(f"; the GPU's work in it, side by side, adds up to {duration(r.busy_ns)}")
+        line.append(f"; the GPU's work in it, overlapping on its streams, adds up to {duration(r.busy_ns)}")
     parts = []
     if r.work.samples:
         parts.append(f"{r.work.samples:,.3g} sample{'' if r.work.samples == 1 else 's'}")
@@ -68,7 +68,7 @@ def _head(projection: Projection) -> list[Text]:
         if value
     ]  # fmt: skip
     if changed:
-        second.append(f"   asked: {', '.join(changed)}")
+        second.append(f"   requested: {', '.join(changed)}")
     host = Text(f"host factor {asked.host_factor:g}, {asked.host_source}")
     if asked.host_source == "assumed":
         host.append(": the recorded host in front of each GPU", "yellow")
@@ -79,7 +79,7 @@ def _steps(projection: Projection, width: int) -> list[Text]:
     samples = any(one.samples_per_hour for one in projection.gpus)
     tokens = any(one.tokens_per_hour for one in projection.gpus)
     batched = any(one.batch_share < 1 for one in projection.gpus)
-    titles = ["GPU", "a step", "80 %", "× recorded", "binds"]
+    titles = ["GPU", "a step", "80 %", "× recorded", "limited by"]
     titles += ["batch"] if batched else []
     titles += ["samples/h"] if samples else []
     titles += ["tokens/h"] if tokens else []

@@ -72,7 +72,7 @@ def render(
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
-        section("fixes", fixes.fixes(diagnosis, max(rows, FIXES))),
+        section("fixes", fixes.fixes(diagnosis, max(rows, FIXES), inner)),
         section("considered", fixes.considered(diagnosis)) if verbose else [],
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
@@ -358,7 +358,7 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
     for phase in diagnosis.activity or ():
         parts = (("SMs", phase.sm_percent), ("tensor cores", phase.tensor_percent), ("DRAM", phase.dram_percent))
         told = ", ".join(f"{name} {value:.0f} %" for name, value in parts if value is not None)
-        items.append(Text.assemble((f"{phase.phase} ", "bold"), told, (" of the time it works", "dim")))
+        items.append(Text.assemble((f"{phase.phase} ", "bold"), told, (" of the time the GPU works", "dim")))
     return flow(items, width)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps, Steps
 from gpuprof.diagnosis.unit_words import in_unit
+from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
@@ -34,8 +36,27 @@ def label(diagnosis: Diagnosis) -> str:
         return "NO VERDICT"
     if verdict.second is not None:
         return f"UNCLEAR: {verdict.bound.upper()} OR {verdict.second.upper()}"
-    text = "BALANCED" if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
+    text = _balanced(diagnosis) if verdict.bound == "balanced" else f"{verdict.bound.upper()}-BOUND"
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
+
+
+def _balanced(diagnosis: Diagnosis) -> str:
+    """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
+    found = diagnosis.sensitivities
+    if found is None:
+        return "BALANCED"
+    values = {name: getattr(found, name) for name in RESOURCES}
+    if max(values.values()) < SMALL:
+        return "BALANCED"
+    if largest(values) != ["device"]:
+        return f"BALANCED: {_listed(['GPU' if name == 'device' else name for name in largest(values)])}"
+    parts = {name: value for name in PARTS if (value := getattr(found, name)) is not None}
+    return f"GPU-BOUND: {_listed(largest(parts))}" if parts else "GPU-BOUND"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """`compute, memory and latency`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def _ran_on_cpu(diagnosis: Diagnosis) -> bool:
@@ -149,7 +170,7 @@ def has_peers(where: Environment) -> bool:
     return (where.world_size or (where.rank or 0) + 1) > 1
 
 
-_WITHOUT = "The step, the verdict and the fixes are without it, the single waits as recorded."
+_WITHOUT = "Step time, verdict and fixes exclude it; single waits are shown as recorded."
 
 
 def profiler(diagnosis: Diagnosis) -> str | None:
@@ -165,25 +186,25 @@ def _profiler(diagnosis: Diagnosis) -> str | None:
     if steps.unprofiled_ns is not None:
         times = steps.recorded_ns / max(steps.unprofiled_ns, 1)
         if times < 1 + WORTH_MENTIONING:
-            return "Recording did not slow the step down noticeably."
+            return "Recording did not noticeably slow the step down."
         return f"Recording made the step {times:.1f}× as long. {_WITHOUT}"
     if cost is None:
         return None
     if steps.estimated_ns is not None:
         if cost.typical_ns < WORTH_MENTIONING * steps.recorded_ns:
-            return "Recording did not slow the step down noticeably."
+            return "Recording did not noticeably slow the step down."
         times = duration_range(cost.low_ns, cost.high_ns)
         events = amount(cost.events_per_step, "recorded event")
-        return f"Recording cost {times} of a step, likely {duration(cost.typical_ns)} ({events} a step). {_WITHOUT}"
+        return f"Recording cost {times} per step, likely {duration(cost.typical_ns)} ({events} a step). {_WITHOUT}"
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
         if diagnosis.quality.status != "ok":
             return None
-        return f"Recording cost at most {duration(cost.high_ns)} of a step: these times can be believed."
+        return f"Recording cost at most {duration(cost.high_ns)} per step: these times are reliable."
     events = amount(cost.events_per_step, "recorded event")
     if cost.low_ns == cost.high_ns:
-        return f"{events} a step, which may have cost up to {duration(cost.high_ns)} of it."
+        return f"{events} a step, which may have added up to {duration(cost.high_ns)} to it."
     times = duration_range(cost.low_ns, cost.high_ns)
-    return f"{events} a step, which may have cost {times} of it, likely some {duration(cost.typical_ns)}."
+    return f"{events} a step, which may have added {times} to it, likely about {duration(cost.typical_ns)}."
 
 
 def next_step(diagnosis: Diagnosis) -> str:
@@ -198,9 +219,9 @@ def _next_step(diagnosis: Diagnosis) -> str:
     if _ran_on_cpu(diagnosis):
         return "gpuprof trace on a machine with a GPU"
     if diagnosis.quality.status == "unusable":
-        return "record again as said above"
+        return "record again as described above"
     if steps is None or steps.source == "none":
-        return "add --step REGEX, the name of the range or op that is a step"
+        return "add --step REGEX with the name of the range or op that is a step"
     if diagnosis.findings:
         return f"gpuprof explain {diagnosis.findings[0].id}"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns

@@ -66,8 +66,8 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "truncated",
             "warning",
-            f"The file is cut: {reading.truncated}. {reading.events:,} events could be read; events are in no order of"
-            " time in the file, so any step may lack some. Let the export finish before the job ends and record again.",
+            f"The file is cut: {reading.truncated}. {reading.events:,} events could be read; the file is not"
+            " sorted by time, so any step may lack some. Let the export finish before the job ends and record again.",
         )
     if reading.dropped:
         yield (
@@ -79,7 +79,7 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "repaired_events",
             "info",
-            f"{reading.repaired:,} events were not valid JSON (control characters, quotes, nan) and were mended.",
+            f"{reading.repaired:,} events were not valid JSON (control characters, quotes, nan) and were repaired.",
         )
 
 
@@ -88,15 +88,16 @@ def _content(trace: Trace, timeline: Timeline | None) -> Iterator[tuple[str, str
         yield (
             "impossible_times",
             "error",
-            f"The times in this file lie up to {span / 86_400e9:,.1f} days apart: some of them are wrong, so none can"
-            " be believed. Record again; if only some events are wrong, name the range that is a step with --step.",
+            f"The times in this file lie up to {span / 86_400e9:,.1f} days apart: some of them are wrong, so none is"
+            " reliable. Record again; if only some events are wrong, name the range that is a step with --step.",
         )
         return
     if timeline is None:
         yield (
             "no_events",
             "error",
-            "The trace holds no op, no call and no GPU event that takes time: nothing was recorded. Step the profiler"
+            "The trace contains no op, no call and no GPU event with a duration: nothing was recorded. Step the"
+            " profiler"
             " through its active steps before it stops, and record again.",
         )
         return
@@ -200,7 +201,7 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
         yield (
             "ends_busy",
             "info",
-            f"The recording ends while the GPU is at work: {queued:,} of {total:,} launches had not run by then.",
+            f"The recording ends while the GPU is busy: {queued:,} of {total:,} launches had not run by then.",
         )
     if total and lost > LOST_SHARE * total:
         severe = lost > MOSTLY * total
@@ -209,8 +210,9 @@ def _lost(trace: Trace, timeline: Timeline, launches: np.ndarray) -> Iterator[tu
         yield (
             "gpu_events_lost",
             "error" if severe else "warning",
-            f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the device looks idler than"
-            f" it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update the driver.",
+            f"{lost:,} of {total:,} launches have no GPU event: the profiler lost them, so the GPU looks more idle"
+            f" than it was.{where} Add warm-up steps to the profiler's schedule, trace fewer steps, or update"
+            f" the driver.",
         )
 
 
@@ -244,7 +246,8 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "gpu_events_unlinked",
             "info" if len(timeline.trace.calls) else "warning",
             f"{int(lone.sum()):,} of {int(inside.sum()):,} GPU events in the window have no launch in the recording"
-            " (it was launched before, or calls were not recorded): their time counts, their waits are unexplained.",
+            " (it was launched before, or calls were not recorded): their time counts, but their waits are"
+            " unexplained.",
         )
 
 
@@ -257,7 +260,7 @@ def _ahead(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
                 "host_ahead",
                 "warning",
                 f"{name} finishes {device.carry_out_ns / 1e6:,.1f} ms of this window's work after it ends:"
-                " the host runs ahead, and the steps on the device are longer than those of the host. Trace more steps,"
+                " the CPU (host) runs ahead, and steps take longer on the GPU than on the CPU. Trace more steps,"
                 " or end each with torch.cuda.synchronize(), to time them.",
             )
 
@@ -318,7 +321,7 @@ def _steps(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "steps_guessed",
             "info",
-            "Steps were told by the repetition of the kernel sequence: where a step begins is a guess."
+            "Steps were inferred from the repetition of the kernel sequence: where a step begins is a guess."
             f" {_how_to_mark(timeline)} to be sure.",
         )
     if steps.covered_ns < TOUCHING_SHARE * (timeline.window[1] - timeline.window[0]):
@@ -376,7 +379,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "no_host_events",
             "warning",
-            "Only GPU events were recorded: why the device waits cannot be told. Record with ProfilerActivity.CPU too.",
+            "Only GPU events were recorded: why the GPU waits is not known. Record with ProfilerActivity.CPU too.",
         )
         return
     if not len(trace.calls) and len(trace.gpu):
@@ -405,9 +408,9 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "inner_ops_left_out",
             "info",
-            "Ops inside other ops that make no call are not in this file; they are always recorded, so they were left"
-            " out later. What recording them cost is reckoned from the ops that are left: the unprofiled step is told"
-            " less exactly.",
+            "Nested ops that make no call are not in this file; they are always recorded, so they were left"
+            " out later. Their recording cost is estimated from the remaining ops, so the unprofiled step is less"
+            " exact.",
         )
 
 
@@ -421,8 +424,8 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
             "no_ops",
             "info",
             "Nsight Systems records no ops and no shapes: FLOPs, bytes and the ops behind kernels are not known. A"
-            " recording of the same program by torch.profiler tells them (gpuprof trace without --nsys); given both,"
-            " gpuprof diagnose takes the times of the one and the ops of the other.",
+            " torch.profiler recording of the same program contains them (gpuprof trace without --nsys); given both,"
+            " gpuprof diagnose takes the times from this one and the ops from that one.",
         )
     else:
         yield ("no_shapes", "info", "Nsight Systems records no types of tensors: FLOPs and bytes are not known.")
@@ -431,8 +434,8 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
         yield (
             "graphs_whole",
             "info",
-            f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: the GPU counts as busy, with what is not"
-            " told. Record with --cuda-graph-trace=node to see the kernels.",
+            f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: their time counts as busy but"
+            " unattributed. Record with --cuda-graph-trace=node to see the kernels.",
         )
     if trace.reading.beside:
         yield (

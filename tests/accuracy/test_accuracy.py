@@ -42,7 +42,7 @@ def test_a_fix_is_compared_with_the_finding_that_proposes_it():
     """Of those that one page has: the same samples without padding are not those of like length."""
     (case,) = (case for case in accuracy.scenarios() if case.name == "padding")
     titles = {fix.name: found.title for fix, found in result(case).fixes if found is not None}
-    assert titles == {"packing": "packing", "grouped": "batches of samples of like length"}
+    assert titles == {"packing": "packing", "grouped": "batches of samples of similar length"}
 
 
 @pytest.fixture(scope="module")

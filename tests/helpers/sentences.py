@@ -10,19 +10,19 @@ from gpuprof.report.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"
 REST = re.compile(
-    rf"(Most of the rest|The largest part of the rest, ({NUMBER}) of ({NUMBER}) ms,) it waits for ([^.;]*)"
+    rf"(Most of the rest|The largest part of the rest, ({NUMBER}) of ({NUMBER}) ms,) is waiting for ([^.;]*)"
 )
 SUBJECTS = {
-    "launch": "the host, which launches", "python": "the host, which is in Python",
-    "sync": "the host, which had itself waited", "input": "the next batch", "transfer": "copies that block",
-    "allocator": "the host, which is allocating", "profiler": "the profiler's own", "device": "work that is already",
+    "launch": "the CPU (host), which launches", "python": "the CPU (host), which runs Python",
+    "sync": "the CPU (host), which itself waited", "input": "the next batch", "transfer": "copies that block",
+    "allocator": "the CPU (host), which allocates", "profiler": "the profiler's own", "device": "work that is already",
     "communication": ("other ranks", "collectives"), "unknown": "something that",
 }  # fmt: skip
 """Cause → how a sentence about it begins."""
-COMPILES = "the host, which compiles"
+COMPILES = "the CPU (host), which compiles"
 SHOWN = re.compile(r"; shown: (?:the (?:(\d+) longest of )?|all )(\S+) places?, (.*) a step")
 LONGEST = re.compile(rf"; shown: its longest stretch, ({NUMBER}) ms")
-PART = re.compile(rf"(?:({NUMBER}) of )?({NUMBER}) ms( of GPU| of host time)?")
+PART = re.compile(rf"(?:({NUMBER}) of )?({NUMBER}) ms( of GPU| of CPU time)?")
 OF = re.compile(rf"({NUMBER})(?: m?s| ms)? of ({NUMBER}) ms")
 NUMBERED = re.compile(
     r"\b(GPU|rank|device) \d[\d,.]*(?![\d,.])(?! ?(%|[mµn]?s\b|h\b|min\b))|busiest GPU|other ranks|\branks or devices\b"

@@ -193,7 +193,7 @@ def test_an_interrupt_ends_it_quietly():
             "no command 'diagnos'; there are trace, diagnose, report, try, compare, project, view, export, explain,",
         ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
-        (("diagnose", "x", "--fail-on", "foo:3%"), "there are idle, cpu_bound, unattributed, step_time and"),
+        (("diagnose", "x", "--fail-on", "foo:3%"), "choose from idle, cpu_bound, unattributed, step_time and"),
         (("diagnose", "x", "--fail-on", "idle"), "such as idle:40%"),
         (("diagnose", "x", "--fail-on", "idle:40"), "such as idle:40%"),
         (("diagnose", "x", "--fail-on", "idle:140%"), "such as idle:40%"),
@@ -251,7 +251,7 @@ def test_help_and_version(capsys):
 def test_a_gate_that_cannot_be_checked_does_not_pass(capsys, monkeypatch):
     monkeypatch.setattr(gpuprof, "diagnose", lambda *_, **__: two_devices(devices=(), gaps=None))
     code, out, err = run(capsys, "diagnose", "x", "--fail-on", "cpu_bound:30%")
-    assert code == 2 and out and "does not tell" in one_line(err)
+    assert code == 2 and out and "not known from" in one_line(err)
 
 
 @pytest.mark.parametrize(("patience_s", "seen"), [(0, True), (3600, False)])

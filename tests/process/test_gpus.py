@@ -51,9 +51,9 @@ def test_json_holds_everything(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["voodoo"], "no GPU named 'voodoo' is known"),
-        (["--save"], "--save keeps what --measure finds"),
-        (["--measure", "h100"], "it takes no NAME"),
+        (["voodoo"], "unknown GPU 'voodoo'"),
+        (["--save"], "--save needs --measure"),
+        (["--measure", "h100"], "takes no NAME"),
         (["--gpus", "nowhere.csv"], "nowhere.csv: the list of GPUs cannot be read"),
     ],
 )

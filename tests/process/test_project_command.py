@@ -49,7 +49,7 @@ def test_json_is_valid_and_a_measured_host_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ([RUN], "project to which GPU?"),
+        ([RUN], "name a GPU: --to GPU"),
         ([RUN, "--to", "RTX 4091"], "nearest are RTX 4090"),
         ([RUN, "--to", "h100"], "say which"),
         ([RUN, "--to", "L4", "--batch", "0"], "batch: 0 is less than 1"),

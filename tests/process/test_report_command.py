@@ -132,7 +132,7 @@ def told(stderr: str) -> Path:
 def test_without_a_run_one_line_says_what_to_name(tmp_path: Path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(capsys, "report")
-    assert (code, out) == (2, "") and "which recording?" in one_line(err)
+    assert (code, out) == (2, "") and "no recording given" in one_line(err)
     assert names(tmp_path) == set()
 
 
@@ -170,7 +170,7 @@ def test_an_empty_file_is_nothing_to_lose(small: Path, tmp_path: Path, capsys, o
 def test_what_is_no_report_is_never_overwritten(small: Path, tmp_path: Path, capsys, arguments, page):
     (tmp_path / page).write_text("<!doctype html><p>my notes")
     code, out, err = run(capsys, *arguments, page)
-    assert (code, out) == (2, "") and "is no report" in one_line(err)
+    assert (code, out) == (2, "") and "is not a report" in one_line(err)
     assert (tmp_path / page).read_text() == "<!doctype html><p>my notes"
     (tmp_path / "link").symlink_to(small)
     before = small.read_bytes()
@@ -212,7 +212,7 @@ def test_a_device_is_no_empty_report():
 
 
 UNWRITABLE = {
-    "gone/page.html": "make the folder first",
+    "gone/page.html": "create the folder first",
     "folder": "is a",
     ".": "is a",
     "small.json/page.html": "small.json",

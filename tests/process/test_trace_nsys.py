@@ -241,7 +241,7 @@ def test_a_report_that_cannot_be_read(mode: str, word: str, tmp_path: Path, monk
     monkeypatch.setenv("STAND_IN", mode)
     found = train(tmp_path, "train(40); sys.exit(5)", "--baseline", "2")
     assert found.code == 5
-    lines = [line for line in found.stderr.splitlines() if "is not read yet" in line]
+    lines = [line for line in found.stderr.splitlines() if "could not be read" in line]
     assert len(lines) == 1 and word in lines[0]
     assert "Traceback" not in found.stderr and "not diagnosed" not in found.stderr
 

@@ -198,7 +198,7 @@ def test_it_listens_on_this_machine_only(serving):
 def test_a_taken_port_is_one_line(serving, recording):
     done = in_process("view", recording, "--no-open", "--port", serving.port)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"gpuprof: port {serving.port} cannot be had") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"gpuprof: port {serving.port} is not available") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -210,7 +210,7 @@ def test_ctrl_c_ends_it_and_leaves_nothing(recording, tmp_path, number):
     found.process.send_signal(number)
     _, rest = found.process.communicate(timeout=30)
     assert found.process.returncode == 0
-    assert rest == b"gpuprof: no longer served\n"
+    assert rest == b"gpuprof: stopped serving\n"
     assert not list(tmp_path.iterdir())
 
 
@@ -233,6 +233,6 @@ def test_a_report_is_just_opened(tmp_path):
 
 
 def test_no_recording_is_one_line(tmp_path):
-    for arguments, words in (((), "which recording?"), (("none.json",), "no such file")):
+    for arguments, words in (((), "no recording given"), (("none.json",), "no such file")):
         done = in_process("view", *arguments, "--no-open", "--port", free_port(), cwd=tmp_path)
         assert done.returncode == 2 and words in done.stderr and done.stderr.count("\n") == 1

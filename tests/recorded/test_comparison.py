@@ -408,7 +408,9 @@ def test_less_padding_is_told_from_a_larger_batch():
         told = {one.id: one.text for one, _ in explain(a, shorter, work).parts if one.id in WORK}
         assert list(told) == [name]
         if b is packed:
-            assert told[name].startswith("60 % of A's tokens are padding, 2 % of B's: 400 → 1,030 tokens a step count")
+            assert told[name].startswith(
+                "60 % of A's tokens are padding, 2 % of B's: 400 → 1,030 tokens a step are real"
+            )
 
 
 def test_tokens_without_a_mask_all_count():

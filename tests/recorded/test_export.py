@@ -524,7 +524,7 @@ def test_a_recording_is_never_overwritten(export, small, tmp_path):
     other = tmp_path / "other.json"
     other.write_text("{}")
     done = export(small, "--perfetto", "-o", other, cwd=tmp_path)
-    assert done.returncode == 2 and "not of gpuprof" in one_line(done.stderr)
+    assert done.returncode == 2 and "was not written by gpuprof" in one_line(done.stderr)
     assert other.read_text() == "{}"
     assert export(small, "--perfetto", "--force", "-o", other, cwd=tmp_path).returncode == 0
     assert small.read_bytes() == before
@@ -544,7 +544,7 @@ def test_files_of_a_run_are_never_overwritten(export, tmp_path):
 def test_a_folder_of_traces_gets_no_file_that_looks_like_one(export, small, tmp_path):
     (tmp_path / "rank1.json").write_bytes(small.read_bytes())
     done = export(".", "--perfetto", cwd=tmp_path)
-    assert done.returncode == 2 and "taken for one of the traces" in one_line(done.stderr)
+    assert done.returncode == 2 and "look like one of the traces" in one_line(done.stderr)
 
 
 def test_stdout_gets_the_file_and_nothing_else(export, small, tmp_path):
@@ -559,9 +559,9 @@ def test_stdout_gets_the_file_and_nothing_else(export, small, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("small.json",), "as what?"),
+        (("small.json",), "choose a format"),
         (("none.json", "--perfetto"), "no such file"),
-        (("--perfetto",), "which recording?"),
+        (("--perfetto",), "no recording given"),
         (("small.json", "--perfetto", "-o", "small.json/x"), "cannot be written"),
         (("small.json", "--perfetto", "--skip", "9"), "leaves no step"),
     ],

@@ -31,7 +31,7 @@ from gpuprof.projection.host import another_host, measured_factor
 from gpuprof.projection.json import schema, to_json
 from gpuprof.projection.kernels import scaled_kernels
 from gpuprof.projection.model import Interval, Price
-from gpuprof.projection.names import gpu_named
+from gpuprof.projection.names import gpu_named, variant_note
 from gpuprof.projection.project import project
 from gpuprof.projection.ranks import scaling
 from gpuprof.projection.subject import Subject
@@ -247,8 +247,8 @@ def test_what_binds_there_may_be_unknown():
     document = to_json(unknown)
     assert document["gpus"][0]["bound"] is None
     assert not list(VALIDATOR.iter_errors(document))
-    assert "bound by" in summarize(list(found.gpus))
-    assert "bound by" not in summarize(list(unknown.gpus))
+    assert "limited by" in summarize(list(found.gpus))
+    assert "limited by" not in summarize(list(unknown.gpus))
 
 
 def test_a_slower_host_makes_a_host_bound_step_longer_in_proportion():
@@ -344,10 +344,16 @@ def test_independent_ends_add_as_squares():
     ("text", "name"),
     [("h100 sxm", "H100 SXM5 80GB"), ("rtx pro 6000 max-q", "RTX PRO 6000 Blackwell Max-Q"),
      ("NVIDIA H200", "H200 SXM"), ("L4", "L4"), ("b200", "B200 SXM"), ("4090", "RTX 4090"),
-     ("a100 sxm 80", "A100 SXM4 80GB"), ("h100sxm", "H100 SXM5 80GB"), ("RTX4090", "RTX 4090")],
+     ("a100 sxm 80", "A100 SXM4 80GB"), ("A100 80GB", "A100 SXM4 80GB"), ("h100sxm", "H100 SXM5 80GB"),
+     ("RTX4090", "RTX 4090")],
 )  # fmt: skip
 def test_gpus_as_people_call_them(text, name):
     assert gpu_named(text).name == name
+
+
+def test_the_sxm_module_goes_before_the_card_and_that_is_said():
+    assert variant_note("A100 80GB") == "A100 80GB is taken as A100 SXM4 80GB; the other variant is A100 PCIe 80GB"
+    assert variant_note("a100 sxm 80") is None and variant_note("A100 PCIe 80GB") is None and variant_note("L4") is None
 
 
 @pytest.mark.parametrize(
@@ -355,11 +361,11 @@ def test_gpus_as_people_call_them(text, name):
     [
         ({"to": ["h100"]}, "'h100' may be H100 PCIe 80GB, H100 SXM5 80GB, H100 NVL 94GB"),
         ({"to": ["H1000"]}, "no GPU named 'H1000' is known; nearest are"),
-        ({"to": []}, "project to which GPU?"),
+        ({"to": []}, "name a GPU to project to"),
         ({"to": ["L4"], "batch": 0}, "batch: 0 is less than 1"),
         ({"to": ["L4"], "host_factor": 0.0}, "a host factor is"),
         ({"to": ["L4"], "host_factor": math.nan}, "a host factor is"),
-        ({"to": ["L4"], "ranks": (0,)}, "0 GPUs are no training"),
+        ({"to": ["L4"], "ranks": (0,)}, "0 GPUs is not possible"),
         ({"to": ["L4"], "prices": {"L4": -1.0}}, "a price of -1"),
         ({"to": ["L4"], "explain": ("L4", "voodoo")}, "no GPU named 'voodoo'"),
     ],

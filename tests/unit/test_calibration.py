@@ -202,20 +202,20 @@ QUOTED = {
     ),
     "compile": (
         f"of {compile.FUSED.low:g} to {compile.FUSED.high:g} times the longest",
-        f"products take {percent(compile.REST.low - 1)} to {percent(compile.REST.high - 1)} % longer",
-        f"up to {compile.ATTENTION.high:g} times where it had no mask",
-        f"({compile.HOST.low:g} to {compile.HOST.high:g} times)",
-        f"{compile.PASS_NS.low / 1e6:g} to {compile.PASS_NS.high / 1e6:g} ms for each pass",
+        f"Matrix multiplications take {percent(compile.REST.low - 1)} to {percent(compile.REST.high - 1)} % longer",
+        f"up to {compile.ATTENTION.high:g} times as long where it had no mask",
+        f"({compile.HOST.low:g} to {compile.HOST.high:g} times what was recorded)",
+        f"each pass costs {compile.PASS_NS.low / 1e6:g} to {compile.PASS_NS.high / 1e6:g} ms",
     ),
     "cuda_graphs": (
-        f"({({0.15: 'at worst a seventh of it'})[compile.LAUNCHED.high]})",
+        f"({({0.15: 'at worst a seventh of that work stays'})[compile.LAUNCHED.high]})",
         f"{compile.PASS_NS.low / 1e6:g} to {compile.PASS_NS.high / 1e6:g} ms for each pass",
-        f"({compile.GRAPH_NS.low / 1e6:g} to {compile.GRAPH_NS.value / 1e6:g} ms more where it is compiled already)",
+        f"({compile.GRAPH_NS.low / 1e6:g} to {compile.GRAPH_NS.value / 1e6:g} ms more if the pass is compiled already)",
         f"after {compile.NEXT_NS.value / 1e3:.1f} µs",
     ),
-    "larger_batch": (f"{batch.ROUND.low:g} to {batch.ROUND.high:g} times a recorded one",),
+    "larger_batch": (f"{batch.ROUND.low:g} to {batch.ROUND.high:g} times a recorded call",),
     "padding": (
-        f"{percent(padding.FILLED.value)} % are taken to fit ({percent(padding.FILLED.low)} to "
+        f"{percent(padding.FILLED.value)} % are assumed to fit ({percent(padding.FILLED.low)} to "
         f"{percent(padding.FILLED.high)} %)",
         f"{percent(padding.GROUPED_LEFT.value)} % of the padding is left ({percent(padding.GROUPED_LEFT.low)} to "
         f"{percent(padding.GROUPED_LEFT.high)} %)",
@@ -234,7 +234,7 @@ QUOTED = {
         f"about an {({0.125: 'eighth'})[recompute.SAVED_SHARE.value]} of that, "
         f"{percent(recompute.SAVED_SHARE.high)} % at most",
         f"{percent(recompute.HOOKED_SHARE.value)} % of the forward's and "
-        f"{percent(recompute.UNPACKED_SHARE.value)} % of the backward's host time is left",
+        f"{percent(recompute.UNPACKED_SHARE.value)} % of the backward's CPU time is left",
     ),
     "optimizer": (
         f"{kernels.OPTIMIZER_GPU.low:g} to {kernels.OPTIMIZER_GPU.high:g} of their time",
@@ -243,14 +243,14 @@ QUOTED = {
     ),
     "tf32": (
         f"at {percent(kernels.TF32_TENSOR.value)} % of the TF32 ceiling",
-        f"at {percent(kernels.TF32_MEMORY.value)} % of the memory's",
+        f"at {percent(kernels.TF32_MEMORY.value)} % of the memory ceiling",
         f"at least {latency.MATMUL_NS.value / 1e3:g} µs",
     ),
     "adapter_casts": (
-        f"Products keep {percent(kernels.ADAPTER_PRODUCT_LEFT.value)} % of their time, scalings "
-        f"{percent(kernels.ADAPTER_SCALE_LEFT.value)} %, sums of two formats "
+        f"Matrix multiplications keep {percent(kernels.ADAPTER_PRODUCT_LEFT.value)} % of their time, scalings "
+        f"{percent(kernels.ADAPTER_SCALE_LEFT.value)} %, additions of two formats "
         f"{percent(kernels.ADAPTER_SUM_LEFT.value)} %",
-        f"shorter than {latency.ELEMENTWISE_NS.value / 1e3:g} µs (products "
+        f"shorter than {latency.ELEMENTWISE_NS.value / 1e3:g} µs (matrix multiplications "
         f"{latency.THIN_MATMUL_NS.value / 1e3:g} µs)",
     ),
     "pageable_copies": (
@@ -258,7 +258,7 @@ QUOTED = {
         f"down to {allocator.PINNED_RATE.low:g} of it",
     ),
     "allocator": (
-        f"{percent(1 - allocator.LEFT.value)} % of their own time is gone ({percent(1 - allocator.LEFT.high)} to "
+        f"{percent(1 - allocator.LEFT.value)} % of their own time is removed ({percent(1 - allocator.LEFT.high)} to "
         f"{percent(1 - allocator.LEFT.low)} %)",
     ),
     "recompiles": (
@@ -271,9 +271,9 @@ QUOTED = {
     ),
     "rare_steps": (f"a {({0.1: 'tenth'})[saving.RARER.value]} of what these add",),
     "exposed_communication": (
-        f"{percent(collectives.HIDDEN.value)} % of the exposed transfers hide behind computation "
+        f"{percent(collectives.HIDDEN.value)} % of the exposed transfers are hidden behind computation "
         f"({percent(collectives.HIDDEN.low)} to {percent(collectives.HIDDEN.high)} %)",
-        f"{percent(collectives.GIVEN_BACK.value)} % of that comes back as longer kernels "
+        f"{percent(collectives.GIVEN_BACK.value)} % of the hidden time comes back as longer kernels "
         f"({percent(collectives.GIVEN_BACK.low)} % to all of it)",
     ),
     "naive_pipeline": (f"widens the interval by {percent(batch.SHARDED.value - 1)} %",),
@@ -291,9 +291,9 @@ IN_DOCUMENTS = {
         f"{profiler.FRAME_NS.value / 1e3:g} µs",
         f"Inductor launch) {profiler.KERNEL_RANGE_NS.value / 1e3:g} µs more, a node of a CUDA graph "
         f"{profiler.GRAPH_NODE_NS.value / 1e3:g} µs",
-        f"`aten::as_strided`, {profiler.STRIDED_NS.value / 1e3:g} µs there), or by a launch "
+        f"`aten::as_strided`, {profiler.STRIDED_NS.value / 1e3:g} µs there), or from a launch "
         f"({profiler.LAUNCH_NS.value / 1e3:g} µs)",
-        f"{({0.3: 'Seven tenths'})[profiler.DIFFUSE.value]} of it are taken out of the pieces",
+        f"{({0.3: 'Seven tenths'})[profiler.DIFFUSE.value]} of it are removed from the CPU work",
         f"longer than {profiler.REFILL_NS.value / 1e3:g} µs only that much counts",
         f"counts for {1 + profiler.LEFT_OUT.value:g}",
         f"the cost ÷ {profiler.SPREAD.value:g} to × {profiler.SPREAD.value:g} (÷ {profiler.LAUNCH_SPREAD.value:g} to "
@@ -301,24 +301,24 @@ IN_DOCUMENTS = {
         f"What {percent(noise.RUN.value)} % of the GPU's time explains",
     ),
     "nsight.md": (
-        f"{profiler.EVENT_NS.value / 1e3:g} µs times that pace out again",
+        f"{profiler.EVENT_NS.value / 1e3:g} µs times the relative launch time of the CPU",
         f"interval of {profiler.NSYS_SPREAD.value:g} times either way",
         f"Up to {thresholds.DISPATCH_NS.value / 1e3:g} µs between two calls",
     ),
     "costs.md": (
-        f"{roofs.TENSOR_EFFICIENCY.value:.2f} for products",
+        f"{roofs.TENSOR_EFFICIENCY.value:.2f} for matrix multiplications",
         f"{roofs.VECTOR_EFFICIENCY.value:g} for fp32 without tensor cores, {roofs.MEMORY_EFFICIENCY.value:g} for "
         f"memory, {roofs.LINK_EFFICIENCY.value:g} for PCIe",
         f"up to {latency.FLOOR_NS.value / 1e3:g} µs, the launch floor; up to {latency.CHAIN_NS.value / 1e3:g} µs",
     ),
     "projection.md": (
-        f"less than {projection.USUAL_REACH.value:g} of what its time allows",
+        f"below {projection.USUAL_REACH.value:g} of what the kernel's time allows",
         f"{roofs.MEMORY_EFFICIENCY.value:g} of the stated one",
-        f"takes the host {batch.ROUND.value:g} ({batch.ROUND.low:g} to {batch.ROUND.high:g}) of what a",
+        f"takes the CPU {batch.ROUND.value:g} ({batch.ROUND.low:g} to {batch.ROUND.high:g}) of what a",
         f"{memory.CONTEXT_BYTES.value / 1e9:g} GB go to the driver, CUDA's context and libraries, "
         f"{percent(memory.FRAGMENTS.value - 1)} % to fragments",
-        f"{projection.POWER_STREAMING.value:g} of it while memory, {projection.POWER_STALLED.value:g} while latency "
-        f"does, and {projection.POWER_WAITING.value:g} while it waits",
+        f"{projection.POWER_STREAMING.value:g} of it while memory is, {projection.POWER_STALLED.value:g} while "
+        f"latency is, and {projection.POWER_WAITING.value:g} while it waits",
         f"the rates ({percent(roofs.MEASURED_HERE.value - 1)} % measured here, "
         f"{percent(roofs.MEASURED_SUCH.value - 1)} % measured elsewhere, {percent(roofs.BY_POWER.value - 1)} % by the "
         "power limit",

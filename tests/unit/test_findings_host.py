@@ -395,7 +395,7 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
     assert case.step_ns - case.step_of(proposal.change(case.graph)) == pytest.approx(gone, rel=0.01)
     half = (500 * US - usual) / 2
     assert case.step_ns - case.step_of(proposal.worst(case.graph)) == pytest.approx(gone - half, rel=0.01)
-    assert proposal.title == "shapes that stay the same"
+    assert proposal.title == "fixed shapes"
     assert proposal.fix.startswith("pad each batch")
     assert ("enable_cudnn_sdp(False)" in proposal.fix) == plans
     assert recompiles.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)

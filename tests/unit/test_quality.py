@@ -342,7 +342,7 @@ CASES = {
         lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100, count=2),
         {"ends_busy": "info"},
         NOTED,
-        "^The recording ends while the GPU is at work: 3 of 103 launches",
+        "^The recording ends while the GPU is busy: 3 of 103 launches",
     ),
     "ends_busy: not where the GPU stopped before": Boundary(
         lambda: calls_without_work("cudaLaunchKernel", at=WINDOW - 100).op("aten::mm", WINDOW, WINDOW + STEP // 20),
@@ -464,7 +464,7 @@ CASES = {
         NOTED,
     ),
     "inner_ops_left_out": Boundary(
-        lambda: nested(10), lambda: nested(11), {"inner_ops_left_out": "info"}, NOTED, "reckoned"
+        lambda: nested(10), lambda: nested(11), {"inner_ops_left_out": "info"}, NOTED, "from the remaining ops"
     ),
     "impossible_times": Boundary(
         lambda: one_step(DAY + 1), lambda: one_step(DAY), {"impossible_times": "error"}, FAILED, "1.0 days"

@@ -12,6 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from gpuprof.diagnosis.model import Issue, Profiler, Quality
+from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import Bar, Part, bars, cells
 from gpuprof.report.terminal import plain, render
 
@@ -101,7 +102,7 @@ def test_an_unusable_recording_says_so_before_anything_else():
     lines = plain(unusable(), 100).splitlines()
     assert lines[0].startswith("UNUSABLE RECORDING")
     assert "✗ The recording holds 1,203 launches and no kernel." in "\n".join(lines[:4])
-    assert "record again as said above" in lines[-1]
+    assert "record again as described above" in lines[-1]
     assert "profiler" not in "\n".join(lines), "nothing is believed, so nothing is qualified"
 
 
@@ -130,15 +131,15 @@ def test_a_recording_without_steps_asks_for_them():
 
 def test_the_profilers_cost_has_a_range():
     text = plain(host_bound(profiler=Profiler(100_000, 50 * MS, 90 * MS, 153 * MS)), 120)
-    assert "100,000 recorded events a step, which may have cost 50–153 ms of it, likely some 90 ms." in text
+    assert "100,000 recorded events a step, which may have added 50–153 ms to it, likely about 90 ms." in text
     assert "time a step without the profiler, then add --step-ms MS" in text
     text = plain(host_bound(profiler=Profiler(1_000_000, 153 * MS, 153 * MS, 153 * MS)), 100)
-    assert "may have cost up to 153 ms of it." in text
+    assert "may have added up to 153 ms to it." in text
 
 
 def test_a_cheap_profiler_is_believed():
     text = plain(host_bound(profiler=Profiler(1_000, 500_000, 2 * MS, 5 * MS)), 100)
-    assert "Recording cost at most 5.0 ms of a step" in text
+    assert "Recording cost at most 5.0 ms per step" in text
     assert "--step-ms" not in text
 
 
@@ -172,3 +173,20 @@ def test_a_bar_fills_its_width():
         for bar in (*bars(host_bound()), *bars(two_devices()), Bar(0, 3, (Part("idle", 1, True),) * 3)):
             assert sum(cells(bar, width)) == width
     assert cells(Bar(0, 0, ()), 10) == []
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ({"device": 0.9, "compute": 0.41, "memory": 0.4, "latency": 0.1}, "GPU-BOUND: compute and memory"),
+        ({"device": 0.9, "compute": 0.3, "memory": 0.3, "latency": 0.3}, "GPU-BOUND: compute, memory and latency"),
+        ({"device": 0.5, "host": 0.48}, "BALANCED: host and GPU"),
+        ({"device": 0.05}, "BALANCED"),
+        (None, "BALANCED"),
+    ],
+)
+def test_a_balanced_step_says_between_what(found, said):
+    none = {"host": 0.0, "input": 0.0, "transfer": 0.0, "communication": 0.0, "device": 0.0}
+    verdict = replace(host_bound().verdict, bound="balanced", cause=None)
+    text = plain(host_bound(verdict=verdict, sensitivities=Sensitivities(**none | found) if found else None), 100)
+    assert text.startswith(f"{said}   ")

@@ -129,7 +129,7 @@ def test_missing_events_leave_a_verdict_only_to_a_busy_device():
     [
         (step(compute=0.4, launch=0.6), "memory", "without it the step is memory-bound"),
         (step(compute=0.4, launch=0.45, unknown=0.15), "memory", None),
-        (step(compute=0.36, launch=0.54, unknown=0.1), None, "without it what binds the step is unclear"),
+        (step(compute=0.36, launch=0.54, unknown=0.1), None, "without it what limits the step is unclear"),
         (step(compute=0.2, launch=0.8), "host", None),
     ],
 )

@@ -192,10 +192,10 @@ def rank_differences(a: Diagnosis, b: Diagnosis) -> tuple[RankDifference, ...] |
 def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -> str:
     """The outcome and its first reason, in a sentence or two."""
     if not step.difference_ns and all(not m.difference_ns for m in mechanisms):
-        return "A and B do not differ: their steps take the same time, in all their parts."
+        return "A and B do not differ: their steps take the same time in every category."
     if step.outcome == "same":
         return (
-            f"No difference that can be told from scatter, of steps or of processes: {size_in_ms(step.a_ns)} and"
+            f"No difference beyond the noise between steps or processes: {size_in_ms(step.a_ns)} and"
             f" {size_in_ms(step.b_ns)} ms a step."
         )
     first = mechanisms[0] if mechanisms else None

@@ -41,7 +41,7 @@ def _work(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
         return
     if work.measure == "product FLOPs":
         name = "work"
-        text = f"B's step does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix products"
+        text = f"B's step does {work.ratio:.2g}× the work of A's by the FLOPs of its matrix multiplications"
     else:
         name = "larger_batch"
         text = f"B's step does {work.ratio:.2g}× the work of A's: {Quantity(work.a, work.b)} {work.measure}"
@@ -61,8 +61,9 @@ def _padding(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
     yield Candidate(
         "padding",
         "padding",
-        f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens a step count, of {Quantity(a.tokens, b.tokens)}"
-        " that are computed",
+        f"{shares[0]}, {shares[1]}: {Quantity(work.a, work.b)} tokens a step are real, of"
+        f" {Quantity(a.tokens, b.tokens)}"
+        " computed",
         lambda cell: WEAK,
     )
 
@@ -78,7 +79,7 @@ def _communication(a: Facts, b: Facts) -> Iterator[Candidate]:
     if took.more:
         yield Candidate(
             "exposed_communication",
-            "communication that nothing hides",
+            "exposed communication",
             f"collectives that no computation overlaps take {took.ms} ms a step",
             claim_where(is_communication),
         )
@@ -108,15 +109,15 @@ def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
     claim = claim_idle(*causes, weight=WEAKER)
     if changed:
         text = (
-            "what else the GPU waits for its host, in work that both do; hosts differ by some per cent from one process"
-            f" to the next ({waits.ms} ms a step in all)"
+            "other waiting for the CPU (host), in work that both do; CPU speed differs by some per cent from process"
+            f" to process ({waits.ms} ms a step in all)"
         )
-        yield Candidate("host", "the host elsewhere", text, claim)
+        yield Candidate("host", "other CPU (host) time", text, claim)
     elif not launches.steady and launches.more == waits.more:
         many = "fewer" if launches.more < 0 else "more"
         text = f"B launches {number(launches.apart)} kernels {many} a step: {launches}"
         yield Candidate("launches", f"{many} launches", text, claim)
     else:
         about = "about the same" if launches.steady else "its"
-        text = f"the GPU waits {waits.ms} ms a step for its host, with {about} launches ({launches})"
-        yield Candidate("host", "the host's pace", text, claim)
+        text = f"the GPU waits {waits.ms} ms a step for the CPU (host), with {about} launches ({launches})"
+        yield Candidate("host", "the CPU (host) speed", text, claim)

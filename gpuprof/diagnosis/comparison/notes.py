@@ -40,8 +40,8 @@ def _step_notes(a: Side, b: Side) -> Iterator[Note]:
         yield Note(
             "recorded_steps",
             "warning",
-            "Both steps are as recorded, under the profiler, since what it cost is not known of both; a profiler slows"
-            " steps of many small kernels down most.",
+            "Both steps are as recorded, under the profiler, because its cost is not known for both; a profiler slows"
+            " down steps of many small kernels most.",
         )
     elif a.known == "estimated":
         yield Note(
@@ -57,21 +57,22 @@ def _work_notes(a: Side, b: Side, work: Work | None) -> Iterator[Note]:
         yield Note(
             "work_unknown",
             "info",
-            "What a step works on (tokens, samples) is not recorded of both; the comparison takes it to be the same.",
+            "The work of a step (tokens, samples) is not recorded for both; the comparison assumes that it is"
+            " the same.",
         )
     elif work.measure == "product FLOPs":
         if not work.equal:
             yield Note(
                 "other_flops",
                 "warning",
-                f"B's matrix products do {work.ratio:.2g}× the FLOPs of A's: the steps seem to work on batches of"
-                " another size, and their times are then not each other's like.",
+                f"B's matrix multiplications do {work.ratio:.2g}× the FLOPs of A's: the batches seem to differ in size,"
+                " and then the step times cannot be compared directly.",
             )
     elif not work.equal:
         yield Note(
             "other_work",
             "warning",
-            f"The steps do other work: {work.a:,.0f} {work.measure} in A, {work.b:,.0f} in B. Compare the time for"
+            f"The steps do different work: {work.a:,.0f} {work.measure} in A, {work.b:,.0f} in B. Compare the time for"
             f" each: {(work.a_ns_per or 0) / 1e3:,.4g} µs in A, {(work.b_ns_per or 0) / 1e3:,.4g} µs in B"
             f"{_timed_over(a, b, work)}.",
         )
@@ -94,8 +95,8 @@ def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
     yield Note(
         "padding_unknown",
         "warning",
-        f"{silent} does not tell which of its tokens are padding ({tells} does): all of them are taken to count, as"
-        " they do in packed rows, which have no mask.",
+        f"{silent} does not report which of its tokens are padding ({tells} does): all of them are counted as real,"
+        " as in packed rows, which have no mask.",
     )
 
 
@@ -106,16 +107,16 @@ def _test_notes(step: Step, tested: Significance | None) -> Iterator[Note]:
         yield Note(
             "correlated_steps",
             "info",
-            f"Neighbouring steps resemble each other (correlation {tested.correlation:.2f}), so p is smaller than it"
-            " ought to be.",
+            f"Neighbouring steps resemble each other (correlation {tested.correlation:.2f}), so the true p is larger"
+            " than this.",
         )
     if tested.significant and abs(step.ratio - 1) < PROCESS_NOISE:
         yield Note(
             "within_noise",
             "info",
-            f"The steps differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the scatter of steps, but"
-            f" processes of one and the same program differ by some {100 * PROCESS_NOISE:.0f} % too: run both again"
-            " before you believe it.",
+            f"The steps differ by {100 * abs(step.ratio - 1):.1f} %. That is more than the noise between steps,"
+            f" but processes of the same program also differ by some {100 * PROCESS_NOISE:.0f} %: run both again"
+            " to confirm it.",
         )
 
 
@@ -136,8 +137,8 @@ def _place_notes(a: Side, b: Side) -> Iterator[Note]:
         yield Note(
             "other_tool",
             "info",
-            "One was recorded by Nsight Systems, the other by torch.profiler: without ops, kernels go by their names"
-            " alone, and categories and phases may be told differently.",
+            "One was recorded by Nsight Systems, the other by torch.profiler: without ops, kernels are"
+            " classified by name only, and categories and phases may differ.",
         )
 
 
@@ -155,7 +156,7 @@ def same_program(step: Step, mechanisms: tuple[Mechanism, ...]) -> Iterator[Note
         yield Note(
             "same_program",
             "info",
-            "Both launch the same kernels: nothing that the programs do was found to differ. What differs is the pace"
+            "Both launch the same kernels: no difference between the programs was found. What differs is the pace"
             " of the machine; of one host-bound program it differs by 10 to 50 % between hosts and processes, of one"
             " that the GPU bounds by little.",
         )

@@ -34,10 +34,10 @@ The kernels of a pass grow as they do for a larger batch (see `larger_batch`), a
 are removed from the replay. The optimizer, clipping and the time to fetch all samples stay.
 """,
     wrong="""
-The optimizer step sees the same samples, so the training stays the same, but for batch statistics (BatchNorm, losses
-with in-batch negatives see more samples at once) and for losses averaged per micro-batch instead of per token. With
-padding, a larger micro-batch is padded to its longest sample; length-grouped batches avoid that. Without a run the
-memory that is left is not known.
+The optimizer step sees the same samples, so the training stays the same, with two exceptions: batch statistics
+(BatchNorm, losses with in-batch negatives see more samples at once) and losses averaged per micro-batch instead of
+per token. With padding, a larger micro-batch is padded to its longest sample; length-grouped batches avoid that.
+Without a run the free memory is not known.
 """,
 )
 

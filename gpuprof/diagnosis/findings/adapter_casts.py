@@ -43,23 +43,24 @@ PAGE = Page(
     applies=("training",),
     title="Adapters compute in fp32",
     means="""
-PEFT creates LoRA adapters in fp32 even where the model is in bf16. Every adapted layer then casts its whole input to
-fp32, runs two thin products without tensor cores, adds the result in mixed precision and casts it back, and the
-backward pass does the same. For small adapters that is more traffic than the adapter itself, and several kernels more
-per layer.
+PEFT creates LoRA adapters in fp32 even if the model is in bf16. Every adapted layer then casts its whole input to
+fp32, runs two thin matrix multiplications without tensor cores, adds the result in mixed precision and casts it back,
+and the backward pass does the same. For small adapters this is more traffic than the adapter itself, and several more
+kernels per layer.
 """,
     detected="""
-In the forward pass two `aten::linear` in fp32 after one another, the first from wide to narrow (at least 4 : 1, rank
-at most 512) and the second back, with a cast from a half-precision format in front or behind.
+In the forward pass two consecutive `aten::linear` in fp32, the first from wide to narrow (at least 4 : 1, rank at
+most 512) and the second back, with a cast from a half-precision format before or after.
 """,
     gain="""
-The casts of the adapters and their backward are taken out, host and GPU. Products keep 29 % of their time, scalings
-50 %, sums of two formats 40 %, but no kernel gets shorter than 1.2 µs (products 3 µs).
+The casts of the adapters and their backward are removed, on the CPU and on the GPU. Matrix multiplications keep 29 %
+of their time, scalings 50 %, additions of two formats 40 %, but no kernel gets shorter than 1.2 µs (matrix
+multiplications 3 µs).
 """,
     wrong="""
-With bf16 adapters the optimizer's small updates are rounded to bf16: learning rates below about 1e-5 can stall. Where
-that matters, keep the adapters in fp32 and train under autocast, which casts the small weights instead of the large
-inputs.
+With bf16 adapters the optimizer's small updates are rounded to bf16: training can stall at learning rates below about
+1e-5. In that case keep the adapters in fp32 and train under autocast, which casts the small weights instead of the
+large inputs.
 """,
 )
 

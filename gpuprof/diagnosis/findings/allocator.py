@@ -23,24 +23,24 @@ LEFT = calibrated.LEFT.rising
 
 PAGE = Page(
     id="allocator",
-    title="Memory goes back to the driver in every step",
+    title="Memory is returned to the driver in every step",
     means="""
-torch keeps memory that it has taken from the driver and gives it out again. When it finds no fitting piece, or is
-told to by `torch.cuda.empty_cache()`, it gives memory back (`cudaFree`, which waits for the GPU) and takes new
-(`cudaMalloc`). Either takes the host 0.1 to several milliseconds, in which nothing is launched.
+torch keeps memory that it got from the driver and uses it again. When it finds no block that fits, or when
+`torch.cuda.empty_cache()` is called, it returns memory (`cudaFree`, which waits for the GPU) and requests new memory
+(`cudaMalloc`). Either call takes the CPU 0.1 to several milliseconds, in which nothing is launched.
 """,
     detected="""
-`cudaMalloc`, `cudaFree` and their like in every recorded step, of which there must be two at least, or the run have
-settled before: the first steps of a training allocate anyway, and are no finding.
+`cudaMalloc`, `cudaFree` and similar calls in every recorded step. At least two steps must be recorded, or the run
+must have settled before: the first steps of a training always allocate.
 """,
     gain="""
-The calls do not wait, and 85 % of their own time is gone (40 to 100 %): of two measured programs one gained all that
-they took in the recording, the other at most a third of it. Nothing is gained where the host was ahead of the GPU
-anyway.
+The calls do not wait, and 85 % of their own time is removed (40 to 100 %): of two measured programs one gained all
+the time that the calls took in the recording, the other at most a third of it. Nothing is gained where the CPU was
+ahead of the GPU anyway.
 """,
     wrong="""
-Close to the limit of the GPU's memory an allocator has to give back what it cannot use; then only less memory helps:
-a smaller batch, or recomputation.
+Close to the limit of the GPU's memory the allocator has to return blocks that it cannot use; then only using less
+memory helps: a smaller batch, or gradient checkpointing.
 """,
 )
 
@@ -74,16 +74,16 @@ def find(case: Case) -> Iterator[Proposal]:
     fix = settings
     if by_hand:
         fix = case.stack.fix(
-            "take torch.cuda.empty_cache() out of the training loop",
+            "remove torch.cuda.empty_cache() from the training loop",
             case.stack.setting(
                 {"torch_empty_cache_steps": None}, note="  # and no torch.cuda.empty_cache() in callbacks"
             ),
             inference="take torch.cuda.empty_cache() out of the loop",
         )
-        fix += f"\nor, where memory is short without it:\n{settings}"
+        fix += f"\nor, if memory is short without it:\n{settings}"
     yield Proposal(
-        title="no empty_cache() in the step" if by_hand else "memory that is kept",
-        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the host {host_ms:,.1f} ms", own),
+        title="no empty_cache() in the step" if by_hand else "memory kept by the allocator",
+        evidence=spans(case, f"{count:,.0f} calls of {', '.join(names)} a step take the CPU {host_ms:,.1f} ms", own),
         fix=fix,
         change=without(LEFT[1]),
         best=without(LEFT[0]),
@@ -97,7 +97,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if calls.fell(least=2.0) and waits.more:
         yield Candidate(
             PAGE.id,
-            "memory asked of the driver",
+            "memory requested from the driver",
             f"calls that allocate or free: {calls} a step",
             claim_idle("allocator"),
             calls.more,

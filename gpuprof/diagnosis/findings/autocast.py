@@ -37,11 +37,11 @@ Matrix multiplications whose operands are fp32 and that take 5 % of the GPU's ti
 """,
     gain="""
 Each of them takes the time of its FLOPs at 60 % of the bf16 ceiling (40 to 80 %) or of half its bytes at 70 % of the
-memory's, whichever is longer, at least 4 µs; and 0.7 to 2 casts are added for each, on the GPU and as launches of the
-CPU (host). These shares are assumed. Programs limited by the CPU or by small kernels gain nothing.
+memory ceiling, whichever is longer, at least 4 µs; and 0.7 to 2 casts are added for each, on the GPU and as launches
+of the CPU (host). These shares are assumed. Programs limited by the CPU or by small kernels gain nothing.
 """,
     wrong="""
-bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 needs a gradient scaler besides. Attention in fp32
+bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 also needs a gradient scaler. Attention in fp32
 may switch to a faster kernel as well, which is not counted.
 """,
 )

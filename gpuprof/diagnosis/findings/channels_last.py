@@ -33,10 +33,10 @@ PAGE = Page(
     id="channels_last",
     title="Convolutions convert the memory layout of their tensors",
     means="""
-Tensor cores convolve tensors whose channels lie next to one another in memory (NHWC, `channels_last`). torch keeps
-images with whole planes per channel (NCHW) by default, so cuDNN converts the input of every convolution, and often its
-output back, with kernels of their own that read and write the whole tensor. A model and inputs in `channels_last` need
-none of them; the training stays the same.
+Tensor cores convolve tensors whose channels are adjacent in memory (NHWC, `channels_last`). By default torch stores
+images channel by channel (NCHW), so cuDNN converts the input of every convolution, and often its output back, with
+separate kernels that read and write the whole tensor. A model and inputs in `channels_last` need none of them; the
+training stays the same.
 """,
     detected="""
 Kernels named `nchwToNhwc` or `nhwcToNchw` that convolutions launch.
@@ -49,10 +49,10 @@ copies their input. At worst another 30 % of the conversions' time comes back as
 """,
     wrong="""
 Networks with a group norm before each convolution (the UNet and the VAE of most diffusion models) get slower in
-`channels_last` as long as torch runs their group norms itself: 16.2 ms became 23.0 ms on an H200. Where `torch.compile`
-fuses them, both together can gain. Any other op without a `channels_last` kernel copies its input, too: look for
-`aten::copy_` in a new recording. Depthwise convolutions and networks with few channels can be slower. Convert the
-inputs as well: one tensor in the other layout is enough to convert each layer's again.
+`channels_last` as long as torch runs their group norms itself: 16.2 ms became 23.0 ms on an H200. If `torch.compile`
+fuses the group norms, both together can gain. Any other op without a `channels_last` kernel also copies its input:
+look for `aten::copy_` in a new recording. Depthwise convolutions and networks with few channels can be slower.
+Convert the inputs as well: one tensor in the other layout is enough to convert each layer's input again.
 """,
 )
 

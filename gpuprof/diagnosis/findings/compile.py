@@ -53,27 +53,27 @@ PAGE = Page(
     id="compile",
     title="Many small kernels, launched one by one from Python",
     means="""
-In eager mode every operation goes through Python, the module's hooks, autograd and the dispatcher, and launches a
-kernel of its own. `torch.compile` traces the model once, writes one kernel for each chain of elementwise operations
-and reductions, and calls all kernels from a short generated program. So the host does less for each launch, there are
-fewer launches, and what goes from one elementwise operation to the next no longer goes through memory.
+In eager mode every operation goes through Python, the module's hooks, autograd and the dispatcher, and launches its
+own kernel. `torch.compile` traces the model once, generates one kernel for each chain of elementwise operations and
+reductions, and calls all kernels from a short generated program. The CPU does less per launch, there are fewer
+launches, and intermediate results of fused operations never go through GPU memory.
 """,
     detected="""
-Eager forward and backward passes whose replay gets shorter when they are changed as below. Not where compiled regions
-were recorded, nor where the passes wait for values of the device more than four times (a loop over experts, `.item()`
-in a hook): those part the graph into pieces that are too small to gain.
+Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
+if compiled regions were recorded, or if a pass waits for values from the GPU more than four times (a loop over
+experts, `.item()` in a hook): such waits break the graph into parts that are too small to gain.
 """,
     gain="""
-In forward, backward and recomputation, kernels of elementwise operations, casts, norms, softmax and reductions that
-follow each other become one, of 0.4 to 1.2 times the longest of them; products take 0 to 15 % longer, and attention
-up to 3.2 times where it had no mask, as was measured. The host keeps, for each kernel that is left, what the op
-itself took (0.7 to 1.35 times), the accumulation of gradients, and 0.1 to 1.5 ms for each pass; all else is no longer
-done.
+In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
+reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix multiplications take 0 to 15 % longer,
+and attention up to 3.2 times as long where it had no mask (measured). For each remaining kernel the CPU still does
+the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
+to 1.5 ms. All other CPU work of the passes is removed.
 """,
     wrong="""
-Batches of changing shapes compile again, up to eight times, before shapes become dynamic: pad to a multiple, or pass
-`dynamic=True`. Compiling takes half a minute to several minutes (estimated from the kernels that a pass launches, and
-subtracted from what the rest of the run gains). Code that Dynamo cannot trace stays eager.
+Batches of changing shapes are compiled again, up to eight times, before shapes become dynamic: pad to a multiple, or
+pass `dynamic=True`. Compiling takes half a minute to several minutes (estimated from the kernels that a pass
+launches, and subtracted from what the rest of the run gains). Code that Dynamo cannot trace stays eager.
 """,
 )
 
@@ -119,7 +119,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="torch.compile",
         evidence=spans(
             case,
-            f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the host "
+            f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the CPU "
             f"{host_ms:,.0f} ms; "
             f"fused they are about {after:,.0f}",
             found.host,

@@ -56,26 +56,26 @@ captured."""
 
 PAGE = Page(
     id="cuda_graphs",
-    title="The host cannot launch as fast as the GPU works",
+    title="The CPU cannot launch kernels as fast as the GPU runs them",
     means="""
-Kernels of a few microseconds end before the host has launched the next one. A CUDA graph records all launches of a
-forward or backward pass once, and replays them with one call: the GPU then works through them without the host.
-`torch.compile(mode="reduce-overhead")` does this, after fusing what can be fused.
+Kernels of a few microseconds finish before the CPU has launched the next one. A CUDA graph captures all launches of a
+forward or backward pass once and replays them with one call, so that the GPU runs them without the CPU.
+`torch.compile(mode="reduce-overhead")` does this after fusing what can be fused.
 """,
     detected="""
-Passes that `torch.compile` could fuse (see `compile`), or that it has compiled already and launches one kernel after
-another, on one GPU. Not where kernels of a collective run among them, and not where passes wait for values of the
-device. Nor where the recorded steps have batches of different shapes.
+Passes that `torch.compile` could fuse (see `compile`), or passes that are compiled already but launched kernel by
+kernel, on one GPU. Not shown if collectives run inside the passes, if the passes wait for values from the GPU, or if
+the recorded steps have batches of different shapes.
 """,
     gain="""
-As for `compile`; and the host no longer launches what is in the passes (at worst a seventh of it), but still checks
-and copies what goes in, 0.1 to 1.5 ms for each pass (0.1 to 0.15 ms more where it is compiled already), and
-accumulates gradients. Kernels of a graph follow each other after 0.4 µs.
+As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst a seventh of that work
+stays). It still checks and copies the inputs, 0.1 to 1.5 ms for each pass (0.1 to 0.15 ms more if the pass is
+compiled already), and accumulates gradients. Kernels of a graph follow each other after 0.4 µs.
 """,
     wrong="""
-Every length of a batch is recorded anew, with memory of its own: pad to a few fixed lengths. What is on the CPU, or
-changed in place from outside, keeps a pass out of the graphs; torch then logs `skipping cudagraphs`. Memory that
-graphs hold is not free for anything else.
+Each batch length is captured separately and takes memory of its own: pad to a few fixed lengths. Tensors on the CPU,
+or inputs modified in place from outside, keep a pass out of the graphs; torch then logs `skipping cudagraphs`. Memory
+held by graphs is not available for anything else.
 """,
 )
 
@@ -138,7 +138,7 @@ def find(case: Case) -> Iterator[Proposal]:
 
     regions = graph.on_gpu & case.nodes_within(case.ops_named(REGION.search))
     compiled_ms = case.per_step(float(graph.duration_ns[host].sum())) / 1e6
-    text = f"compiled code takes the host {compiled_ms:,.1f} ms a step to launch its kernels one by one"
+    text = f"compiled code takes the CPU {compiled_ms:,.1f} ms a step to launch its kernels one by one"
     yield Proposal(
         title="CUDA graphs for the compiled model",
         evidence=spans(case, text, host),
@@ -217,7 +217,7 @@ def _absent(case: Case) -> str | None:
         return "the shapes of batches vary, and a graph is captured for each shape"
     host = case.sensitivities.host
     if host is not None and host < SMALL:
-        return "the GPU sets the pace: launching faster gains nothing"
+        return "the GPU is the limit: launching faster gains nothing"
     return None
 
 

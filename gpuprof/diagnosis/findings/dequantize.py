@@ -34,25 +34,26 @@ LEFT = calibrated.QUANTISED_HOST_LEFT.value
 
 PAGE = Page(
     id="dequantize",
-    title="Quantised weights are unpacked for every product",
+    title="Quantised weights are unpacked for every matrix multiplication",
     means="""
-QLoRA keeps the model in 4 bits to save memory. Every product unpacks its weight to bf16 first: once forward, once
-backward, and once more with gradient checkpointing. For short batches that traffic, and the kernels and Python that
-it takes, exceed the products. Where bf16 weights fit into the GPU, LoRA on them is faster and more exact.
+QLoRA keeps the model in 4 bits to save memory. Every matrix multiplication first unpacks its weight to bf16: once
+forward, once backward, and once more with gradient checkpointing. For short batches that traffic, with the kernels
+and the Python code around it, takes longer than the matrix multiplications. If the weights fit into the GPU in bf16,
+LoRA on them is faster and more accurate.
 """,
     detected="""
-Kernels that dequantise, with the ops that they are launched from. The weights' size is told by what one forward pass
-unpacks. Four times the packed weights must fit into what is free: the GPU's memory without the run's peak, or without
-the packed weights where no peak was recorded, as the fix then says.
+Kernels that dequantise, with the ops that launch them. The size of the weights is estimated from what one forward
+pass unpacks. Four times the packed weights must fit into free memory: the GPU's memory minus the run's peak, or minus
+the packed weights if no peak was recorded, as the fix then says.
 """,
     gain="""
-The unpacking kernels, and the host work of the quantised layers except their products, are taken out of the graph: in
-the forward pass from the view in front of the layer to the copy behind it, in the backward pass the whole of the
-layer's backward.
+The unpacking kernels, and the CPU work of the quantised layers except their matrix multiplications, are removed from
+the graph: in the forward pass from the view in front of the layer to the copy after it, in the backward pass the
+whole backward of the layer.
 """,
     wrong="""
-A GPU that is filled by bf16 weights has no room for the batch. Larger batches also make unpacking cheaper per token,
-and need no more memory for weights. Models so large that they must be quantised stay so.
+A GPU filled by bf16 weights has no room for the batch. Larger batches also make unpacking cheaper per token, and need
+no more memory for weights. Models that only fit when quantised have to stay quantised.
 """,
 )
 
@@ -74,9 +75,9 @@ def find(case: Case) -> Iterator[Proposal]:
     host_ms = case.per_step(float(graph.duration_ns[gone & ~graph.on_gpu].sum())) / 1e6
     text = (
         f"{case.per_step(int(case.nodes_of_gpu(kernels).sum())):,.0f} kernels a step unpack weights: "
-        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of host time"
+        f"{case.per_step(float(graph.duration_ns[gpu].sum())) / 1e6:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time"
     )
-    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; what is free was not recorded"
+    known = f", of {free / 2**30:,.0f} GiB that are free" if free is not None else "; free memory was not recorded"
     needs = f"\n# {extra / 2**30:,.1f} GiB more for the weights{known}"
     yield Proposal(
         title="bf16 weights instead of quantised ones",
@@ -101,7 +102,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if pieces.fell() and took.fell(least=0.0):
         yield Candidate(
             PAGE.id,
-            "unpacking of quantised weights",
+            "unpacking quantised weights",
             f"kernels that unpack weights: {pieces} a step, {took.ms} ms of GPU time; "
             f"kernels in all: {kernel_counts(a, b)}",
             claim_model((*kind, "elementwise", "cast/copy", "memcpy"), fewer_kernels(a, b)),

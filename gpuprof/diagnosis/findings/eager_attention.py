@@ -48,26 +48,26 @@ PAGE = Page(
     id="eager_attention",
     title="Attention writes all its scores to memory",
     means="""
-Attention computed op by op writes a matrix of sequence × sequence scores per head and reads it back for scaling,
-mask, casts, softmax, dropout and the product with the values, forward and again backward. That traffic grows with the
-square of the sequence and soon exceeds everything else in the step; so does its memory. A fused kernel
-(FlashAttention, cuDNN, torch's `scaled_dot_product_attention`) keeps the scores on the chip.
+Attention computed op by op writes a sequence × sequence matrix of scores per head and reads it back for scaling,
+mask, casts, softmax, dropout and the multiplication with the values, forward and again backward. That traffic grows
+with the square of the sequence length and soon exceeds everything else in the step; so does its memory. A fused
+kernel (FlashAttention, cuDNN, torch's `scaled_dot_product_attention`) keeps the scores on the chip.
 """,
     detected="""
-A softmax over [batch, heads, queries, keys] with at least 16 queries, after a batched matrix product that gives that
-many scores and before one that takes them, and not inside torch's own attention op. Where shapes were not recorded it
-is not looked for.
+A softmax over [batch, heads, queries, keys] with at least 16 queries, between a batched matrix multiplication that
+computes those scores and one that consumes them, and not inside torch's own attention op. Not detected if shapes were
+not recorded.
 """,
     gain="""
-The kernels between the two products, and their backward, are replaced by fused ones: the FLOPs of attention (halved
-by a causal mask where a mask is added and queries are as many as keys) at 42 % of the tensor ceiling forward and 36 %
-backward, or the time for reading queries, keys, values and writing the result, whichever is longer. Their host time
-becomes that of 3 launches forward and 6 backward.
+The kernels between the two matrix multiplications, and their backward, are replaced by fused ones. Their time is that
+of the FLOPs of attention (halved by a causal mask if a mask is added and the number of queries equals that of keys)
+at 42 % of the tensor ceiling forward and 36 % backward, or the time for reading queries, keys and values and writing
+the result, whichever is longer. Their CPU time becomes that of 3 launches forward and 6 backward.
 """,
     wrong="""
-A mask that is not causal (padding within the batch) is passed on as a tensor and the kernel does twice the work.
-Models that add something to the scores that the fused kernel does not know (sinks, soft caps) need FlexAttention or a
-kernel of their own.
+A mask that is not causal (padding within the batch) is passed on as a tensor, and the kernel does twice the work.
+Models that add something to the scores that the fused kernel does not support (sinks, soft caps) need FlexAttention
+or their own kernel.
 """,
 )
 

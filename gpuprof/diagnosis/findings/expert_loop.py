@@ -77,28 +77,28 @@ PAGE = Page(
     id="expert_loop",
     title="Experts are computed one after another",
     means="""
-A mixture-of-experts layer loops over its experts in Python. For each it finds the tokens that were routed there
-(which waits for the GPU), takes their rows, runs a few small matrix products and elementwise kernels, and adds the
-result back. With 32 or 128 experts and dozens of layers that makes thousands of launches of a few microseconds each,
+A mixture-of-experts layer loops over its experts in Python. For each expert it finds the tokens routed there (which
+waits for the GPU), gathers their rows, runs a few small matrix multiplications and elementwise kernels, and adds the
+result back. With 32 or 128 experts and dozens of layers this makes thousands of launches of a few microseconds each,
 and a wait between any two experts. The GPU is idle most of the time, and a faster one would not help. Grouped matrix
-products do all experts of a layer at once.
+multiplications (grouped GEMM) compute all experts of a layer at once.
 """,
     detected="""
-In the forward pass, a sequence of ops that repeats four times or more and ends in an op that adds rows back
-(`index_add_`, `index_put_`, `scatter_add_`), with a matrix product and the choice of its rows (`nonzero`, `where`,
-`index`) in each repetition. The first repetition of a layer is told by the length of the others. Names of models or
-modules play no part.
+In the forward pass, a sequence of ops that repeats at least four times and ends in an op that adds rows back
+(`index_add_`, `index_put_`, `scatter_add_`), with a matrix multiplication and a selection of rows (`nonzero`,
+`where`, `index`) in each repetition. The start of a layer's first repetition is inferred from the length of the
+others. Names of models or modules are not used.
 """,
     gain="""
-Per layer the loop's host time becomes that of about 33 launches forward and 44 backward, each as long as this
-recording's other launches take, or as the loop's own if those are shorter; its waits go. The experts' products become
-grouped ones with the same FLOPs at 80 % of the tensor ceiling, or at 48 % of the memory ceiling for reading all weights
-of the experts that were hit, whichever is longer. Elementwise work runs once over all rows; ordering, masking and
-combining the rows is added. 4-bit experts are still dequantised.
+Per layer, the CPU time of the loop becomes that of about 33 launches forward and 44 backward, each as long as the
+other launches of this recording, or as the loop's own if those are shorter; its waits are removed. The experts'
+matrix multiplications become grouped ones with the same FLOPs at 80 % of the tensor ceiling, or at 48 % of the memory
+ceiling for reading the weights of all experts that were hit, whichever is longer. Elementwise work runs once over all
+rows; sorting, masking and combining the rows is added. 4-bit experts are still dequantised.
 """,
     wrong="""
-Grouped products need the experts' weights as one tensor; quantised experts may not have such a path. Experts of which
-only a few are hit (a short batch) gain less. On GPUs older than Hopper the grouped product is slower than stated
+Grouped GEMM needs the experts' weights in one tensor; there may be no such path for quantised experts. If only a few
+experts are hit (a short batch), the gain is smaller. On GPUs older than Hopper grouped GEMM is slower than assumed
 here.
 """,
 )
@@ -143,7 +143,7 @@ def find(case: Case) -> Iterator[Proposal]:
     text = (
         f"{layers:,.0f} loops a step over {loops.blocks.mean():,.0f} experts each: "
         f"{case.per_step(work.sum()):,.0f} kernels, "
-        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of host time a step"
+        f"{case.per_step(waits.sum()):,.0f} waits for the GPU and {host_ms:,.1f} ms of CPU time a step"
     )
     loaded = case.stack.loaded(experts_implementation="grouped_mm")
     yield Proposal(
@@ -169,7 +169,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "experts computed together",
-            f"grouped products: {grouped} a step, single products: {single}, kernels in all: {kernel_counts(a, b)}, "
+            f"grouped GEMMs: {grouped} a step, single GEMMs: {single}, kernels in all: {kernel_counts(a, b)}, "
             f"waits for the GPU: {quantity(a, b, lambda side: side.counts.syncs)}",
             claim_model(CATEGORIES, fewer_kernels(a, b)),
             single.more,

@@ -34,27 +34,26 @@ SMALLER_MB, LARGER_MB = 5, 100
 PAGE = Page(
     id="exposed_communication",
     applies=("training",),
-    title="Nothing is computed while gradients or weights are exchanged",
+    title="Communication does not overlap with computation",
     means="""
-Ranks exchange gradients (DDP) or weights and gradients (FSDP) on a stream of their own, so that the GPU can compute
-meanwhile. Where it does not, the exchange is exposed and lengthens the step: buckets that are filled only at the end,
-weights that are asked for only when they are needed, gradients that are exchanged after every micro-step of an
-accumulation.
+Ranks exchange gradients (DDP) or weights and gradients (FSDP) on a separate stream so that the GPU can compute at the
+same time. Communication that does not overlap is exposed and lengthens the step. Typical causes: buckets that fill
+only at the end of the backward pass, weights that are requested only when they are needed, gradients that are
+exchanged after every micro-step of an accumulation.
 """,
     detected="""
-In the replayed step, the part of collectives' transfers that no kernel runs beside, at least 3 % of the step. Waiting
-for a peer that comes late is no transfer: that is the ranks' comparison. All-reduces in more than one backward pass
-of a step are told apart.
+In the replayed step, the time in which a collective transfers data and no kernel runs, at least 3 % of the step.
+Waiting for a late peer is not transfer: that is covered by comparing the ranks. All-reduces in more than one backward
+pass of a step are counted separately.
 """,
     gain="""
-60 % of the exposed transfers hide behind computation (25 to 85 %), and 40 % of that comes back as longer kernels (20 %
-to all of it): transfers take multiprocessors, bandwidth and power from what they hide behind. Without the exchange in
-all but the last micro-step, those collectives are taken out of the graph.
+60 % of the exposed transfers are hidden behind computation (25 to 85 %), and 40 % of the hidden time comes back as
+longer kernels (20 % to all of it), because transfers take SMs, bandwidth and power from the kernels they overlap
+with. Without the exchange in all but the last micro-step, those collectives are removed from the graph.
 """,
     wrong="""
-One rank's recording tells a transfer's own time only roughly. If the network is saturated, overlapping moves the
-limit but does not lift it; then exchange less: larger batches per step, fewer or lower-precision gradients (adapters
-only).
+From the recording of one rank the transfer time is known only roughly. If the network is saturated, overlapping does
+not help further; then exchange less: larger batches per step, fewer or lower-precision gradients (adapters only).
 """,
 )
 
@@ -74,7 +73,7 @@ def find(case: Case) -> Iterator[Proposal]:
     between = _between_micro_steps(case, collective & _named(case, collective, ("AllReduce",)))
     text = (
         f"{case.per_step(transfers.sum()):,.0f} collectives a step, "
-        f"{exposed_ns / 1e6:,.1f} ms of whose transfers the GPU computes nothing beside"
+        f"{exposed_ns / 1e6:,.1f} ms of transfers without overlapping computation"
     )
     if between.any():
         yield Proposal(
@@ -94,7 +93,7 @@ def find(case: Case) -> Iterator[Proposal]:
         return partial(scaled, nodes=transfers, factor=1 - saved * exposed)
 
     yield Proposal(
-        title="communication behind computation",
+        title="communication overlapped with computation",
         evidence=spans(case, text, transfers & (exposed > 0)),
         fix=_fix(case, bool(sharded.any()), SMALLER_MB if few else LARGER_MB),
         change=change(1),

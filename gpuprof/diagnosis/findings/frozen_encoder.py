@@ -35,27 +35,27 @@ PAGE = Page(
     title="A module that is not trained runs in every step",
     means="""
 The VAE and the text encoders of a diffusion model, the reference model of DPO, a teacher: they run forward in each
-step, no gradient goes through them, and their weights never change. What they make of a sample is the same in every
+step, no gradient flows through them, and their weights never change. Their output for a sample is the same in every
 epoch. It can be computed once and stored: latents, text embeddings, log-probabilities.
 """,
     detected="""
-Whole modules whose forward pass no backward pass goes through, in every recorded step, with at least 5 % of the step on
-the GPU or the host. Modules are told apart by their Python frames, or by the range that `gpuprof trace` puts around the
+Whole modules that run forward but not backward in every recorded step and take at least 5 % of the step on the GPU or
+the CPU. Modules are distinguished by their Python frames, or by the range that `gpuprof trace` puts around the
 trained model. Frozen layers of the trained model itself do not count, nor does generating text.
 """,
     gain="""
-The passes are taken out of the step. Where a run tells its steps and the length of its data, computing the outputs once
-is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' host time stays, for
-reading what was stored.
+The passes are removed from the step. If a run reports its steps and the length of its data, computing the outputs
+once is part of the prediction: with 3 epochs, a third of the work stays. At worst half of the passes' CPU time stays,
+for reading what was stored.
 """,
     wrong="""
-With random augmentation (crops, flips, colours) or dropout in the frozen module each epoch sees other inputs: store
-several versions, augment what was stored, or leave it. For the same reason this is no advice to store the outputs of
-the frozen layers of a vision model that is fine-tuned on augmented images; and batch norms in training mode change even
-if their weights are frozen. A single epoch gains nothing: the work is only moved to before the training, though its
-memory is freed. The cache takes disk: some 30 to 500 kB for the latents of an image, 100 kB to 4 MB for text embeddings
-(of fixed length), 16 bytes for a pair's log-probabilities. Samples that the model generates while it trains (GRPO, PPO)
-cannot be precomputed.
+With random augmentation (crops, flips, colours) or dropout in the frozen module, each epoch sees other inputs: store
+several versions, augment what was stored, or leave it. For the same reason do not store the outputs of the frozen
+layers of a vision model that is fine-tuned on augmented images; batch norms in training mode change even if their
+weights are frozen. A single epoch gains nothing: the work only moves to before the training, though its memory is
+freed. The cache takes disk: some 30 to 500 kB for the latents of an image, 100 kB to 4 MB for text embeddings (of
+fixed length), 16 bytes for the log-probabilities of a pair. Samples that the model generates while it trains (GRPO,
+PPO) cannot be precomputed.
 """,
 )
 
@@ -91,7 +91,7 @@ def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool
     what = "the model itself, or one like it," if reference else "modules that are not trained"
     text = (
         f"{count:,.0f} forward pass{'es' if round(count) != 1 else ''} of {what} a step without a backward pass: "
-        f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of host time"
+        f"{ms_or_us(gpu_ns)} of GPU time, {ms_or_us(host_ns)} of CPU time"
     )
     yield Proposal(
         title="reference log-probabilities computed once" if reference else "outputs of frozen modules computed once",
@@ -139,7 +139,7 @@ def _fix(case: Case, reference: bool) -> str:
     return (
         "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
         "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
-        "in the step: read them with the batch. Scripts of diffusers that can have --cache_latents"
+        "in the step: read them with the batch. diffusers scripts that support it: --cache_latents"
     )
 
 

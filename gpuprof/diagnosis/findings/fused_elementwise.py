@@ -55,24 +55,25 @@ PAGE = Page(
     applies=("training",),
     title="Activations go through memory for every elementwise operation",
     means="""
-Written in plain torch, an RMSNorm is a cast, a square, a mean, a root, two products and a cast back; rotary
-embedding, SwiGLU and the loss over a large vocabulary are alike. Each is a kernel that reads a whole activation and
-writes another. They do next to no arithmetic, so their time is their traffic. Libraries of fused kernels (Liger,
-unsloth) do each of these in one kernel per pass.
+Written in plain torch, an RMSNorm is a cast, a square, a mean, a root, two multiplications and a cast back; rotary
+embedding, SwiGLU and the loss over a large vocabulary are similar. Each of these ops is a kernel that reads a whole
+activation and writes another. They do hardly any arithmetic, so memory traffic determines their time. Libraries of
+fused kernels (Liger, unsloth) use one kernel per pass for each such sequence.
 """,
     detected="""
-Sequences of forward ops: a mean and `rsqrt` with the products behind it; `neg` and `cat` between products with the
-same shape; `silu` or `gelu` and the product of its result with one of the same shape; a cross-entropy, with the cast
-in front. At least 3 % of the GPU's time must be in them, and a faster GPU must gain more than a faster host.
+Sequences of forward ops: a mean and `rsqrt` with the multiplications that follow; `neg` and `cat` between
+multiplications of the same shape; `silu` or `gelu` and the multiplication of its result by a tensor of the same
+shape; a cross-entropy with the cast in front of it. They must take at least 3 % of the GPU's time, and a faster GPU
+must gain more than a faster CPU.
 """,
     gain="""
 Each sequence and its backward are replaced by one kernel per pass (two for a norm's backward, three for the loss)
-which moves the activation as often as such a kernel must, at 65 % of the memory ceiling. A fused kernel costs the
-host as much as three usual launches.
+that moves the activation as often as such a kernel must, at 65 % of the memory ceiling. A fused kernel costs the CPU
+as much as three ordinary launches.
 """,
     wrong="""
-Liger has kernels for the usual architectures only. Casts and sums of LoRA adapters are not part of it. torch.compile
-fuses more, where a model compiles.
+Liger has kernels for common architectures only. Casts and additions of LoRA adapters are not covered. torch.compile
+fuses more if the model compiles.
 """,
 )
 
@@ -153,7 +154,7 @@ def _absent(case: Case) -> str | None:
     if find_sequences(case) is None:
         return "none of the sequences that Liger fuses was recorded"
     if case.sensitivities.host > case.sensitivities.device:
-        return "the CPU (host) sets the pace: less memory traffic gains nothing"
+        return "the CPU (host) is the limit: less memory traffic gains nothing"
     return None
 
 

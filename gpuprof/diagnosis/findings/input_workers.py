@@ -40,27 +40,30 @@ PAGE = Page(
     id="input_workers",
     title="The GPU waits for the next batch",
     means="""
-The next batch is read, tokenised and collated by the training process itself, between two steps. While it does so
-nothing is launched, and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer
-contains the input. """,
+The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile nothing is
+launched and the GPU runs dry. Worker processes prepare batches while the GPU works, so the step no longer contains
+the input.
+""",
     detected="""
-Time in the data phase: inside a DataLoader's `__next__`, or a range whose name says that it loads data. It counts if
-replaying the step without it makes the step shorter; time that the GPU spends on work it was given before is no loss.
-Where workers already prepare the batches, their pace counts: `gpuprof trace` measures the time for a batch inside them,
-and compares what they deliver with the step that the training takes when every batch is ready.
+Time in the data phase: inside a DataLoader's `__next__`, or inside a range whose name says that it loads data. It
+counts if the step gets shorter when it is replayed without it; time in which the GPU still has queued work costs
+nothing. Where workers already prepare the batches, their throughput counts: `gpuprof trace` measures the time per
+batch inside the workers and compares what they deliver with the step time when every batch is ready.
 """,
     gain="""
-Host work in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
-and the step is replayed. It cannot become shorter than the input's time divided by the number of workers, each 1.3
-times slower than the training process, since they share its machine. Where workers are already used and their pace is
-known, the mean step is that of a bounded queue of the workers proposed, each slowed down if there are more of them than
-processors; at worst the training's own host time grows by a fifth. Without a run the input's own cost follows from what
-the workers deliver: one batch per worker and step. """,
+CPU time in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
+and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers, each
+1.3 times slower than the training process because they share its machine. Where workers are already used and their
+throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed down if
+there are more workers than CPU cores; at worst the training process's own CPU time grows by a fifth. Without a run
+the cost of the input is estimated from what the workers deliver: one batch per worker and step.
+""",
     wrong="""
-If preparing a batch waits for a disk or a network rather than for the processor, workers help until that is
-saturated. An `IterableDataset` has to be split among workers by the dataset itself. Tokenising once, before the
-training, removes the work instead of moving it; so does decoding and resizing images once, or on the GPU
-(`torchvision.io.decode_jpeg(..., device="cuda")`, NVIDIA DALI), where it has time to spare. """,
+If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An
+`IterableDataset` has to split itself among its workers. Tokenising once before the training removes the work instead
+of moving it; so does decoding and resizing images once, or on the GPU (`torchvision.io.decode_jpeg(...,
+device="cuda")`, NVIDIA DALI), if the GPU has time to spare.
+""",
 )
 
 
@@ -152,7 +155,7 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         return
     waits = next((one for one in case.budget.excess if one.cause == "input"), None) if case.budget else None
     waited = "" if waits is None else f"; {waits.steps} of {case.budget.steps} timed steps wait" if case.budget else ""
-    source = "measured in them" if feed.measured else "by what they deliver"
+    source = "measured in the workers" if feed.measured else "estimated from what they deliver"
     text = (
         f"{loader.workers} workers need {loader.batch_ns / 1e6:,.0f} ms each for a batch ({source}), so one is ready "
         f"every {loader.batch_ns / loader.workers / 1e6:,.1f} ms; the training takes one every "

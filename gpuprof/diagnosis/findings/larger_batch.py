@@ -30,28 +30,29 @@ HOST_WORST = calibrated.HOST_WORST.value
 PAGE = Page(
     id="larger_batch",
     applies=("training",),
-    title="The step takes as long for more tokens",
+    title="A step takes no longer for more tokens",
     means="""
-The host needs the same time to launch a kernel whatever its size, and a small kernel the same time on the GPU until
-it fills the chip. A step that is limited by either goes through twice the tokens in nearly the same time.
+Launching a kernel takes the CPU the same time whatever the kernel's size, and a small kernel takes the GPU the same
+time until it fills the chip. A step limited by either processes twice the tokens in nearly the same time.
 """,
     detected="""
-Replaying the step with kernels as they would be for 2, 4 and 8 times the tokens; the largest whose last doubling
-still gains 20 % in tokens per second, and that fits in 90 % of the GPU's memory where a run tells what it uses.
+The step is replayed with its kernels scaled to 2, 4 and 8 times the tokens. Proposed is the largest factor whose last
+doubling still gains 20 % in tokens per second and that fits in 90 % of the GPU's memory (if a run reports what it
+uses).
 """,
     gain="""
-In forward, backward and recomputation each kernel's arithmetic and traffic grow with the tokens, except reading the
-weights of products. A kernel that does not fill the chip takes no longer until it does, one limited by reading
-weights until its arithmetic takes longer. What is done once for each weight (the optimizer, dequantising,
-accumulating gradients, casting weights and their gradients, told by the tensors' shapes) stays; copies of batches and
-preparing them grow with the tokens. The host does the same; but where attention is called for one sample after
-another (no padding, and an attention that knows no lengths) each sample more costs a round of that, 0.5 to 1 times a
-recorded one.
+In forward, backward and recomputation the arithmetic and the traffic of each kernel grow with the tokens, except for
+reading the weights of matrix multiplications. A kernel that does not fill the chip takes no longer until it does; one
+limited by reading weights takes no longer until its arithmetic does. Work done once per weight stays the same (the
+optimizer, dequantising, accumulating gradients, casting weights and their gradients, recognised by tensor shapes).
+Copying and preparing batches grows with the tokens. CPU work stays the same, except where attention is called for one
+sample after another (no padding, and an attention without variable lengths): each additional sample then costs 0.5 to
+1 times a recorded call.
 """,
     wrong="""
-With more samples in an optimizer step there are fewer steps: the learning rate may have to be set again. Where
-gradients are accumulated, accumulate fewer batches instead, and training stays as it is. Memory for activations grows
-with the tokens. Memory use is only known for recordings made with `gpuprof trace`.
+With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With
+gradient accumulation, accumulate fewer batches instead, and the training stays the same. Memory for activations grows
+with the tokens. Memory use is known only for recordings made with `gpuprof trace`.
 """,
 )
 

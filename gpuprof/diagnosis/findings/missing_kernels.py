@@ -33,26 +33,26 @@ PROJECTION = re.compile(r"^aten::linear$|(Addmm|Mm|T|Linear)Backward0$")
 
 PAGE = Page(
     id="missing_kernels",
-    title="A slow reference implementation runs in place of a kernel",
+    title="A slow reference implementation runs instead of a fast kernel",
     means="""
-Some layers (gated delta rules, state-space scans, causal convolutions, some attentions) have fast kernels in packages
-of their own. Where such a package is missing, the library computes the same with a sequence of ordinary torch ops,
-often a Python loop over chunks, and says so once in a warning that scrolls by.
+Some layers (gated delta rules, state-space scans, causal convolutions, some attentions) have fast kernels in separate
+packages. If such a package is missing, the library computes the same with a sequence of ordinary torch ops, often a
+Python loop over chunks, and reports it once in a warning that scrolls by.
 """,
     detected="""
-While it records, `gpuprof trace` reads what libraries log and warn of. Warnings are kept that speak of a slow path and
-of an implementation or kernel (at most 20, of 300 characters, secrets masked). Modules whose code calls the function
-that a warning names get ranges of their own in the recording.
+While it records, `gpuprof trace` reads the log messages and warnings of libraries. It keeps warnings that mention a
+slow path and an implementation or kernel (at most 20, of 300 characters, secrets masked). Modules whose code calls
+the function named in a warning get their own ranges in the recording.
 """,
     gain="""
-None is predicted, because a kernel that does not run cannot be timed. The note says what share of the GPU's and of the
-CPU's time these modules take, their linear layers excluded, and what the step would take without that work (by
-replay): a kernel cannot gain more.
+None is predicted, because a kernel that does not run cannot be timed. The note gives the share of GPU and CPU time
+that these modules take, without their linear layers, and the step time without that work (by replay): a kernel cannot
+gain more.
 """,
     wrong="""
-A kernel still takes some time, so the gain is less than what the note names. Some kernels do not support every GPU,
-type or head size, and then the library falls back although the package is installed. A warning may also be of a part
-of the program that is not in the training step.
+A kernel still takes some time, so the gain is less than the note's figure. Some kernels do not support every GPU,
+type or head size, and then the library falls back although the package is installed. A warning may also refer to a
+part of the program outside the training step.
 """,
 )
 

@@ -28,22 +28,22 @@ PAGE = Page(
     applies=("training",),
     title="The GPUs of one process take turns",
     means="""
-The model's layers lie on several GPUs, as `device_map="auto"` puts them. A batch goes through the first GPU's layers,
-then through the second's, and backward the other way round: while one GPU works, the others wait for what it computes.
-All of them together are no faster than one.
+The layers of the model are placed on several GPUs, as `device_map="auto"` does. A batch goes through the first GPU's
+layers, then through the second's, and backward in reverse: while one GPU works, the others wait for its result. All
+of them together are no faster than one.
 """,
     detected="""
-Two or more GPUs of one process, each busy for at least a tenth of the time that any is, and on average fewer than 1.2
-at once: a pipeline that cuts its batch in only two has 1.33.
+Two or more GPUs of one process, each busy for at least a tenth of the time that any GPU is, with on average fewer
+than 1.2 busy at once: a pipeline that splits its batch in only two has 1.33.
 """,
     gain="""
-A process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and as many
-times the work as there are GPUs. The exchange of gradients (four bytes per trainable parameter over the GPUs' link)
-widens the interval. Where the peaks of all GPUs together do not fit into one, the model has to be sharded (FSDP),
-whose gathering of weights widens the interval by 15 %.
+One process per GPU, each with its own batch: the step of the replayed graph without the copies between GPUs, and N
+times the work for N GPUs. The exchange of gradients (four bytes per trainable parameter over the link between the
+GPUs) widens the interval. If the memory peaks of all GPUs together do not fit into one, the model has to be sharded
+(FSDP); gathering weights widens the interval by 15 %.
 """,
     wrong="""
-If the GPUs have no fast link, sharding a large model costs more than is predicted. For inference of one sequence at a
+If the GPUs have no fast link, sharding a large model costs more than predicted. For inference of one sequence at a
 time there is no second batch.
 """,
 )
@@ -58,23 +58,23 @@ def find(case: Case) -> Iterator[Proposal]:
     between = case.nodes_of_gpu(trace.rows_named(trace.gpu.name, lambda text: "PtoP" in text))
     text = (
         f"{gpus} GPUs of this process take turns: one waits while the other works. "
-        f"{case.per_step(between.sum()):,.0f} copies a step go from one to another"
+        f"{case.per_step(between.sum()):,.0f} copies a step go from one GPU to another"
     )
     fits = _fits(case, gpus)
     start = f"torchrun --nproc_per_node={gpus}"
     if fits is not False:
-        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # in place of "auto"'
-        unknown = "" if fits else "\n# if all of the model fits one GPU: its memory was not recorded"
+        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # instead of "auto"'
+        unknown = "" if fits else "\n# if the whole model fits on one GPU: memory was not recorded"
         torch = f"DistributedDataParallel(model.to(local_rank))  # started by {start}{unknown}"
         transformers = f"{model}\n# started by {start}, which makes it data parallel{unknown}"
     else:
         torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
         transformers = case.stack.setting(
             {"fsdp": True if case.stack.has("activation_checkpointing") else "full_shard auto_wrap"},
-            note=f"  # without device_map, started by {start}\n# one GPU has no room for all of the model",
+            note=f"  # without device_map, started by {start}\n# the whole model does not fit on one GPU",
         )
     yield Proposal(
-        title="a process per GPU instead of one for all",
+        title="one process per GPU instead of one for all",
         evidence=spans(case, text, between),
         fix=case.stack.fix(torch, transformers=transformers),
         change=partial(removed, nodes=between),

@@ -37,22 +37,22 @@ PAGE = Page(
     applies=("training",),
     title="The optimizer updates in many small steps",
     means="""
-A for-loop optimizer launches about eight kernels for each parameter; the foreach one a few for each list of
-parameters, but goes over all of them for every operation. A fused optimizer reads each parameter, gradient and state
-once and writes them once, in a handful of kernels.
+A for-loop optimizer launches about eight kernels for each parameter; a foreach optimizer launches a few kernels for
+each list of parameters, but reads all parameters again for every operation. A fused optimizer reads each parameter,
+gradient and state once and writes it once, in a handful of kernels.
 """,
     detected="""
-A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, told by its
+A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, found by its
 `Optimizer.step` range.
 """,
     gain="""
-All kernels of the step become one with 0.33 to 0.6 of their time; the host's time in ops becomes 0.4 (from foreach)
-or 0.03 (from a loop) of what it was. What Python does to collect parameters stays. With few trainable parameters this
-is often within the noise, and then not shown.
+All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
+(from a loop) of what it was. Python code that collects the parameters stays. With few trainable parameters the gain
+is often within the noise and is then not shown.
 """,
     wrong="""
-Parameters on several devices or of integer types are not fused. `torch.compile` of the optimizer's step does the same
-in another way.
+Parameters on several devices, or of integer types, are not fused. `torch.compile` of the optimizer's step achieves
+the same in another way.
 """,
 )
 
@@ -111,7 +111,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="fused optimizer",
         evidence=spans(
             case,
-            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of host time, "
+            f"{name} goes through {how}: {count:,.0f} kernels a step, {host_ms:,.1f} ms of CPU time, "
             f"{gpu_ms:,.1f} ms of the GPU's",
             done,
         ),

@@ -43,25 +43,26 @@ PAGE = Page(
     applies=("training",),
     title="Part of the batch is padding",
     means="""
-Samples of different lengths are padded to one, and the padding goes through every matrix product like tokens do.
-Packing puts several samples into one row; padding-free batches drop the padding and keep the samples apart in
-attention; grouping samples by length pads less.
+Samples of different lengths are padded to the same length, and padding goes through every matrix multiplication like
+real tokens. Packing puts several samples into one row; padding-free batches drop the padding and keep the samples
+separate in attention; grouping samples by length pads less.
 """,
     detected="""
-Tokens of all steps with and without padding, as the attention masks told the run: the few that are recorded may have
-batches of other lengths. At least 8 % must be padding. Recordings that were not made by `gpuprof trace` do not tell.
+Tokens of all steps with and without padding, counted from the attention masks during the run: the few recorded steps
+may have batches of other lengths. At least 8 % must be padding. Recordings made without `gpuprof trace` do not
+contain this.
 """,
     gain="""
-Packed to the present length, a step takes as long as now and goes through 1 / (share of real tokens) times the
-samples, of which 97 % are taken to fit (90 to 99 %). Without padding but with the same samples, kernels of forward
-and backward shrink with the tokens, as they would for a smaller batch: those that wait for launches or for weights do
-not. Grouped by length, 15 % of the padding is left (5 to 35 %).
+Packed to the present length, a step takes as long as now and processes 1 / (share of real tokens) times the samples,
+of which 97 % are assumed to fit (90 to 99 %). Without padding but with the same samples, kernels of forward and
+backward shrink with the tokens as they would for a smaller batch: kernels limited by launches or by reading weights
+do not. Grouped by length, 15 % of the padding is left (5 to 35 %).
 """,
     wrong="""
-Packed rows change what a batch is: more samples per optimizer step, so that the learning rate may have to be set
-anew. Attention must keep the samples apart (FlashAttention's variable lengths; a mask otherwise, which is slower).
-Shapes that differ from step to step cost more than their tokens where kernels are planned anew for each shape
-(cuDNN's attention, torch.compile): round lengths up to a multiple.
+Packed rows change the batch: there are more samples per optimizer step, so the learning rate may have to be tuned
+again. Attention must keep the samples separate (variable-length FlashAttention; a mask otherwise, which is slower).
+If kernels are planned again for each new shape (cuDNN attention, torch.compile), shapes that differ from step to step
+cost more than their tokens: round lengths up to a multiple.
 """,
 )
 
@@ -119,10 +120,10 @@ def find(case: Case) -> Iterator[Proposal]:
         )
     left = [real + share * (1 - real) for share in GROUPED_LEFT]
     yield Proposal(
-        title="batches of samples of like length",
+        title="batches of samples of similar length",
         evidence=evidence,
         fix=case.stack.fix(
-            "a sampler that batches samples of like length",
+            "a sampler that batches samples of similar length",
             _grouped(case),
         )
         # Lengths that all differ would each be planned anew, which cost more than their padding on an H200.
@@ -132,7 +133,7 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=fewer_tokens(case, left[2]),
         spread=HOST_SPREAD,
         excludes=("larger_batch",),
-        changes="samples of like length share a batch",
+        changes="samples of similar length share a batch",
         key="grouped",
     )
 
@@ -162,7 +163,7 @@ def _needs_flash(case: Case) -> str:
     32 samples took 292 to 366 ms on an H200 where the padded ones took 458 and the work itself leaves 170 to 215
     (scenarios/qwen3_32b_unsloth)."""
     own = case.ops_named(lambda text: "scaled_dot_product" in text).any()
-    return "pip install flash-attn  # else attention goes sample by sample\n" if own else ""
+    return "pip install flash-attn  # else attention runs sample by sample\n" if own else ""
 
 
 def _real_share(work: Work | None) -> float | None:

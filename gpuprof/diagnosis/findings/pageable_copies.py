@@ -38,23 +38,23 @@ nothing more."""
 
 PAGE = Page(
     id="pageable_copies",
-    title="Copies to the GPU block the host",
+    title="Copies to the GPU block the CPU",
     means="""
-From ordinary (pageable) memory the driver copies through a buffer of its own, piece by piece, with the host at work
-or waiting until all is done. From pinned memory the GPU fetches the data by itself at the link's full rate, and with
-`non_blocking=True` the host goes on.
+From ordinary (pageable) memory the driver copies through its own buffer, chunk by chunk, while the CPU works or waits
+until all is done. From pinned memory the GPU fetches the data itself at the full rate of the link, and with
+`non_blocking=True` the CPU continues.
 """,
     detected="""
-Copies from pageable memory to the device of together at least 1 MiB a step, where the replay with pinned ones is at
-least 5 % shorter.
+Copies from pageable memory to the GPU of at least 1 MiB in total per step, if the step gets at least 5 % shorter when
+it is replayed with pinned ones.
 """,
     gain="""
-The call takes 4 to 30 µs and waits for nothing; the copy takes its bytes at the link's best rate (measured or stated,
-down to 0.7 of it).
+The call takes 4 to 30 µs and does not wait; the copy takes its bytes at the best rate of the link (measured or
+stated, down to 0.7 of it).
 """,
     wrong="""
-Pinning itself costs a copy in the host's memory: let the DataLoader do it, in its own thread, or pin once what is
-used again. Data that is made anew in the training process for each step gains only the faster transfer.
+Pinning costs a copy in CPU memory: let the DataLoader do it in its own thread, or pin once what is used again. Data
+that the training process creates in each step gains only the faster transfer.
 """,
 )
 
@@ -99,14 +99,14 @@ def find(case: Case) -> Iterator[Proposal]:
     took = case.per_step(float(graph.duration_ns[copies].sum()))
     text = (
         f"{moved / 1e6:,.1f} MB a step are copied to the GPU from pageable memory, in {took / 1e6:,.1f} ms "
-        f"({moved / max(took, 1.0):,.1f} GB/s), with the host standing still"
+        f"({moved / max(took, 1.0):,.1f} GB/s), while the CPU is blocked"
     )
     yield Proposal(
         title="pinned memory, asynchronous copies",
         evidence=spans(case, text, copies),
         fix=case.stack.fix(
             'DataLoader(..., pin_memory=True), then batch.to("cuda", non_blocking=True)\n'
-            "and what is no batch: tensor.pin_memory() once, before the training",
+            "and other tensors: tensor.pin_memory() once, before the training",
             case.stack.setting(
                 {"dataloader_pin_memory": True},
                 note='\nand what you copy yourself: tensor.pin_memory().to("cuda", non_blocking=True)',
@@ -139,8 +139,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if pageable.fell(least=MUCH_BYTES) or (waited and took.fell(to=FEWER, least=least)):
         yield Candidate(
             PAGE.id,
-            "copies that block the host",
-            f"copies that block the host: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
+            "copies that block the CPU",
+            f"copies that block the CPU: {quantity(a, b, lambda side: side.counts.blocking_copies)} a step, of "
             f"{pageable.a / 1e6:,.1f} → {pageable.b / 1e6:,.1f} MB in pageable memory; copies and waits for them "
             f"take {took.ms} ms of the GPU's step",
             claim_where(is_copying),

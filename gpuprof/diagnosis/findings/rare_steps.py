@@ -33,24 +33,24 @@ RARER = calibrated.RARER.value
 PAGE = Page(
     id="rare_steps",
     applies=("training",),
-    title="Saving, evaluating or logging holds the training up",
+    title="Saving, evaluating or logging delays the training",
     means="""
-Every so many steps the training writes a checkpoint, evaluates or logs. The GPU does no training in that time, and if
-it happens often it costs more than any slow kernel.
+Every N steps the training writes a checkpoint, evaluates or logs. The GPU does no training in that time, and if it
+happens often it costs more than any slow kernel.
 """,
     detected="""
-In a run, what saving, evaluating and logging add to the mean step, measured in each timed step, from 2 % of it on; of
-runs that did not measure this, at least three steps of 1.5 times the median and more, at one distance from each other,
-that did not wait for their batch. Without a run, of at least four recorded steps, one as long, with at least half
-of what it takes more in host work that is in none of the phases of a step.
+In a run: what saving, evaluating and logging add to the mean step, measured in each timed step, if it is at least 2
+%. In runs that did not measure this: at least three steps of at least 1.5 times the median, at equal distances, that
+did not wait for their batch. Without a run: one such step among at least four recorded ones, if at least half of its
+additional time is CPU work outside all phases of a step.
 """,
     gain="""
-In a run, a tenth of what these add to the mean step is left: done a tenth as often. Without a run all steps take the
-median, and the mean of the steps is compared with it.
+In a run, a tenth of what these add to the mean step is left: they are done a tenth as often. Without a run all steps
+take the median, which is compared with the mean.
 """,
     wrong="""
-A recording of few steps that happens to hold a rare one makes it look frequent: compare with how often the training
-saves. What comes back after more steps than were timed (20, unless more are asked for) is not seen.
+If a short recording happens to contain a rare step, it makes that step look frequent: compare with how often the
+training saves. Events further apart than the timed steps (20 by default) are not seen.
 """,
 )
 

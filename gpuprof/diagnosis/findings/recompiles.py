@@ -54,27 +54,27 @@ MOSTLY = 0.5
 
 PAGE = Page(
     id="recompiles",
-    title="New shapes are compiled or planned in the middle of the training",
+    title="New shapes are compiled or planned during the training",
     means="""
-`torch.compile`, Triton, cuDNN and cuBLAS prepare a kernel for the shapes that they see, and keep it. When lengths of
-batches vary, many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, in
-which nothing is launched.
+`torch.compile`, Triton, cuDNN and cuBLAS prepare a kernel for each shape that they see, and keep it. When batch
+lengths vary, many steps meet new shapes: cuDNN attention alone plans for 50 ms for each, forward and backward, and
+nothing is launched meanwhile.
 """,
     detected="""
-In at least half of the recorded steps: ranges of Dynamo or Inductor that compile, driver calls that load code, or an
-op whose own host work takes over 3 ms and 30 times its usual. Or, of all steps that a run timed, those with new
-lengths take at least 15 % longer than those with lengths seen before, and this adds 5 % to the mean step.
+In at least half of the recorded steps: ranges in which Dynamo or Inductor compile, driver calls that load code, or an
+op whose own CPU time is over 3 ms and 30 times its usual time. Or, over all steps that a run timed: steps with new
+lengths take at least 15 % longer than steps with lengths seen before, and this adds 5 % to the mean step.
 """,
     gain="""
-The compiling and loading is gone with the candidates that it tried on the GPU, and an op that planned takes what it
-usually does. In steps that compile so does every op that launches something or runs generated code, where it takes the
-host over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels are at worst 1.3
-times as long. Where only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the
-step up to 8 % longer (assumed).
+Compiling and loading are removed together with the candidates tried on the GPU, and an op that planned takes its
+usual time. In steps that compile, so does every op that launches something or runs generated code and takes the CPU
+over 0.2 ms; at worst half of that stays. With another attention backend the attention kernels take at worst 1.3 times
+as long. If only the timed steps show it, a twentieth of what new lengths cost is left, and padding makes the step up
+to 8 % longer (assumed).
 """,
     wrong="""
-After all lengths have been seen once there is nothing left to plan: in a long training this heals by itself if
-lengths are few. Padding to a multiple adds some tokens.
+Once all lengths have been seen there is nothing left to plan: a long training with few lengths recovers by itself.
+Padding to a multiple adds some tokens.
 """,
 )
 
@@ -116,14 +116,14 @@ def find(case: Case) -> Iterator[Proposal]:
 
     # Shapes that stay the same leave nothing to plan either; without them only another attention helps.
     instead = cudnn and not compiling.any()
-    what = [f"{', '.join(by_name)} plan their kernels anew"] if by_name else []
+    what = [f"{', '.join(by_name)} plan their kernels again"] if by_name else []
     if compiling.any():
         what.append("code is compiled or loaded")
     likely = change_to(1.0, 0.0)
     yield Proposal(
-        title="attention that plans nothing per length" if instead else "shapes that stay the same",
+        title="no cuDNN attention (it plans again for every length)" if instead else "fixed shapes",
         evidence=spans(
-            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of host time a step", compiling | planning
+            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of CPU time a step", compiling | planning
         ),
         fix=_fix(case, cudnn, bool(compiling.any())),
         change=likely,
@@ -170,7 +170,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         yield Candidate(
             PAGE.id,
             "compiling during the step",
-            f"the host compiles or loads code for {took.ms} ms a step",
+            f"the CPU compiles or loads code for {took.ms} ms a step",
             claim_idle(*COMPILING_CAUSES, weight=weight),
             took.more,
         )
@@ -234,7 +234,7 @@ def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
         fixed = "batches of few different shapes: resize, crop or bucket the samples, drop_last=True"
         return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed
     fixed = case.stack.fix(
-        f"pad each batch to a multiple of {MULTIPLE}, so that few lengths occur",
+        f"pad each batch to a multiple of {MULTIPLE}, so that there are few lengths",
         transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})"
         if case.stack.is_causal
         else f"a data collator with padding=True, pad_to_multiple_of={MULTIPLE}",

@@ -47,23 +47,23 @@ PAGE = Page(
     title="Gradient checkpointing repeats the forward pass",
     means="""
 Gradient checkpointing keeps only the inputs of each layer and computes the rest again in the backward pass. It saves
-memory and costs a third more work. Where the memory is there, it is time spent for nothing; many recipes switch it on
-by default.
+memory and costs a third more work. If memory is available, that time is wasted; many recipes enable it by default.
 """,
     detected="""
-Forward ops that run inside the backward pass, on autograd's thread, with gradients on. Whether the memory suffices is
-told by the run's peak and by what the repeated ops read and write: about an eighth of that, 18 % at most, would be
-kept. Where no peak was recorded the fix says so, and nothing is advised that could not fit even into an empty GPU.
+Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices
+is estimated from the run's peak and from what the repeated ops read and write: about an eighth of that, 18 % at most,
+would be kept. If no peak was recorded the fix says so, and nothing is advised that could not fit even into an empty
+GPU.
 """,
     gain="""
-The repeated ops, on the host and on the GPU, are taken out of the graph, with the Python between them; and where
-checkpointing is an autograd function of its own, with all that it does until its backward pass begins.
+The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
+checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
 Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
-and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's host time is left.
+and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left.
 """,
     wrong="""
-The peak that counts is that of the longest batch. Checkpointing only some layers, or keeping only the results of
-matrix products (selective checkpointing), gains in proportion to what is no longer repeated.
+What counts is the memory peak of the longest batch. Checkpointing only some layers, or keeping only the results of
+matrix multiplications (selective checkpointing), gains in proportion to what is no longer repeated.
 """,
 )
 
@@ -81,7 +81,7 @@ def find(case: Case) -> Iterator[Proposal]:
     gpu_ms = case.per_step(float(graph.duration_ns[again & graph.on_gpu].sum())) / 1e6
     host_ms = case.per_step(float(graph.duration_ns[again & ~graph.on_gpu].sum())) / 1e6
     text = (
-        f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of host time a step repeat the forward pass inside the backward"
+        f"{gpu_ms:,.1f} ms of GPU and {host_ms:,.1f} ms of CPU time a step repeat the forward pass inside the backward"
     )
 
     def change(level: int) -> Change:
@@ -91,7 +91,7 @@ def find(case: Case) -> Iterator[Proposal]:
         title="no gradient checkpointing",
         evidence=spans(case, text, again),
         fix=case.stack.fix(
-            "drop model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
             case.stack.setting({case.stack.checkpointing: False}),
             unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
         )
@@ -230,7 +230,7 @@ def free_bytes(case: Case) -> tuple[float | None, float | None]:
 
 def _memory_text(extra: tuple[float, float] | None, free: float | None, size: float | None) -> str:
     if extra is None:
-        return "\n# needs more memory: by how much is not known here"
+        return "\n# needs more memory: how much is not known here"
     gib = extra[0] / 2**30
     needs = f"\n# {f'about {gib:,.0f}' if gib >= 1 else 'less than 1'} GiB more memory at the peak"
     if free is not None:

@@ -16,29 +16,30 @@ LEAST_SHARE = 0.05
 
 PAGE = Page(
     id="straggler",
-    title="The other ranks wait for one",
+    title="The other ranks wait for one rank",
     means="""
-The ranks of a training exchange gradients or weights in every step, and no exchange ends before the last rank has come.
-If one rank takes longer than the others, all of them take as long as it does. In the other ranks' recordings that time
-looks like communication, but a faster network would not shorten it.
+The ranks of a training exchange gradients or weights in every step, and no exchange ends before the last rank has
+arrived. If one rank is slower than the others, all of them take as long as it does. In the other ranks' recordings
+that time looks like communication, but a faster network would not shorten it.
 """,
     detected="""
-The collectives of all ranks are matched by process group, order and size. Their ends differ by the clocks' offset only,
-and their shortest duration is the transfer: the rank that comes last does not wait. Each rank is then replayed with its
-peers never late, which is its own pace. A straggler is, step by step, 5 % slower than every other rank (told from one
-step 9 %), since steps of one program differ by less, and is the one that came last most often where others noticeably
-waited (20 µs): to two thirds of the collectives, or it was slower in each of three steps and more. Of two ranks whose
-steps merely scatter each comes last to half. What a straggler does more is told by comparing its work, by phase and op,
-with the median of the other ranks.
+The collectives of all ranks are matched by process group, order and size. Their end times differ only by clock
+offsets, and their shortest duration is the transfer, because the rank that arrives last does not wait. Each rank is
+then replayed with peers that are never late; that is its own step time. A straggler is 5 % slower than every other
+rank in every step (9 % if only one step was recorded), because steps of one program differ by less. It must also be
+the rank that arrived last most often where others waited noticeably (20 µs): at two thirds of the collectives, or it
+was slower in each of at least three steps. Of two ranks whose steps merely scatter, each arrives last at half of
+them. What the straggler does more is found by comparing its work, by phase and op, with the median of the other
+ranks.
 """,
     gain="""
-Without what this rank does more, the step is as long as the next slowest rank's own pace. What the slow rank itself
-waits for others is kept.
+Without its additional work, the step takes as long as that of the next slowest rank. What the slow rank itself waits
+for others is kept.
 """,
     wrong="""
-If slowness moves from rank to rank, as with batches of unequal length, no rank is a straggler though all wait: balance
-the batches. A few recorded steps may show a rank that is slow only now and then (a checkpoint, a garbage collection).
-If a rank's recording is missing, waiting for it cannot be told from transfer.
+If slowness moves from rank to rank, as with batches of unequal length, no rank is a straggler though all of them
+wait: balance the batches. A few recorded steps may show a rank that is slow only now and then (a checkpoint, a
+garbage collection). If the recording of a rank is missing, waiting for it cannot be distinguished from transfer.
 """,
 )
 
@@ -77,9 +78,9 @@ def _waits(gang: Gang) -> Evidence:
     slow = gang.ranks[gang.slow or 0]
     waits = sorted((r.waiting_ns or 0 for i, r in enumerate(gang.ranks) if i != gang.slow))
     return Evidence(
-        f"rank {slow.rank} needs {in_ms(slow.pace_ns or 0)} a step by itself, the next slowest"
-        f" {in_ms(gang.next_pace_ns or 0)}; the others wait {in_ms(waits[len(waits) // 2])} a step; it comes last to"
-        f" {100 * (slow.late_share or 0):.0f} % of the collectives that are waited in"
+        f"rank {slow.rank} needs {in_ms(slow.pace_ns or 0)} a step on its own, the next slowest"
+        f" {in_ms(gang.next_pace_ns or 0)}; the others wait {in_ms(waits[len(waits) // 2])} a step; it arrives last at"
+        f" {100 * (slow.late_share or 0):.0f} % of the collectives with waiting"
     )
 
 
@@ -97,15 +98,18 @@ def _fix(gang: Gang, rank: int) -> str:
     doing = first.doing if first else None
     place = f" ({doing.frame or doing.what}, {doing.phase})" if doing else ""
     if gang.excess_bound == "input":
-        return f"Give rank {rank} batches as cheap as the others', or more workers: DataLoader(..., num_workers=8)"
+        return (
+            f"Give rank {rank} batches as cheap as those of the others, or more workers: DataLoader(..., num_workers=8)"
+        )
     if gang.excess_bound == "transfer":
         return f"Copy on rank {rank}{place} from pinned memory: DataLoader(..., pin_memory=True), non_blocking=True"
     if gang.excess_bound == "device":
         return (
             f"Give rank {rank} no more tokens a step than the others (length-grouped batches); if they are equal its"
-            " GPU is slower: nvidia-smi -q -d PERFORMANCE,CLOCK on its host"
+            " GPU is slower: nvidia-smi -q -d PERFORMANCE,CLOCK on its machine"
         )
     return (
-        f"Take off rank {rank} what only it does in every step{place}: log, evaluate and save less often or in another"
-        " thread; if all ranks run the same code its host is slower or busy: top, taskset"
+        f"Remove from rank {rank} what only this rank does in every step{place}: log, evaluate and save less"
+        f" often or in another"
+        " thread; if all ranks run the same code its CPU is slower or busy: top, taskset"
     )

@@ -39,28 +39,28 @@ EVERY = 50
 
 PAGE = Page(
     id="syncs",
-    title="The host waits for values from the GPU",
+    title="The CPU waits for values from the GPU",
     means="""
-`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()`, and indexing with a mask make the host
-wait until the GPU has done all that it was given. After that nothing is queued: while the host prepares the next
-launches the GPU is idle.
+`.item()`, `print(loss)`, `if tensor:`, `.cpu()`, `torch.cuda.synchronize()` and indexing with a mask block the CPU
+until the GPU has finished everything queued. After that the queue is empty, and the GPU is idle until the CPU has
+prepared the next launches.
 """,
     detected="""
-Host calls that wait for a device, a stream or a copy to the host, by the op that made them. Not counted: copies of
-batches to the GPU (`pageable_copies`), the allocator's (`allocator`), and what is within a loop over experts
-(`expert_loop`). They are shown where the replay without them makes the step at least 5 % shorter: a wait that finds
-the GPU idle, or that is soon over, is no loss.
+CPU calls that wait for a device, a stream or a copy to the CPU, grouped by the op that made them. Not counted: copies
+of batches to the GPU (`pageable_copies`), calls of the allocator (`allocator`), and calls inside a loop over experts
+(`expert_loop`). The finding is shown if the step gets at least 5 % shorter when it is replayed without the waits: a
+wait that finds the GPU idle, or that ends soon, costs nothing.
 """,
     gain="""
-The calls no longer wait, and the ops that looked at a value, with their copies, are gone (at worst they stay, and
-only the wait goes). Then the step is replayed: the host runs ahead where it can. Ops that need the value for the size
-of their result stay, without their wait.
+The calls no longer wait, and the ops that read a value are removed together with their copies (at worst they stay and
+only the wait is removed). Then the step is replayed, and the CPU runs ahead where it can. Ops that need the value for
+the size of their result stay, without their wait.
 """,
     wrong="""
-If the value decides what is done next, it cannot be read later; compute with a mask instead. A wait at the end of
-each step that only serves to time it goes when timing is switched off. What one rank gains by running ahead of its
-peers it loses waiting for them: where communication costs more than the host, nothing is proposed. Without the waits
-the host runs ahead by more batches, which takes a little more memory.
+If the value decides what is computed next, it cannot be read later; compute with a mask instead. A wait at the end of
+each step that only serves to time the step disappears when timing is switched off. On several ranks, what one rank
+gains by running ahead it loses waiting for the others: where communication costs more than the CPU, nothing is
+proposed. Without the waits the CPU runs more batches ahead, which takes a little more memory.
 """,
 )
 
@@ -92,14 +92,14 @@ def find(case: Case) -> Iterator[Proposal]:
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
             fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
-            "where rows must be chosen: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
+            "if rows must be selected: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
         )
     if explicit.any():
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
-            evidence=_evidence(case, explicit, "torch.cuda.synchronize() or its like", np.empty(0, np.int64)),
+            evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
             fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
             "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
@@ -123,7 +123,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
         yield Candidate(
             PAGE.id,
-            "waits of the host for the GPU",
+            "waits of the CPU for the GPU",
             f"calls that wait for the GPU: {waits} a step",
             claim,
             waits.more,
@@ -245,7 +245,7 @@ def _evidence(case: Case, waits: Mask, what: str, ops: I64) -> tuple[Evidence, .
     if names:
         text += " (" + ", ".join(f"{n / case.steps:,.0f} × {case.trace.strings[i]}" for i, n in names) + ")"
     waited_ns = case.per_step(float((graph.recorded_end_ns - graph.recorded_start_ns)[waits].clip(0).sum()))
-    text += f", which block the host for {ms_or_us(waited_ns)}"
+    text += f", which block the CPU for {ms_or_us(waited_ns)}"
     frames = FrameIndex(case.trace, case.timeline.nesting)
     nodes = np.flatnonzero(waits & (graph.call >= 0))
     calls = graph.call[nodes]

@@ -27,21 +27,22 @@ TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEM
 
 PAGE = Page(
     id="tf32",
-    title="fp32 matrix products run without tensor cores",
+    title="fp32 matrix multiplications run without tensor cores",
     means="""
-Matrix products of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed, a format of fp32's range
-and ten bits of mantissa that tensor cores multiply several times faster. torch does not allow it by default.
+Matrix multiplications of fp32 tensors run on the GPU's ordinary fp32 units unless TF32 is allowed: a format with the
+range of fp32 and ten bits of mantissa, which tensor cores multiply several times faster. torch does not allow it by
+default.
 """,
     detected="""
-Kernels of matrix products whose operands are fp32 and whose names are not those of tensor-core kernels.
+Kernels of matrix multiplications whose operands are fp32 and whose names are not those of tensor-core kernels.
 """,
     gain="""
-Each such product takes the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 % of the memory's,
-whichever is longer, at least 4 µs and never more than it took.
+Each such matrix multiplication takes the time of its FLOPs at 65 % of the TF32 ceiling or of its bytes at 70 % of the
+memory ceiling, whichever is longer, at least 4 µs and never more than it took.
 """,
     wrong="""
-Where a product's other half (its transpose, a cast) stands beside it as a kernel of its own, that stays. Training in
-bf16 gains more, at less precision. GPUs before Ampere have no TF32.
+If part of a matrix multiplication (a transpose, a cast) runs as a separate kernel, that kernel stays. Training in
+bf16 gains more, with less precision. GPUs before Ampere have no TF32.
 """,
 )
 
@@ -60,12 +61,12 @@ def find(case: Case) -> Iterator[Proposal]:
     left = [_left(case, roof, nodes, level) for level in range(3)]
     whole = float(graph.duration_ns[graph.on_gpu].sum())
     text = (
-        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix products a step without tensor cores: "
+        f"{case.per_step(nodes.sum()):,.0f} fp32 matrix multiplications a step without tensor cores: "
         f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
     yield Proposal(
-        title="TF32 matrix products",
+        title="TF32 matrix multiplications",
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
             'torch.set_float32_matmul_precision("high")',
@@ -98,8 +99,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if advised(a, b, PAGE.id, took) and alike and took.fell(to=FEWER):
         yield Candidate(
             PAGE.id,
-            "matrix products on tensor cores",
-            f"{number(pieces.a)} matrix products take {took.ms} ms of GPU time a step",
+            "matrix multiplications on tensor cores",
+            f"{number(pieces.a)} matrix multiplications take {took.ms} ms of GPU time a step",
             claim_where(lambda cell: cell[:2] == ("busy", "gemm")),
             took.more,
         )

@@ -31,24 +31,24 @@ LONG_NS = 5_000
 
 PAGE = Page(
     id="throttling",
-    title="The GPU is slowed down by heat or its power supply",
+    title="Heat or the power supply slows the GPU down",
     means="""
-A GPU that gets too hot, or whose supply tells it to, lowers its clock. The same kernels then take longer, and the
-whole step with them where the GPU limits it. Neighbouring GPUs in a badly cooled host, dust, a failing fan or an
-undersized supply are what is behind it.
+A GPU that gets too hot, or whose power supply requests it, lowers its clock. The same kernels then take longer, and
+so does the whole step if the GPU limits it. Causes are neighbouring GPUs in a badly cooled machine, dust, a failing
+fan or an undersized power supply.
 """,
     detected="""
-The driver's reasons for the clock in at least 20 % of a run's samples: thermal, hardware slowdown, power brake, board
-limit. Or, in recordings of at least six steps, kernels that become slower from the first steps to the last: the
-median over 50 kinds or more by 6 %. A GPU at its own power limit is not meant.
+The driver's clock-limiting reasons in at least 20 % of a run's samples: thermal, hardware slowdown, power brake,
+board limit. Or, in recordings of at least six steps, kernels that become slower from the first steps to the last: the
+median over at least 50 kinds of kernels, by 6 %. A GPU at its own power limit does not count.
 """,
     gain="""
-Kernels that are limited by arithmetic or by latency go with the clock: they become as fast as at the highest clock
-seen in the run, or as in the first steps. Those limited by memory stay.
+Kernels limited by arithmetic or by latency scale with the clock: they become as fast as at the highest clock seen in
+the run, or as in the first steps. Kernels limited by memory keep their time.
 """,
     wrong="""
-The highest clock was seen at less load and may not be sustained: a GPU at its power limit clocks lower under heavy
-matrix products, heat or not. Kernels may also slow down because another process has come to the GPU.
+The highest clock was seen at a lower load and may not be sustainable: at its power limit a GPU lowers its clock under
+heavy matrix multiplications, hot or not. Kernels may also slow down because another process uses the GPU.
 """,
 )
 
@@ -65,7 +65,7 @@ def find(case: Case) -> Iterator[Proposal]:
     nodes = graph.resource == DEVICE
     half = 1 - (1 - left) / 2
     yield Proposal(
-        title="cooling and power for the GPU's full clock",
+        title="cooling and power for the full GPU clock",
         evidence=spans(case, text, nodes & (left < 1)),
         fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
         "clean or space the GPUs, raise the fans, check the supply",
@@ -89,7 +89,7 @@ def _held_back(case: Case) -> tuple[float, str] | None:
             found = (
                 factor,
                 f"{name} ran at {gpu.sm_mhz:,.0f} of {gpu.sm_mhz_max_seen:,.0f} MHz{heat}, "
-                f"held back in {100 * share:,.0f} % of the samples",
+                f"limited in {100 * share:,.0f} % of the samples",
             )
     return found
 

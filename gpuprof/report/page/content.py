@@ -420,7 +420,7 @@ def lacks(diagnosis: Diagnosis) -> list[str]:
     if diagnosis.kernels is not None and diagnosis.roofline is None:
         found.append("No roofline: the ceilings of this GPU are not known.")
     elif diagnosis.roofline is not None and known_roofline(diagnosis) is None:
-        found.append("No roofline: this recording does not tell the kernels' FLOPs and bytes.")
+        found.append("No roofline: the FLOPs and bytes of the kernels are not known from this recording.")
     return found
 
 

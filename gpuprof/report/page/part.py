@@ -59,7 +59,7 @@ def _steps_note(shown: int, total: int) -> str:
     if shown >= total:
         return ""
     steps = f"{shown} of {total} steps" if shown > 1 else f"one of {total} steps"
-    return f"The timeline shows {steps}, whose times are nearest to the median; sums and tables are of all."
+    return f"The timeline shows {steps}, those closest to the median; sums and tables cover all steps."
 
 
 def near(timeline: Timeline) -> tuple[int, int]:

@@ -1,0 +1,69 @@
+"""Findings by the names that people use: id, words of the title, or the usual name of the remedy."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from gpuprof.diagnosis.proposal import Page
+
+SYNONYMS: Mapping[str, tuple[str, ...]] = {
+    "input_workers": (
+        "workers",
+        "num_workers",
+        "dataloader",
+        "dataloader_workers",
+        "data_loading",
+        "input",
+        "prefetch",
+    ),
+    "syncs": ("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
+    "compile": ("torch_compile", "inductor", "fusion"),
+    "cuda_graphs": ("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
+    "accumulation": ("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
+    "larger_batch": ("batch", "batch_size", "per_device_train_batch_size"),
+    "padding": ("packing", "padding_free", "group_by_length", "length_grouping"),
+    "expert_loop": ("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
+    "eager_attention": ("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
+    "fused_elementwise": ("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
+    "recompute": ("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
+    "optimizer": ("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
+    "dequantize": ("qlora", "quantization", "4bit", "bitsandbytes", "nf4", "dequantization"),
+    "tf32": ("allow_tf32", "float32_matmul_precision"),
+    "autocast": ("bf16", "amp", "mixed_precision", "fp16"),
+    "channels_last": ("nhwc", "memory_format"),
+    "frozen_encoder": ("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),
+    "adapter_casts": ("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
+    "pageable_copies": ("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable"),
+    "allocator": ("empty_cache", "expandable_segments", "cudamalloc", "memory_fragmentation"),
+    "recompiles": ("recompilation", "dynamic_shapes", "recompile", "pad_to_multiple_of"),
+    "rare_steps": ("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
+    "exposed_communication": ("communication", "nccl", "all_reduce", "no_sync", "ddp", "fsdp", "overlap"),
+    "naive_pipeline": ("device_map", "device_map_auto", "pipeline", "model_parallel"),
+    "throttling": ("thermal", "clocks", "power_limit", "temperature", "power"),
+    "straggler": ("slow_rank", "stragglers", "imbalance", "load_imbalance"),
+    "missing_kernels": ("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
+}
+"""Id of a finding → names of its remedy and of its subject, as `key` writes them."""
+
+
+def key(text: str) -> str:
+    """A name without case, blanks and punctuation: `Gradient-Checkpointing` → `gradient_checkpointing`."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
+def pages_named(text: str, pages: Sequence[Page]) -> list[Page]:
+    """The pages that a name may mean: one by its id, a synonym or its title, else all whose id, synonyms and title
+    hold every word of it. Empty if there is none."""
+    wanted = key(text)
+    if not wanted:
+        return []
+    for page in pages:
+        if wanted in (page.id, key(page.title), *map(key, SYNONYMS.get(page.id, ()))):
+            return [page]
+    words = set(wanted.split("_"))
+    return [page for page in pages if words <= _words(page)]
+
+
+def _words(page: Page) -> set[str]:
+    return {word for name in (page.id, page.title, *SYNONYMS.get(page.id, ())) for word in key(name).split("_")}

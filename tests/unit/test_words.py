@@ -1,0 +1,113 @@
+"""Docs, README and what a user reads on the screen use the field's terms: no dialect word in any of them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+INSTEAD = {
+    r"(?:is|are|was|be|as) (?:\w+ )?told": "inferred from, estimated from, reported by",
+    r"told (?:by|from|apart|anew|of)": "inferred from, distinguished from",
+    r"tells? (?:of|apart|no|nothing|which|how|what|it|them|their|more)": "reports, contains, shows",
+    r"not tell": "not known from",
+    r"beside": "next to, at the same time as, compared with",
+    r"besides": "also, in addition",
+    r"anew": "again",
+    r"parted": "split",
+    r"as many as": "the same number as",
+    r"so many": "N",
+    r"reckon(?:s|ed)?": "computed, scaled, estimated",
+    r"st(?:and|ood)s? still": "blocks, stalls",
+    r"standing still": "blocked",
+    r"multiprocessors?": "SM",
+    r"pieces? of (?:GPU |host )?work": "kernels and copies, CPU work",
+    r"go(?:es)? with (?:the|its|their|a|how)": "scales with, depends on",
+    r"nobody(?:'s)?": "unexplained; or name who",
+    r"somebody(?:'s)?": "someone; or name them",
+    r"matrix products?": "matrix multiplication, matmul, GEMM",
+    r"(?:the|two|each|every|grouped|thin|of) products?": "matrix multiplication, matmul, GEMM",
+    r"training goes on": "training continues",
+    r"(?:the )?(?:host|GPU|memory|arithmetic|latency) binds": "is the limit, is bound by",
+    r"its own baseline": "a measured baseline",
+    r"on whatever thread": "on any thread",
+    r"(?:cannot|can) be had": "is not available",
+    r"held against": "compared with",
+    r"(?:is|are|be) taken for": "is treated as, is mistaken for",
+    r"that bear": "with",
+    r"whose like": "of the same kind",
+    r"foretold": "predicted",
+    r"of which chains": "subject, verb, object",
+}
+"""Pattern, matched between word boundaries whatever the case → what to write instead."""
+
+ALLOWED: dict[str, str] = {}
+"""Text around a match → why it may stay."""
+
+DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHOWN = sorted(
+    path
+    for folder in ("cli", "report", "diagnosis", "projection", "calibration")
+    for path in (ROOT / "gpuprof" / folder).rglob("*.py")
+) + [ROOT / "gpuprof" / name for name in ("record/options.py", "timeline/quality.py")]
+TEMPLATES = sorted((ROOT / "gpuprof" / "report" / "page" / "templates").glob("*.html"))
+_DIALECT = re.compile(r"\b(?:" + "|".join(INSTEAD) + r")\b", re.IGNORECASE)
+
+
+def strings(path: Path) -> Iterator[str]:
+    """The string constants of a module that hold several words; docstrings, of attributes too, are not among them."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docstrings = {
+        id(statement.value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        for statement in node.body
+        if isinstance(statement, ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in docstrings:
+            continue
+        if " " in node.value.strip():
+            yield " ".join(node.value.split())
+
+
+def helps(path: Path) -> Iterator[str]:
+    """The docstrings that click shows as the help of a command."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.FunctionDef) and node.name in ("command", "commands"):
+            yield " ".join((ast.get_docstring(node) or "").split())
+
+
+def dialect(text: str) -> list[str]:
+    """The dialect in a text, each match with the words around it."""
+    found = [text[max(match.start() - 30, 0) : match.end() + 30] for match in _DIALECT.finditer(text)]
+    return [around for around in found if not any(allowed in around for allowed in ALLOWED)]
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docs_speak_plainly(path):
+    text = re.sub(r"```.*?```", " ", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert dialect(" ".join(text.split())) == []
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_is_shown_speaks_plainly(path):
+    texts = [*strings(path), *(helps(path) if "cli" in path.parts else ())]
+    assert [around for text in texts for around in dialect(text)] == []
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
+def test_the_report_speaks_plainly(path):
+    assert dialect(" ".join(path.read_text(encoding="utf-8").split())) == []
+
+
+def test_dialect_is_found_and_plain_words_are_not():
+    for text in ("It is told by its shape.", "made anew", "copies beside kernels", "the host binds", "two products"):
+        assert dialect(text), text
+    for text in ("a beside_name", "the products_of list", "the cost of production", "retold", "tell your users"):
+        assert not dialect(text), text
