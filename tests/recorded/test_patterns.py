@@ -41,7 +41,7 @@ def test_a_graph_capture_has_no_verdict(tmp_path: Path):
 
 def test_headline_and_text_are_of_one_step(tmp_path: Path):
     found = diagnosed(patterns.unequal_steps(), tmp_path)
-    assert words.step_time(found) == "12 ms a step (usually 10 ms), as recorded"
+    assert words.step_time(found) == "12 ms an iteration (usually 10 ms), as recorded"
     assert "of 12 ms a step" in found.verdict.summary
 
 
@@ -49,7 +49,7 @@ def test_the_profiler_makes_no_step_shorter(tmp_path: Path):
     found = diagnosed(patterns.ahead(), tmp_path)
     assert found.steps is not None and found.steps.estimated_ns is not None
     assert found.steps.estimated_ns > 1.1 * found.steps.recorded_ns
-    assert words.step_time(found) == "about 12 ms a step (10 ms on the CPU as recorded)"
+    assert words.step_time(found) == "about 12 ms an iteration (10 ms on the CPU as recorded)"
     assert found.kernels is not None and found.kernels.after_ns > 0
     assert "of it after the last step ended on the CPU" in plain(found, 160)
 

