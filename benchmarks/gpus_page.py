@@ -121,8 +121,9 @@ def _findings(projected: Projected) -> Iterator[str]:
         "TinyLlama-1.1B on all ten GPUs, Llama-3.1-8B on those of 48 GB or more. That is recorded here on an H200 "
         "([tinyllama_plain](../scenarios/tinyllama_plain/train.py): all weights, batch 4 of 4,096 tokens; "
         "[llama8b_plain](../scenarios/llama8b_plain/train.py): LoRA, batch 1), with random weights and a newer PyTorch "
-        "than theirs. Each finding is held against both as they are, and against the same with a host of "
-        f"{FAST_HOST:g} of their host's time, which never binds: what the GPUs alone differ by. Met: within 15 %."
+        "than theirs. Each finding is compared with both as they are, and with the same at "
+        f"{FAST_HOST:g} of their CPU (host) time, which is then never the limit: the difference between the GPUs alone. "
+        "Met: within 15 %."
     )
     cases = [(title, fast) for title in PLAIN for fast in (False, True)]
     yield from _findings_table(projected, cases)

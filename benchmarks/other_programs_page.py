@@ -28,7 +28,7 @@ HEAD = """\
 <!-- Written by python -m benchmarks.other_programs_page: change that. -->
 # First contact: programs of other projects
 
-Training programs that nobody here wrote, unmodified, on models with random weights and on generated data
+Unmodified training programs of other projects, on models with random weights and on generated data
 ([scenarios/](../scenarios/README.md) says how they are run). Each was recorded by `gpuprof trace`; what gpuprof said of
 it was committed as `prediction.json` before the program was timed. Then fresh processes without a profiler took turns,
 as it is and with each fix, two of each: the mean of 30 free-running steps or more, the lowest to the highest. The two

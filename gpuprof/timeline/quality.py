@@ -288,7 +288,7 @@ def _little(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "little_gpu_work",
             "error",
             f"The GPU works {worked / 1e3:,.3f} µs in {(high - low) / 1e6:,.2f} ms (kernels and copies: {len(rows):,}):"
-            " too little to tell what a step waits for. Record whole steps.",
+            " too little to know what a step waits for. Record whole steps.",
         )
 
 

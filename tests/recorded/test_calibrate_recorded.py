@@ -77,7 +77,7 @@ def test_a_refit_has_the_interval_of_its_values():
     assert (few.value, few.interval) == (2.0, (1.0, 3.0))
     assert (many.value, many.interval) == (5.0, (1.0, 9.0))
     assert (Refit("a.B", {}).value, Refit("a.B", {}).interval) == (None, None)
-    assert "no recording here tells it" in next(calibrate.table(iter([Refit("compile.HOST", {})])))
+    assert "not known from the recordings here" in next(calibrate.table(iter([Refit("compile.HOST", {})])))
 
 
 def test_shares_of_the_bandwidth():

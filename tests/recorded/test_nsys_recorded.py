@@ -145,7 +145,7 @@ def test_the_two_kinds_given_as_files_or_as_runs(tmp_path, capsys):
 def test_the_report_of_an_export_says_what_it_lacks(diagnosed, tmp_path):
     gpuprof.write_report(diagnosed("lora"), tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "No roofline: not known from this recording" in page
+    assert "are not known from this recording" in page
     assert "Your ranges" in page
     assert "counters showed" not in page
     gpuprof.write_report(diagnosed("dense_both"), tmp_path / "both.html")

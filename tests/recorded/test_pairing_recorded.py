@@ -39,7 +39,9 @@ def test_a_pair_says_that_it_is_one():
     alone, both = diagnosed()
     found = document(both)
     message = issues(both)["paired"]
-    told = re.search(r"([\d,]+) of ([\d,]+) pieces .* ([\d,]+) by the order .* ([\d,]+) as the n-th", message)
+    told = re.search(
+        r"([\d,]+) of ([\d,]+) kernels and copies .* ([\d,]+) by the order .* ([\d,]+) as the n-th", message
+    )
     assert told, message
     matched, launches, in_order, by_name = (int(number.replace(",", "")) for number in told.groups())
     database = unpacked(shared_export(f"{TINY}.nsys"))

@@ -42,7 +42,7 @@ def test_a_graph_capture_has_no_verdict(tmp_path: Path):
 def test_headline_and_text_are_of_one_step(tmp_path: Path):
     found = diagnosed(patterns.unequal_steps(), tmp_path)
     assert words.step_time(found) == "12 ms an iteration (usually 10 ms), as recorded"
-    assert "of 12 ms a step" in found.verdict.summary
+    assert "of 12 ms an iteration" in found.verdict.summary
 
 
 def test_the_profiler_makes_no_step_shorter(tmp_path: Path):

@@ -233,7 +233,7 @@ def test_measured_goes_before_the_table_and_that_before_the_model():
 def test_nothing_gets_most_done_that_gets_less_done():
     found = gpuprof.project(diagnosed(RUNS / "tiny_lora"), ["H100 SXM"]).gpus[0]
     half, third = (dataclasses.replace(found, speedup=Interval(f, f, f), bound="memory") for f in (0.5, 1 / 3))
-    assert summarize([half]).startswith("H100 SXM5 80GB does 0.50× the recorded work per time, bound by memory")
+    assert summarize([half]).startswith("H100 SXM5 80GB does 0.50× the recorded work per time, limited by memory")
     assert summarize([half, third]).startswith(
         "None of them gets as much done as the recorded GPU; H100 SXM5 80GB comes"
     )

@@ -34,7 +34,7 @@ def test_a_process_per_gpu_does_the_work_of_both_in_the_step_of_one(diagnosis):
 
 @pytest.mark.parametrize(
     ("peak_gib", "says", "wider"),
-    [(40, "DistributedDataParallel", 1.0), (60, "fully_shard", 1.15), (None, "its memory was not recorded", 1.0)],
+    [(40, "DistributedDataParallel", 1.0), (60, "fully_shard", 1.15), (None, "memory was not recorded", 1.0)],
     ids=["one GPU holds it", "none does", "not known"],
 )
 def test_what_takes_the_place_of_turns_hangs_on_the_memory_of_one_gpu(
