@@ -122,8 +122,8 @@ def _findings(projected: Projected) -> Iterator[str]:
         "([tinyllama_plain](../scenarios/tinyllama_plain/train.py): all weights, batch 4 of 4,096 tokens; "
         "[llama8b_plain](../scenarios/llama8b_plain/train.py): LoRA, batch 1), with random weights and a newer PyTorch "
         "than theirs. Each finding is compared with both as they are, and with the same at "
-        f"{FAST_HOST:g} of their CPU (host) time, which is then never the limit: the difference between the GPUs alone. "
-        "Met: within 15 %."
+        f"{FAST_HOST:g} of their CPU (host) time, which is then never the limit: the difference between the GPUs "
+        "alone. Met: within 15 %."
     )
     cases = [(title, fast) for title in PLAIN for fast in (False, True)]
     yield from _findings_table(projected, cases)
@@ -139,8 +139,8 @@ def _findings(projected: Projected) -> Iterator[str]:
     yield "### The same findings in other recordings\n"
     yield filled(
         "Three recordings of other programs, of which two are small and bound by the host: what the findings would be "
-        "if the published comparison had trained something like them († as above). A finding that is only met where "
-        "the recorded host binds is met by the host."
+        "if the published comparison had trained something like them († as above). A finding that is only met with "
+        "the recorded CPU (host) time is met because of it."
     )
     cases = [(title, fast) for title in OTHER for fast in (False, True)]
     yield from _findings_table(projected, cases)
@@ -284,8 +284,8 @@ def filled(text: str) -> str:
 REASONS = """\
 Why they are missed, as far as these recordings tell:
 
-- **RTX 4090 against L4, and against an A100.** GeForce cards come out lower than published wherever the GPU binds: the
-  RTX 4090 has 0.49 of an A100's bandwidth and, with fp32 accumulation, 0.6 of its rate, so no mixture of the two is
+- **RTX 4090 against L4, and against an A100.** GeForce cards come out lower than published where the GPU is the limit:
+  the RTX 4090 has 0.49 of an A100's bandwidth and, with fp32 accumulation, 0.6 of its rate, so no mixture of the two is
   1/1.3. Either hosts made the GPUs more alike, or a large L2 saves the 4090 traffic that an A100 has to fetch, which is
   not counted. Against the L4, 3.2 is near the ratio of bandwidths: published steps were limited by memory more than the
   recorded ones, as smaller batches with all weights trained would be, or the L4 sustains less than the power limit's
