@@ -224,7 +224,7 @@ def test_an_empty_gpu_step_and_no_steps(one_kernel, visit):
     with visit(one_kernel) as seen:
         assert seen.drawn().complaints == []
         assert seen.page.locator("#kernels-view tbody tr").count() == 1
-        assert "no steps were found" in seen.page.locator("#verdict").inner_text()
+        assert "no iterations were found" in seen.page.locator("#verdict").inner_text()
         assert_charts_hold_something(seen)
 
 

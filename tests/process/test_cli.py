@@ -53,7 +53,7 @@ def cpu_only(tmp_path_factory) -> Path:
 def test_diagnose_prints_to_stdout_and_nothing_else(trace):
     done = gpuprof_command("diagnose", trace)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "10 ms a step" in done.stdout.splitlines()[0]
+    assert "10 ms an iteration" in done.stdout.splitlines()[0]
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 
@@ -136,7 +136,7 @@ def test_a_full_disk_is_an_error(trace):
 def test_a_terminal_that_knows_ascii_only(trace):
     done = gpuprof_command("diagnose", trace, env={"PYTHONIOENCODING": "ascii"})
     assert done.returncode == 0
-    assert done.stdout.isascii() and "step       ###" in done.stdout
+    assert done.stdout.isascii() and "iteration  ###" in done.stdout
 
 
 @pytest.mark.parametrize("closed", ["1", "2"])
@@ -190,7 +190,7 @@ def test_an_interrupt_ends_it_quietly():
         (("diagnose", "x", "y"), "x: no such file"),
         (
             ("diagnos",),
-            "no command 'diagnos'; there are trace, diagnose, report, try, compare, project, view, export, explain,",
+            "there is no command 'diagnos'; choose from trace, diagnose, report, try, compare, project, memory, view,",
         ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
         (("diagnose", "x", "--fail-on", "foo:3%"), "choose from idle, cpu_bound, unattributed, step_time and"),

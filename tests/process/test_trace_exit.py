@@ -323,7 +323,7 @@ def test_ctrl_c_on_a_terminal_comes_once(tmp_path: Path):
         (("--out", "notes.txt", PYTHON, "-c", "pass"), b"--out notes.txt: is there already, and is no folder"),
         (("--steps", "0", PYTHON, "-c", "print(1)"), b"--steps"),
         (("--steps", "many", PYTHON, "-c", "print(1)"), b"--steps"),
-        (("--ranks", "0,x", PYTHON, "-c", "print(1)"), b"is no list of ranks"),
+        (("--ranks", "0,x", PYTHON, "-c", "print(1)"), b"is not a list of ranks"),
         (("--step", "5", PYTHON, "-c", "print(1)"), b"--step"),
         (("--out",), b"--out"),
         (("-m",), b"-m"),
@@ -465,7 +465,7 @@ def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
     done = run(traced(PYTHON, "-c", RECORDS, trace, "sys.exit(3)"), tmp_path)
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (3, b"")
-    assert "10 ms a step" in said and said.endswith("gpuprof: next: gpuprof diagnose\n")
+    assert "10 ms an iteration" in said and said.endswith("gpuprof: next: gpuprof diagnose\n")
     folder = only_run(tmp_path)
     assert str((tmp_path / runfile.RUNS / runfile.LATEST).readlink()) == folder.name
     names = {path.name for path in folder.iterdir()}

@@ -178,7 +178,7 @@ def test_what_does_not_go_together(options: list[str], word: str, tmp_path: Path
 def test_counters_that_are_refused_are_left_out(tmp_path: Path):
     done = run(under("--gpu-metrics", PYTHON, "-c", "print(1)"), tmp_path)
     assert (done.returncode, done.stdout) == (0, b"1\n")
-    assert b"counters are left out: the driver lets only administrators" in done.stderr
+    assert b"counters are not sampled: the driver lets only administrators" in done.stderr
     assert json.loads((tmp_path / "run" / runfile.MANIFEST).read_text())["options"]["gpu_metrics"] is False
 
 

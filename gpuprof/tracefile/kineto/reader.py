@@ -24,16 +24,18 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
     data, truncated = _whole_text(path, size, small_bytes)
     try:
         parsed = _streamed(path, size, progress) if data is None else read_small(data, truncated)
-        if parsed.damaged and parsed.dropped:
-            # Cutting a document at its separators loses what stands next to damage; the other reader goes on after it.
+        trace = build(parsed, str(path), size)
+        if data is not None and parsed.damaged and parsed.dropped:
+            # Cutting a document at its separators loses what is next to damage; the other reader goes on after it. Of a
+            # damaged gzip file either may get further.
             with suppress(NeedMore, UnreadableTrace):
-                parsed = _streamed(path, size, progress)
+                other = build(_streamed(path, size, progress), str(path), size)
+                trace = other if other.reading.events > trace.reading.events else trace
     except NeedMore:
         why = truncated or "the export did not finish"
         raise UnreadableTrace(f"{path} ends before its first event: {why}, record again") from None
     except UnreadableTrace as error:
         raise UnreadableTrace(f"{path} is not a profiler trace: {error}") from None
-    trace = build(parsed, str(path), size)
     if trace.reading.dropped and not trace.reading.events:
         raise UnreadableTrace(f"{path} is not a profiler trace: nothing in its list is an event with a time")
     return trace
