@@ -146,9 +146,11 @@ class Elsewhere:
             graph = graph.with_durations(np.where(graph.resource == DEVICE, variant.device, 1.0) * graph.duration_ns)
         return graph
 
-    def mean(self, share: float) -> MeanStep:
+    def mean(self, share: float, there: Reach) -> MeanStep:
         """How the mean step follows from a graph there: workers take as much longer as their batches are larger."""
         mean, samples = self.subject.mean, self.batch_factor * share
+        if there.gpu != self.subject.gpu and not mean.starved:
+            mean = MeanStep(self.subject.graph)  # how long saves and first calls take there is not known
         if mean.loader is None or samples == 1:
             return mean
         return replace(mean, loader=replace(mean.loader, batch_ns=mean.loader.batch_ns * samples))
@@ -156,7 +158,7 @@ class Elsewhere:
     def step_ns(self, there: Reach, share: float, variant: Variant = LIKELIEST) -> float:
         """The mean step there, ns."""
         host = {"host": self.host_factor * variant.host, "input": self.host_factor * variant.host}
-        return self.mean(share).of(self.graph(there, share, variant), faster=host)
+        return self.mean(share, there).of(self.graph(there, share, variant), faster=host)
 
     def bound(self, there: Reach, share: float) -> U8:
         """Per GPU event what limits it there; on the recorded GPU what the diagnosis says where its work is not

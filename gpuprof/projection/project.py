@@ -115,7 +115,7 @@ def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
         step_ns=step,
         speedup=Interval(*(work * recorded / ns for ns in (step.high, step.expected, step.low))),
         busy_ns=sum(busy.values()),
-        host_floor_ns=elsewhere.mean(share).of(
+        host_floor_ns=elsewhere.mean(share, there).of(
             graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": elsewhere.host_factor}
         ),
         bound=bound,
@@ -200,7 +200,7 @@ def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tu
     """What binds the step there, and what each resource would gain."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
-    bound, mean = elsewhere.bound(there, share), elsewhere.mean(share)
+    bound, mean = elsewhere.bound(there, share), elsewhere.mean(share, there)
     codes = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
     found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()}, mean)
     told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}

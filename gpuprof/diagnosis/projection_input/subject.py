@@ -17,7 +17,6 @@ from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
 from gpuprof.projection.model import Interval
 from gpuprof.projection.subject import Subject
-from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.model import Mask
 
@@ -59,7 +58,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         quicker=removal.quicker,
         slower=removal.slower,
         step_ns=_step(case, diagnosis.budget),
-        mean=_mean(case),
+        mean=case.mean,
         bound=limits(case.timeline, case.roofline),
         roofline=roof,
         samples=_samples(diagnosis, case),
@@ -77,17 +76,11 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     )
 
 
-def _mean(case: Case) -> MeanStep:
-    """The mean step that is projected: of a starved training that of its workers, else the usual step. Saves and first
-    calls on another GPU are not known."""
-    return case.mean if case.mean.starved else MeanStep(case.graph)
-
-
 def _step(case: Case, budget: Budget | None) -> Interval:
     """The mean step with its 80 % interval: as wide as that of the usual step, or of a mean that was timed."""
-    removal, mean = case.removal, _mean(case).now_ns()
+    removal, mean = case.removal, case.mean_ns
     low, high = (mean * end / removal.step_ns for end in (removal.low_ns, removal.high_ns))
-    if case.mean.starved and budget is not None and budget.source == "free":
+    if budget is not None and budget.source == "free":
         low, high = min(low, budget.low), max(high, budget.high)
     return Interval(min(low, mean), mean, max(high, mean))
 
