@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from gpuprof.diagnosis.rank_digest import digest_of_trace
@@ -26,27 +27,29 @@ PACKED = 12
 
 def digests_of(
     places: Sequence[str | Path], read: Callable[[Path], Trace], step: str | None = None, skip: int = 0
-) -> list[Digest | Note]:
-    """One digest per path or URL, in their order, or (id, sentence) where there can be none.
+) -> Iterator[Digest | Note]:
+    """One digest per path or URL, in their order, or (id, sentence) where there can be none. None of them is kept here.
 
     Of MANY and more, digests are kept in `cache_folder()`, and joblib makes them: with as many processes as cores and
     memory allow, or as the caller's `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
     """
     if len(places) < MANY and not any(url_of(place) for place in places):
-        return [digest_of_trace(Path(place), read, step, skip) for place in places]
+        yield from (digest_of_trace(Path(place), read, step, skip) for place in places)
+        return
     arguments = [(os.fspath(place), step, skip) for place in places]
     try:
         import joblib
     except ImportError:
-        return [_digest(made, one[0]) for one in arguments for made in (make(*one),)]
-    if len(places) < MANY:
-        return [_digest(make(*one), one[0]) for one in arguments]
+        joblib = None
+    if joblib is None or len(places) < MANY:
+        yield from (_digest(make(*one), one[0]) for one in arguments)
+        return
     # Without a backend of the caller's own, no more processes than fit into memory.
     backend, _ = joblib.parallel.get_active_backend()
     local = type(backend).__name__ in ("LokyBackend", "MultiprocessingBackend", "SequentialBackend", "ThreadingBackend")
     workers = min(_workers(places), joblib.effective_n_jobs(-1)) if local else None
-    made = list(joblib.Parallel(n_jobs=workers)(joblib.delayed(make)(*one) for one in arguments))
-    return [_digest(one, argument[0]) for one, argument in zip(made, arguments, strict=True) if one is not None]
+    made = joblib.Parallel(n_jobs=workers)(joblib.delayed(make)(*one) for one in arguments)
+    yield from (_digest(one or b"", argument[0]) for one, argument in zip(made, arguments, strict=True))
 
 
 def make(place: str, step: str | None, skip: int) -> bytes | Note:
@@ -109,7 +112,8 @@ def _keep(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _digest(made: bytes | Note, name: str) -> Digest | Note:

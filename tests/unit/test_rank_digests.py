@@ -86,13 +86,20 @@ def test_a_recording_that_changed_is_read_again(tmp_path: Path):
     assert kept.stat().st_mtime_ns != 1
 
 
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram()])
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("GPUPROF_CACHE", str(tmp_path / "file" / "cache"))
+    assert isinstance(make(str(path), None, 0), bytes)
+
+
 def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
     """One of them unreadable, which is a note."""
     programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(MANY + 1)]
     paths = write(tmp_path, programs)
     paths[2].write_text('{"a": 1}')
     alone = [digest_of_trace(path, read_trace) for path in paths]
-    together = digests_of(paths, read_trace)
+    together = list(digests_of(paths, read_trace))
     assert len(together) == MANY + 1
     assert all(same(a, b) for a, b in zip(alone, together, strict=True))
     gang = survey(paths, read_trace)
