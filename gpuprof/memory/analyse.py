@@ -68,7 +68,7 @@ def case_of(memory: DeviceMemory, readings: Readings) -> Case:
     return Case(
         memory=memory,
         found=found,
-        owner=owners(found, readings, passes),
+        owner=owners(found, readings, passes, memory.events),
         passes=passes,
         readings=readings,
         used=in_use(found, len(memory.events)),

@@ -406,6 +406,7 @@ class _Run:
         }
         self._write_manifest(folder)
         ranks = self._ranks()
+        self._tell_failed_allocation(folder)
         if not ranks:
             self._stop_closing()
             inner = _inner(folder)
@@ -459,6 +460,12 @@ class _Run:
         except OSError:
             pass
         self._closer = None
+
+    def _tell_failed_allocation(self, folder: Path) -> None:
+        """Where the program ran out of the GPU's memory: what says who held it."""
+        if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
+            point_latest(folder)
+            tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
 
     def _tell_goodput(self, folder: Path) -> None:
         """What the whole run lost outside of usual steps, where they were timed."""
