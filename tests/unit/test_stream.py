@@ -96,6 +96,25 @@ def test_what_cannot_be_mended_is_dropped_and_counted(file):
     assert parsed.dropped == 3 and parsed.dropped_sample.startswith('{"ph": "X", "name": ?')
 
 
+@pytest.mark.parametrize("key", ["name", "pid", "id", "bp", "unknown"])
+def test_a_bracket_too_many_does_not_take_in_the_events_that_follow(key, file):
+    """With it the broken event reads as one whose value goes on to the end of the list, and of the document."""
+    flow = f'{{"ph": "s", "cat": "ac2g", "ts": 3, "{key}": [{{"x"}}'
+    file.write_text(f'{{"traceEvents": {listed([op("a"), flow, op("b"), op("c")])}, "traceName": "t"}}')
+    parsed = parsed_from(file)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
+    assert parsed.dropped == 1 and not parsed.truncated
+    assert parsed.keys["traceName"] == "t"
+
+
+def test_an_event_within_a_whole_one_is_part_of_it(file):
+    inner = json.dumps([json.loads(op("not an event"))] * 3)
+    file.write_text(listed([op("a"), f'{{"ph": "X", "args": {{"x": {inner}}}}}', op("b", more=f', "stack": {inner}')]))
+    parsed = parsed_from(file)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b"]
+    assert parsed.dropped == 1  # without a time
+
+
 def test_many_odd_events_take_no_more_than_they_must(file):
     count = 30_000
     file.write_text(listed(op(f"op{i % 100}", f'"{i}.5"') for i in range(count)))
