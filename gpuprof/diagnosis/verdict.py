@@ -115,7 +115,8 @@ def runner_up(found: Sensitivities, bound: Bound | None) -> Bound | None:
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
-    return max(values, key=lambda name: values[name], default=None)
+    # Where nothing else would gain, what the GPU does is likelier than a resource that the step hardly uses.
+    return max(values, key=lambda name: (values[name], name in PARTS), default=None)
 
 
 def _lump(graph: Graph, mean: MeanStep) -> str | None:

@@ -18,6 +18,8 @@ from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto import blocks, scan, source, stream
 from gpuprof.tracefile.kineto.envelope import NeedMore
 from gpuprof.tracefile.kineto.plan import make_plan
+from gpuprof.tracefile.kineto.reader import read_kineto
+from gpuprof.tracefile.model import ABSENT
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +107,26 @@ def test_a_bracket_too_many_does_not_take_in_the_events_that_follow(key, file):
     assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
     assert parsed.dropped == 1 and not parsed.truncated
     assert parsed.keys["traceName"] == "t"
+
+
+@pytest.mark.parametrize("block_bytes", [64, 200, 1 << 20])
+def test_a_bracket_of_a_list_within_an_event_does_not_end_the_list(block_bytes, file):
+    """The text of an event goes on in its middle, as a block of a file that was written over does."""
+    torn = '2048, 1], [1, 2048]], "Ev Idx": 7}}'
+    file.write_text(f'{{"traceEvents": {listed([op("a"), torn, op("b"), op("c")])}, "traceName": "t"}}')
+    parsed = parsed_from(file, block_bytes)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
+    assert not parsed.truncated and parsed.keys["traceName"] == "t"
+    file.write_text(f'{{"traceEvents": {listed([op("a"), "17"])}, "traceName": "t"}}')
+    assert parsed_from(file, block_bytes).keys["traceName"] == "t"
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+def test_a_number_beyond_all_floats_counts_as_not_given(small_bytes, file):
+    file.write_text(listed([op("a", more=', "args": {"External id": 31e791, "Sequence number": 7}')]))
+    trace = read_kineto(file, file.stat().st_size, small_bytes=small_bytes)
+    assert (trace.reading.events, trace.reading.dropped) == (1, 0)
+    assert (trace.ops.sequence.tolist(), trace.ops.external.tolist()) == ([7], [ABSENT])
 
 
 def test_an_event_within_a_whole_one_is_part_of_it(file):

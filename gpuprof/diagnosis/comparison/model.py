@@ -298,4 +298,4 @@ class Comparison:
     @property
     def unit(self) -> Unit:
         """What to call a step of both."""
-        return common_unit(*(one.unit for one in self.diagnoses)) if self.diagnoses else "step"
+        return common_unit(self.diagnoses[0].unit, self.diagnoses[1].unit) if self.diagnoses else "step"

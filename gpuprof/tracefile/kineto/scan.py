@@ -1068,6 +1068,14 @@ def separator_at(text, at, begin, end, plan):
     return at >= begin and text[at] == CLOSE
 
 
+@kernel
+def closes_list(text, at, end):
+    """Whether a `]` comes next."""
+    while at < end and (text[at] <= SPACE or text[at] == COMMA):
+        at += 1
+    return text[at] == CLOSE_LIST
+
+
 @_cached
 def find_separator(text, at, begin, end, step, plan):
     """The `{` of the event after a separator within `begin` … `end`: the first from `at` on, by steps of 1 or -1.
@@ -1111,6 +1119,13 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             after = read_event(text, at + 1, end, plan, sheet)
         elif text[at] != OPEN_LIST:
             after = value_end(text, at, end, sheet)
+            if after >= 0 and closes_list(text, after, end):
+                # After what is no event the bracket may be that of a list in one: it ends this one if none follows.
+                following = find_separator(text, at, at, end, 1, plan)
+                if following >= 0 or cut:
+                    after = following if following >= 0 else end
+                elif not final:
+                    return PAUSED
         table = np.int64(FOR_PYTHON if event else DROPPED)
         if after < 0:
             table = np.int64(FOR_PYTHON)

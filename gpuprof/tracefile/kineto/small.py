@@ -6,6 +6,7 @@ imported.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -228,7 +229,10 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
     text = bytes(raw)
     if not text.startswith(b"{"):
         return values
-    args = _ARGS_DECODERS[table](raw)
+    try:
+        args = _ARGS_DECODERS[table](raw)
+    except ValueError:  # a number that no float holds
+        args = _ARGS_DECODERS[table](_readable(text))
     dtype = layout.ROWS[table]
     for attribute, target, kind in _ARGS[table][1]:
         value = getattr(args, attribute)
@@ -249,6 +253,12 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
     if "extra" in values and args.extra is not None:  # type: ignore[attr-defined]
         values["extra"] = strings[text.decode()]
     return values
+
+
+def _readable(text: bytes) -> bytes:
+    """The object without the members whose values cannot be read."""
+    members = ((json.dumps(key).encode(), value) for key, value in _DOCUMENT(text).items() if _any(value) is not None)
+    return b"{" + b",".join(key + b":" + bytes(value) for key, value in members) + b"}"
 
 
 _LIST_END = re.compile(rb"\}(?=[\s\x00]*\])")
