@@ -19,7 +19,11 @@ def reworded(diagnosis: Diagnosis) -> Diagnosis:
     return replace(
         diagnosis,
         quality=replace(quality, issues=issues),
-        verdict=replace(verdict, summary=in_unit(verdict.summary, unit)),
+        verdict=replace(
+            verdict,
+            summary=in_unit(verdict.summary, unit),
+            doubts=tuple(in_unit(text, unit) for text in verdict.doubts),
+        ),
         replay=replace(diagnosis.replay, reason=in_unit(diagnosis.replay.reason, unit)),
         findings=tuple(_finding(one, unit) for one in diagnosis.findings),
         combined=combined and replace(combined, titles=tuple(in_unit(title, unit) for title in combined.titles)),

@@ -99,11 +99,15 @@ def judge(
 
 
 def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt]) -> Verdict:
-    """The verdict with the confidence that the doubts leave, and below UNCLEAR with its runner-up."""
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide."""
     sure = (verdict.confidence or 0.0) * remaining(doubted)
+    summary = verdict.summary
+    if sure < UNCLEAR and doubted:
+        summary += f" What leaves it unclear: {'; '.join(one.text for one in doubted)}."
     return dataclasses.replace(
         verdict,
         confidence=sure,
+        summary=summary,
         second=runner_up(found, verdict.bound) if sure < UNCLEAR else None,
         doubts=tuple(one.text for one in doubted),
     )

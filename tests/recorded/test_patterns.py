@@ -113,6 +113,24 @@ def test_silence_of_cpu_and_gpu_leaves_no_sure_verdict(tmp_path: Path):
     assert found.verdict.second != "input"
 
 
+def test_an_unclear_verdict_says_what_would_decide(tmp_path: Path):
+    found = diagnosed(patterns.unequal_steps(), tmp_path)
+    assert found.verdict.second is not None and words.label(found).startswith("UNCLEAR: ")
+    assert found.verdict.doubts
+    for doubt in found.verdict.doubts:
+        assert doubt in found.verdict.summary
+        assert not re.search(r"\bsteps?\b", doubt)
+
+
+def test_a_recording_without_steps_has_none_in_its_text(tmp_path: Path):
+    made = patterns.small_batch()
+    made.events = [e for e in made.events if not e["name"].startswith("ProfilerStep")]
+    found = diagnosed(made, tmp_path)
+    assert found.steps is not None and found.steps.source == "none"
+    assert found.verdict.summary.startswith("The GPU works 0.4 ms of 18 ms recorded. ")
+    assert "step" not in found.verdict.summary
+
+
 def test_comparisons_and_projections_speak_of_iterations(tmp_path: Path):
     path, other = (tmp_path / name for name in ("a.json", "b.json"))
     patterns.inference_engine().write(path)
