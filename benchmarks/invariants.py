@@ -17,7 +17,7 @@ from gpuprof.report.terminal import plain
 ROUNDING = 0.006
 """Texts round to three digits at least, or to a hundredth of a millisecond."""
 LARGER_BATCH = "larger_batch"
-_WORKS = re.compile(r"GPU works ([\d.,e+-]+) ms of ([\d.,e+-]+) ms a step")
+_WORKS = re.compile(r"GPU works ([\d.,e+-]+) ms of ([\d.,e+-]+) ms (?:an? [a-z]+|recorded)")
 _TRAINING_WORDS = ("batch_size=", "gradient_accumulation", "TrainingArguments(", "optim=")
 
 

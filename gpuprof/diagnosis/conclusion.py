@@ -145,7 +145,8 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
-    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone)
+    stepless = steps.source == "none"
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone, stepless)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
@@ -193,7 +194,14 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
         parts = part_shares(recorded.timeline, roof, busiest.device)
         cost = None if measured else profiler
-        said = summary(busiest, kernels, parts, take_turns(recorded.timeline), alone=recorded.alone)
+        said = summary(
+            busiest,
+            kernels,
+            parts,
+            take_turns(recorded.timeline),
+            alone=recorded.alone,
+            stepless=steps.source == "none",
+        )
         verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
         if verdict.bound is not None:
             doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)

@@ -115,7 +115,9 @@ def _case(trace: Trace, timeline: Timeline | None, rows: I64, device: int) -> Ca
     passes = find_passes(events, readings)
     reserved = table.reserved_bytes[rows]
     held = None if (reserved == ABSENT).any() or not reserved.any() else np.concatenate([reserved[:1], reserved])
-    return Case(memory, found, owners(found, readings, passes), passes, readings, in_use(found, len(events)), held)
+    return Case(
+        memory, found, owners(found, readings, passes, events), passes, readings, in_use(found, len(events)), held
+    )
 
 
 def _readings(trace: Trace, timeline: Timeline | None, rows: I64) -> tuple[I32, Readings]:

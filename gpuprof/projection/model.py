@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.replay.bound import Bound
+from gpuprof.timeline.workload import Unit
 
 SCHEMA = "gpuprof.projection/1"
 
@@ -209,3 +210,5 @@ class Projection:
     explanation: Explanation | None
     assumptions: tuple[str, ...]
     """What all of it rests on, in sentences."""
+    unit: Unit = "step"
+    """What the recorded step is called: an iteration, a request or a token of inference."""

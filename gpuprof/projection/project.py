@@ -39,6 +39,8 @@ from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
+from gpuprof.timeline.unit_words import in_unit
+from gpuprof.timeline.workload import Unit
 
 KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
@@ -54,14 +56,22 @@ def project(subject: Subject, question: Question) -> Projection:
     elsewhere = Elsewhere(subject, question)
     found = [on_gpu(elsewhere, gpu) for gpu in question.gpus]
     found.sort(key=lambda one: -one.speedup.expected)
+    unit = subject.unit
+    explanation = _explanation(elsewhere, found)
     return Projection(
-        summary=summarize(found),
+        summary=in_unit(summarize(found), unit),
         recorded=_recorded(elsewhere),
         asked=_asked(elsewhere),
-        gpus=tuple(found),
-        explanation=_explanation(elsewhere, found),
-        assumptions=assumptions.of_all(elsewhere),
+        gpus=tuple(replace(one, assumptions=tuple(in_unit(text, unit) for text in one.assumptions)) for one in found),
+        explanation=explanation and _in_unit(explanation, unit),
+        assumptions=tuple(in_unit(text, unit) for text in assumptions.of_all(elsewhere)),
+        unit=unit,
     )
+
+
+def _in_unit(explanation: Explanation, unit: Unit) -> Explanation:
+    reasons = tuple(replace(one, text=in_unit(one.text, unit)) for one in explanation.reasons)
+    return replace(explanation, summary=in_unit(explanation.summary, unit), reasons=reasons)
 
 
 def answerable(subject: Subject, question: Question) -> None:

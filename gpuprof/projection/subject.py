@@ -14,6 +14,7 @@ from gpuprof.projection.model import Interval
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+from gpuprof.timeline.workload import Unit
 from gpuprof.tracefile.model import U8, Mask
 
 
@@ -54,6 +55,8 @@ class Subject:
     """GPUs that the recorded training went on."""
     trained_bytes: float | None = None
     """Of the gradients that ranks exchange."""
+    unit: Unit = "step"
+    """What a step of it is called."""
     notes: tuple[str, ...] = ()
     """What about the recording makes its projection less sure."""
 

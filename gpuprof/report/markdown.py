@@ -42,7 +42,7 @@ def comparison(found: Comparison, rows: int = ROWS) -> str:
          comparison_words.signed(term.difference_ns))
         for term in terms[:rows]
     ]  # fmt: skip
-    parts += [_table(("step", "A", "B", "B − A"), lines)] if lines else []
+    parts += [_table((found.unit, "A", "B", "B − A"), lines)] if lines else []
     told = comparison_words.told(found)[:rows]
     parts += ["\n".join(f"- **{_text(one.title)}**: {_text(comparison_words.sentence(one))}" for one in told)]
     parts += [_text(comparison_words.test(found))]

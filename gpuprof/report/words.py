@@ -8,11 +8,11 @@ from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps, Steps
-from gpuprof.diagnosis.unit_words import in_unit
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
+from gpuprof.timeline.unit_words import in_unit
 
 WORTH_MENTIONING = 0.05
 """Share of a step below which the profiler's cost changes nothing that a person would do."""

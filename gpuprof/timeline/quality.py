@@ -273,7 +273,7 @@ def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "impossible_times",
             "error",
-            f"{far:,} kernels or copies that the steps launched lie more than a day from them: their times are wrong,"
+            f"Of the kernels and copies that the steps launched {far:,} lie more than a day from them: times are wrong,"
             " so none can be believed. Record again.",
         )
 
@@ -303,7 +303,7 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
             "silent_end",
             "error",
             f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range"
-            " that is called a step goes on long after its work. Step the profiler once a step (prof.step()), or name"
+            " that is called a step goes on long after its work. Call prof.step() once a step, or name"
             " the range that is a step with --step.",
         )
 

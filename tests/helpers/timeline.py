@@ -28,4 +28,6 @@ def _trace_of(recording: Path | Trace | TraceBuilder) -> Trace:
 def built(builder: TraceBuilder) -> Trace:
     """What a builder holds, read without a file."""
     data = builder.text().encode()
-    return build(read_small(data), "t.json", len(data))
+    parsed = read_small(data)
+    assert parsed
+    return build(parsed, "t.json", len(data))

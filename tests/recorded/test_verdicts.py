@@ -6,13 +6,12 @@ import pytest
 from helpers.diagnosed import diagnosed
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
+from helpers.timeline import built
 from helpers.traces import each_shared, shared_trace, shared_truth
 
 import gpuprof
 from benchmarks.by_shares import by_shares
 from gpuprof.diagnosis import diagnose as diagnosing
-from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.small import read_small
 
 DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
 COMMITTED = [
@@ -84,8 +83,7 @@ def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
             made.launch("gemm", (at + 30_000, at + 40_000), (at + 40_000, at + 100_000))
         for i in range(events):
             made.op("aten::view", i * 1000, i * 1000 + 1)
-        data = made.text().encode()
-        return gpuprof.diagnose(build(read_small(data), "t.json", len(data)))
+        return gpuprof.diagnose(built(made))
 
     assert trace(0).verdict.bound == "host"
     inflated = trace(18_000)

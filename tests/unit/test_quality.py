@@ -262,7 +262,7 @@ CASES = {
         lambda: sound().launch("gemm", (500, 600), (WINDOW + DAY - 1_000, WINDOW + DAY), stream=9),
         {"impossible_times": "error"},
         FAILED,
-        "^1 kernels or copies that the steps launched lie more than a day",
+        "^Of the kernels and copies that the steps launched 1 lie more than a day",
     ),
     "gpu_events_lost": Boundary(
         lambda: without(sound(), "kernel", 3),

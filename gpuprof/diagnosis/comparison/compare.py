@@ -26,6 +26,7 @@ from gpuprof.diagnosis.comparison.model import (
 )
 from gpuprof.diagnosis.comparison.notes import notes, same_program
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
+from gpuprof.diagnosis.comparison.unit_words import reworded
 from gpuprof.diagnosis.model import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
@@ -55,7 +56,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     step = compare_steps(one.side, other.side, work, tested)
     explained = explain(one, other, work)
     found = tuple(mechanisms(explained, one, other, step, work, (a, b)))
-    return Comparison(
+    comparison = Comparison(
         a=one.side,
         b=other.side,
         step=step,
@@ -72,6 +73,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         notes=(*notes(one, other, step, work, tested), *same_program(step, found)),
         diagnoses=(a, b),
     )
+    return reworded(comparison)
 
 
 def _known(a: Steps, b: Steps) -> tuple[Known, Known]:

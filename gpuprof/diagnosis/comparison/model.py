@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpuprof.diagnosis.model import Diagnosis, Range, Severity
+from gpuprof.timeline.unit_words import common_unit
+from gpuprof.timeline.workload import Unit
 
 SCHEMA = "gpuprof.comparison/1"
 
@@ -292,3 +294,8 @@ class Comparison:
     notes: tuple[Note, ...] = ()
     diagnoses: tuple[Diagnosis, Diagnosis] | None = field(default=None, repr=False, compare=False)
     """Of A and of B; not part of the JSON."""
+
+    @property
+    def unit(self) -> Unit:
+        """What to call a step of both."""
+        return common_unit(self.diagnoses[0].unit, self.diagnoses[1].unit) if self.diagnoses else "step"

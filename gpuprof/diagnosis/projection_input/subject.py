@@ -72,6 +72,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         memory=recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
         world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
+        unit=diagnosis.unit,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),
     )
 

@@ -1,10 +1,12 @@
-"""The reader for small traces, and for single events of large ones: msgspec, one typed object per event.
+"""The reader for small traces, and for single events of others: msgspec, one typed object per event.
 
-Above some 25 MB of text `stream` takes over; below, this one is done before numba is imported.
+Above some 25 MB of text, and where a document is damaged, `stream` takes over; else this one is done before numba is
+imported.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,7 +18,7 @@ import numpy as np
 
 from gpuprof.tracefile.kineto import layout
 from gpuprof.tracefile.kineto.columns import Tables
-from gpuprof.tracefile.kineto.envelope import find_events, object_end, parse_tail
+from gpuprof.tracefile.kineto.envelope import object_end
 from gpuprof.tracefile.kineto.number import INT64, nanoseconds
 from gpuprof.tracefile.kineto.repair import repair
 from gpuprof.tracefile.model import ABSENT, NO_TEXT
@@ -105,13 +107,11 @@ class Parsed:
     dropped: int = 0
     dropped_sample: str = ""
     rounded: int = 0
-    damaged: bool = False
-    """Whether the document as a whole is no JSON."""
     reader: str = ""
 
 
-def read_small(data: bytes, truncated: str | None = None) -> Parsed:
-    """Reads a whole document. `truncated`: why `data` is known to end early (a cut gzip), or None."""
+def read_small(data: bytes) -> Parsed | None:
+    """Reads a whole document; None if it is damaged: not JSON as a whole, or without a list of events."""
     keys, events = {}, None
     try:
         _check_encoding(data)
@@ -124,11 +124,9 @@ def read_small(data: bytes, truncated: str | None = None) -> Parsed:
                 keys = {k: _any(v) for k, v in members.items() if k != "traceEvents"}
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         events = None
-    parsed = Parsed(
-        tables=Tables(), strings=Strings(), keys=keys, text_bytes=len(data), truncated=truncated, reader="small"
-    )
     if events is None:
-        events = _tolerant(data, parsed)
+        return None
+    parsed = Parsed(tables=Tables(), strings=Strings(), keys=keys, text_bytes=len(data), reader="small")
     add_events(events, parsed)
     return parsed
 
@@ -231,7 +229,10 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
     text = bytes(raw)
     if not text.startswith(b"{"):
         return values
-    args = _ARGS_DECODERS[table](raw)
+    try:
+        args = _ARGS_DECODERS[table](raw)
+    except ValueError:  # a number that no float holds
+        args = _ARGS_DECODERS[table](_readable(text))
     dtype = layout.ROWS[table]
     for attribute, target, kind in _ARGS[table][1]:
         value = getattr(args, attribute)
@@ -254,33 +255,13 @@ def _args(raw: msgspec.Raw, table: str, strings: Strings) -> dict[str, Any]:
     return values
 
 
+def _readable(text: bytes) -> bytes:
+    """The object without the members whose values cannot be read."""
+    members = ((json.dumps(key).encode(), value) for key, value in _DOCUMENT(text).items() if _any(value) is not None)
+    return b"{" + b",".join(key + b":" + bytes(value) for key, value in members) + b"}"
+
+
 _LIST_END = re.compile(rb"\}(?=[\s\x00]*\])")
-_SPLIT = re.compile(rb'\}[\s\x00]*(?:,[\s\x00]*)?(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id|bp)"\s*:)')
-
-
-def _tolerant(data: bytes, parsed: Parsed) -> list[Event]:
-    """Events of a document that is not valid JSON as a whole: cut at the separators, each read by itself."""
-    parsed.damaged = True
-    at, parsed.keys = find_events(data)
-    starts = [at]
-    starts += [m.end() for m in _SPLIT.finditer(data, at)]
-    texts: list[bytes] = []
-    for begin, after in zip(starts, [*starts[1:], len(data)], strict=True):
-        text = data[begin:after].strip(b" \t\r\n\x00,")
-        end = event_then_close(text)
-        if end is None:
-            texts.append(text)
-            continue
-        texts.append(text[:end])
-        tail = data[data.index(text[:end], begin) + end :]
-        parsed.keys |= parse_tail(tail.lstrip(b" \t\r\n\x00,")[1:])
-        break
-    else:
-        parsed.truncated = parsed.truncated or NO_END
-        if texts and not is_whole(texts[-1]):
-            last = texts.pop()
-            texts.append(last[: object_end(last) or 0])  # a whole event may stand before the cut one
-    return list(_decode_each((t for t in texts if t), parsed))
 
 
 def event_then_close(text: bytes) -> int | None:
