@@ -3,8 +3,8 @@
 Every thing that has a colour has two, for a light and for a dark page, and the same two in every view; nothing else has
 them. Greens are GPU work by what limits it; blue, crimson, cyan, olive, brown, rose kernels by what they compute;
 violets the phases of a step; orange, yellow, vermilion what the CPU does while the GPU waits, hatched where
-it waits; slates a step's time and numbered things. The hues around Okabe and Ito's are told apart under the common kinds of
-colour blindness within each set; those that share a hue differ in lightness.
+it waits; slates a step's time and numbered things. The hues around Okabe and Ito's are told apart under the common
+kinds of colour blindness within each set; those that share a hue differ in lightness.
 """
 
 from __future__ import annotations
