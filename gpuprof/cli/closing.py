@@ -28,6 +28,7 @@ Result = TypeVar("Result")
 LOWEST_PRIORITY = 19
 CLEAR_LINE = "\r\x1b[K"
 """Takes the line of a progress bar away, which its owner draws again."""
+NEXT = "gpuprof diagnose -v shows waits, kernels, phases and notes"
 _COPIED_BYTES = 1 << 20
 
 
@@ -113,7 +114,7 @@ def _page(diagnosis: Diagnosis) -> bytes:
     from gpuprof.report.terminal import render
 
     stderr = Console(stderr=True)
-    lines = drawn(lambda width: render(diagnosis, width, next_step=""), stderr)
+    lines = drawn(lambda width: render(diagnosis, width, next_step=NEXT), stderr)
     text = "".join(f"{line}\n" for line in ["", *lines, ""])
     if stderr.is_terminal:
         text = CLEAR_LINE + text

@@ -230,6 +230,13 @@ def _next_step(diagnosis: Diagnosis) -> str:
     return "add --json for every number"
 
 
+def more(diagnosis: Diagnosis) -> str:
+    """Where the rest of the diagnosis is; nothing where there is none."""
+    if diagnosis.quality.status == "unusable" or _lacks_trace(diagnosis) or _ran_on_cpu(diagnosis):
+        return ""
+    return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
+
+
 def waits_for(gap: Gap | PhaseGaps) -> str:
     """`aten::mul ← lora.Linear`: the op that a gap ends with, and the module that called it."""
     module = shown(gap.module.removeprefix(MODULE), 120) if gap.module else ""

@@ -237,6 +237,19 @@ def test_what_is_under_the_pointer_is_told(hand, run):
     assert tip.is_hidden()
 
 
+def test_keys_that_move_the_view_take_the_words_at_the_pointer_away(hand, run):
+    tip = hand.seen.page.locator(".tl-tip")
+    for key in "wd0":
+        hand.seen.page.mouse.move(2, 2)
+        hand.press("0")
+        hand.seen.page.mouse.move(*hand.place(index_of(run, "stream")))
+        assert tip.is_visible()
+        hand.press("w")
+        if key != "w":
+            hand.press(key)
+        until(tip.is_hidden, bool)
+
+
 def test_a_double_click_zooms_to_an_event(hand, run):
     index = index_of(run, "stream")
     event = run.events[index]

@@ -80,7 +80,7 @@ def answered(path: Path) -> gpuprof.Diagnosis | None:
         assert len(str(error)) < 2_000
         return None
     document(diagnosis)
-    render(diagnosis, 100, 5)
+    render(diagnosis, 100, 5, verbose=True)
     return diagnosis
 
 

@@ -34,7 +34,7 @@ def phases(diagnosis: Diagnosis) -> Figure | None:
             "name": name,
             "y": labels,
             "x": [ns / 1e6 for ns in each],
-            "text": [duration(ns) if 25 * ns * steps.count >= total else "" for ns in each],
+            "text": [duration(ns) if 12 * ns * steps.count >= total else "" for ns in each],
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,

@@ -43,6 +43,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
     """The page. `most_events`: how many the timeline may show."""
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
+    cards = content.cards(diagnosis)
     verdict, cause = content.label(diagnosis)
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
@@ -63,7 +64,8 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         estimated=bool(diagnosis.devices_estimated),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
-        cards=content.cards(diagnosis),
+        cards=cards,
+        first=content.first(cards),
         combined=content.combined(diagnosis),
         considered=content.considered(diagnosis),
         remaining=fixes.remaining(diagnosis),
