@@ -185,6 +185,10 @@ class TrialMeter:
         """How often a trainer saves and evaluates does not matter: neither is part of what is compared."""
 
     @guarded
+    def on_arguments(self, args: Any) -> None:
+        """What a trainer was given is known from the recording."""
+
+    @guarded
     def on_evaluation(self) -> None:
         """Evaluations are timed as part of the mean step where they fall into the stretch, in every trial alike."""
 
