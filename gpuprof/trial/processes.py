@@ -119,10 +119,12 @@ class Starter:
         seconds: float,
         limit_s: float,
         flags: Mapping[Fix, OwnFlags] | None = None,
+        gate: Path | None = None,
     ) -> Outcome:
         """One process: started, timed and ended.
 
-        limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches.
+        limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches. gate:
+        what it waits for after its first step.
         """
         by_flag = {fix: flags[fix] for fix in fixes if flags and fix in flags}
         argv = self._target.argv
@@ -136,7 +138,7 @@ class Starter:
             "fixes": [{"name": fix.name, "value": fix.value, "by_flag": _settings(by_flag.get(fix))} for fix in fixes],
             "scratch": str(folder / "files"),
             "allowed": [str(self.scratch), *caches()], "network": self._network, "settle": settle, "steps": steps,
-            "seconds": seconds,
+            "seconds": seconds, "gate": None if gate is None else str(gate),
         }  # fmt: skip
         (folder / "files").mkdir()
         runfile.write_json(folder / PLAN, plan)
