@@ -37,13 +37,13 @@ def arm(folder: str) -> None:
     scratch.cover()
 
 
-def apply_all(hub: Hub, fixes: list[dict[str, str]]) -> dict[str, Callable[[], Proof]]:
+def apply_all(hub: Hub, fixes: list[dict[str, Any]]) -> dict[str, Callable[[], Proof]]:
     """Applies patches, in the order of their list; name → its proof."""
     proofs: dict[str, Callable[[], Proof]] = {}
     for fix in sorted(fixes, key=lambda one: NAMES.index(one["name"])):
         name = fix["name"]
         try:
-            proofs[name] = patch_named(name).apply(Context(hub, name, fix["value"]))
+            proofs[name] = patch_named(name).apply(Context(hub, name, fix["value"], fix.get("by_flag")))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             proofs[name] = lambda text=text: Proof(False, text)

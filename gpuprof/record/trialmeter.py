@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..runfile import log, write_json
+from ..runfile import log, read_json, write_json
 from .batch import WorkMeter
 from .digest import Digests
 from .environment import describe_gpu, describe_process, place_among_ranks
@@ -42,6 +42,9 @@ LEAST = 20
 """Steps of a stretch before it is looked at for the first time."""
 SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
 """A stretch is at least so long, where that takes no more than so many steps."""
+ARRIVED = ".arrived"
+"""Behind the name of a gate: a process waits there."""
+GATE_S = 0.02
 STAYS_S = 600.0
 """How long the process waits to be killed; then it ends itself."""
 
@@ -55,7 +58,8 @@ class TrialMeter:
     """The timing of one process.
 
     settle, steps: as an earlier process of the same command found them; None leaves them to this one. seconds: how long
-    the stretch may be.
+    the stretch may be. gate: a file that the process waits for after its first step, so that many can be started at
+    once and timed one by one.
     """
 
     def __init__(self, folder: Path, plan: dict[str, Any], hub: Hub, proofs: dict[str, Callable[[], Proof]]) -> None:
@@ -66,6 +70,7 @@ class TrialMeter:
         self._settle: int = plan.get("settle") or 0
         self._steps: int = plan.get("steps") or 0
         self._seconds = float(plan.get("seconds") or 20.0)
+        self._gate: str | None = plan.get("gate")
         self._source = "optimizer"
         self._finder = StepFinder()
         self._digests, self._work = Digests(), WorkMeter()
@@ -185,6 +190,10 @@ class TrialMeter:
         """How often a trainer saves and evaluates does not matter: neither is part of what is compared."""
 
     @guarded
+    def on_arguments(self, args: Any) -> None:
+        """What a trainer was given is known from the recording."""
+
+    @guarded
     def on_evaluation(self) -> None:
         """Evaluations are timed as part of the mean step where they fall into the stretch, in every trial alike."""
 
@@ -236,6 +245,8 @@ class TrialMeter:
         now = time.perf_counter_ns()
         if self._step == 1:
             atexit.register(self._ends)
+        if self._step == 1 and self._gate:
+            self._wait_at(self._gate)
         if self._handles:
             self._meet_models()
         if self._digests.wants_losses:
@@ -258,6 +269,15 @@ class TrialMeter:
                 self._end_stretch()
                 self.finish(None)
         self._begun_ns = time.perf_counter_ns()
+
+    def _wait_at(self, gate: str) -> None:
+        """Until the file is there, which says how many steps settle and how many are timed, or null."""
+        synchronise(devices_in_use())
+        Path(gate + ARRIVED).touch()
+        end = time.monotonic() + STAYS_S
+        while (found := read_json(Path(gate))) is None and time.monotonic() < end:
+            time.sleep(GATE_S)
+        self._settle, self._steps = ((found or {}).get(name) or 0 for name in ("settle", "steps"))
 
     def _note_compilation(self) -> None:
         dynamo = sys.modules.get("torch._dynamo.utils")

@@ -250,8 +250,9 @@ def prediction(one: Prediction) -> str:
     # Rarely does a change of the batch come out at just the size that was foretold.
     work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
+    tried = f" gpuprof try measured {duration(one.tried_ns)};" if one.tried_ns is not None else ""
     text = (
-        f"{one.by.upper()}'s diagnosis predicted {range_ms} for {one.title}{work};"
+        f"{one.by.upper()}'s diagnosis predicted {range_ms} for {one.title}{work};{tried}"
         f" {other} {how[one.known]} {duration(one.measured_ns)}"
     )
     return f"{text}: as predicted" if one.inside else f"{text}: {_off(one)}"

@@ -70,6 +70,8 @@ class Row:
     rounds: int
     lines: str
     """What to write into the script."""
+    flags: str | None = None
+    """The program's own flags that made it; None where it was applied from outside."""
 
     @property
     def name(self) -> str:

@@ -9,6 +9,8 @@ from helpers.installed import need
 from helpers.trials import applied, tried
 
 from gpuprof.trial import same
+from gpuprof.trial.fixes import parse
+from gpuprof.trial.own_flags import OwnFlags
 
 need("torch")
 
@@ -138,7 +140,7 @@ def test_what_needs_a_gpu_says_so(tmp_path: Path, fix: str):
         ("larger_batch=2", "the program makes no TrainingArguments"),
         ("adapter_casts", "no PEFT model was made"),
         ("pad_to_multiple", "no collator of transformers or TRL was used"),
-        ("expert_loop", "no transformers model was built"),
+        ("expert_loop", "transformers is not used"),
         ("syncs", "the program makes no TrainingArguments"),
         ("channels_last", "the model has no 2-D convolution to convert"),
         ("recompute", "nothing was checkpointed by torch.utils.checkpoint"),
@@ -181,6 +183,39 @@ trainer = Trainer(model, arguments, train_dataset=Texts(), data_collator=collate
 trainer.train()
 trainer.save_model("final")
 """
+
+
+FLAGGED = """
+import argparse
+from torch.utils.checkpoint import checkpoint
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--no-checkpointing", action="store_true")
+given = parser.parse_args()
+loader = torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=given.workers)
+
+def loss_of(model, x):
+    y = model(x) if given.no_checkpointing else checkpoint(model, x, use_reentrant=False)
+    return y.square().mean()
+
+train(net(), loader, loss_of=loss_of)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fix", "words", "proof"),
+    [
+        ("input_workers=2", ("--workers", "2"), "2 workers alive"),
+        ("recompute", ("--no-checkpointing",), "nothing is checkpointed"),
+    ],
+)
+def test_the_programs_own_flags_make_a_fix(tmp_path: Path, fix: str, words: tuple[str, ...], proof: str):
+    assert applied(tried(tmp_path, FLAGGED, fix, flags={parse(fix)[0]: OwnFlags(words)})) == proof
+
+
+def test_a_flag_that_does_something_else_is_seen(tmp_path: Path):
+    found = tried(tmp_path, FLAGGED, "recompute", flags={parse("recompute")[0]: OwnFlags(("--workers", "1"))})
+    assert found.not_applied and found.not_applied.endswith("calls were checkpointed")
 
 
 @pytest.mark.slow

@@ -44,8 +44,9 @@ from gpuprof.diagnosis.comparison.significance import (
     unprofiled,
 )
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Finding, Range
+from gpuprof.diagnosis.model import Finding, Measured, Range
 from gpuprof.errors import GpuprofError
+from gpuprof.report.comparison_words import prediction
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMPUTE
 from gpuprof.timeline.exclusive import exclusive_ns
@@ -445,6 +446,19 @@ def test_the_fix_of_a_twin_comes_first(a, b, mechanism):
     told = c.mechanisms[0].predictions
     assert [p.by for p in told] == ["a"] and told[0].inside
     assert told[0].measured_ns == c.step.b_ns
+
+
+def test_what_a_trial_measured_stands_next_to_what_was_predicted():
+    a, b, mechanism = TWINS[0]
+    before, after = diagnosed(a), diagnosed(b)
+    tried = Measured("confirmed", 7 * MS, 1.0, 1.1, 1.2, "bitwise", "")
+    found = [replace(one, measured=tried) if one.id == mechanism else one for one in before.findings]
+    c = compare(replace(before, findings=tuple(found)), after)
+    (told,) = c.mechanisms[0].predictions
+    assert told.tried_ns == 7 * MS
+    assert "; gpuprof try measured 7.0 ms; B " in prediction(told)
+    assert not list(Draft202012Validator(schema()).iter_errors(to_json(c)))
+    assert compared(a, b).mechanisms[0].predictions[0].tried_ns is None
 
 
 @pytest.mark.parametrize(("a", "b", "mechanism"), TWINS, ids=NAMES)

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.model import Finding, Range
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
+from gpuprof.record.trialmeter import TrialMeter
 from gpuprof.report.fixes import measured
 from gpuprof.trial import judge, same, tree
 from gpuprof.trial.fixes import Candidate, combination, parse
@@ -174,8 +175,16 @@ def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
     assert ("{value}" in patch.line) <= bool(patch.default)
 
 
+def test_what_a_trainers_callback_calls_of_a_recording_a_trial_has_too():
+    source = (ROOT / "gpuprof" / "record" / "trainer.py").read_text()
+    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    names = {f.attr for f in calls if isinstance(f, ast.Attribute) and getattr(f.value, "id", "") == "session"}
+    assert "step_ended" in names
+    assert not {name for name in names if not hasattr(TrialMeter, name)}
+
+
 def test_every_patch_file_is_listed():
-    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context"}
+    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context", "implementation"}
     assert files == set(NAMES)
 
 

@@ -220,6 +220,8 @@ class Prediction:
     """(expected − measured) ÷ measured."""
     scale: float = 1.0
     """Work that was done over the work that the diagnosis predicted for; `step_ns` is for the work that was done."""
+    tried_ns: int | None = None
+    """The step that `gpuprof try` measured with this fix alone, for the same work; None where it was not tried."""
 
 
 @dataclass(frozen=True, slots=True)
