@@ -149,7 +149,8 @@ def split_by_tensor(model: Model, mesh: DeviceMesh) -> None:
             "inner.down": RowwiseParallel(),
         }
         columns = ("attention.query", "attention.key", "attention.value", "inner.gate", "inner.up")
-        parallelize_module(layer, mesh, plan | {name: ColwiseParallel() for name in columns})
+        plan.update({name: ColwiseParallel() for name in columns})
+        parallelize_module(layer, mesh, plan)
 
 
 def shard(model: Model, mesh: DeviceMesh) -> None:

@@ -1,4 +1,4 @@
-"""Two pipeline stages (1F1B, 4 micro-batches) of tensor parallel ranks: 14 Llama-like layers, 16 x 2048 tokens, bf16."""
+"""Two stages (1F1B, 4 micro-batches) of tensor parallel ranks: 14 Llama-like layers of 4096, 16 x 2048 tokens."""
 
 from __future__ import annotations
 
