@@ -58,6 +58,7 @@ DEFINITIONS = {
     "gpuprof/record/free_run_length.py:AFTERMATH_NS": "measured, but record/ imports nothing of gpuprof but runfile",
     "gpuprof/replay/profiler_fit.py:FITTED": "when an iteration may end",
     "gpuprof/report/projection.py:NAME_WIDTH": "a column's width",
+    "gpuprof/report/charts/groups.py:BEYOND": "room for what a measured ceiling is off",
     "gpuprof/timeline/nesting.py:ROUNDING_NS": "the resolution of a file format",
 }
 """Constants that speak of runs, recordings or GPUs and yet are no measured numbers, with what they are."""

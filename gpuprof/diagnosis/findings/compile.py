@@ -148,7 +148,7 @@ def _absent(case: Case) -> str | None:
         return "the recorded code is compiled already"
     waits = _waits(case)
     if waits > MOST_BREAKS * max(len(case.timeline.host.backward), 1):
-        return f"forward and backward wait for the GPU {case.per_step(waits):,.0f} times a step, which splits the graph"
+        return f"forward and backward wait {case.per_step(waits):,.0f} times a step for the GPU, which splits the graph"
     return None
 
 
