@@ -9,8 +9,8 @@ import json
 import re
 from collections.abc import Iterator
 
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.diagnosis.json import dumps
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding
 from gpuprof.report import words
 from gpuprof.report.terminal import plain
 
@@ -32,8 +32,8 @@ def inapplicable(diagnosis: Diagnosis) -> list[str]:
     d = diagnosis
     if d.run is not None or not d.phases or any(p.phase in ("backward", "optimizer") for p in d.phases):
         return []
-    told = [(one.id, word) for one in d.findings for word in _TRAINING_WORDS if word in one.fix]
-    return [f"fixes: {name}: {word} where nothing is trained" for name, word in told]
+    words = [(one.id, word) for one in d.findings for word in _TRAINING_WORDS if word in one.fix]
+    return [f"fixes: {name}: {word} where nothing is trained" for name, word in words]
 
 
 def _length(diagnosis: Diagnosis) -> int | None:
@@ -161,8 +161,8 @@ def _texts(d: Diagnosis) -> Iterator[str]:
         yield "a step that the profiler makes shorter"
 
 
-def _close(told_ns: float, ns: float) -> bool:
-    return abs(told_ns - ns) <= max(ROUNDING * ns, 1_000)
+def _close(said_ns: float, ns: float) -> bool:
+    return abs(said_ns - ns) <= max(ROUNDING * ns, 1_000)
 
 
 def _tables(d: Diagnosis) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.ranks.model import (
+from gpuprof.ranks.digest_data import (
     BACKWARD,
     FORWARD,
     LABELS,

@@ -31,12 +31,12 @@ from typing import Any
 
 from gpuprof import runfile
 from gpuprof.record.command import Target
-from gpuprof.record.trialmeter import ARRIVED
+from gpuprof.record.trial_meter import ARRIVED
 from gpuprof.trial import judge
 from gpuprof.trial.fixes import Candidate, advised, parse
-from gpuprof.trial.model import Fix, Process
 from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.subject import predict_workers, run_of_command, subject_of
+from gpuprof.trial.trial import Fix, Process
 
 LIMIT = 0.10
 """Difference of two processes of one program on H200 hosts that is seen now and then; the median is 3 %."""
@@ -248,7 +248,7 @@ def prove(program: Program, rounds: int, tiny: bool, at_once: int) -> Iterator[d
     fixes = [parse(fix)[0] for fix in program.by_hand]
     plain = program.command("", here, tiny)
     record(plain)
-    told = predicted(plain, fixes)
+    predictions = predicted(plain, fixes)
     variants: list[tuple[str, Fix | None, tuple[str, ...]]] = [("", None, plain)]
     for fix in fixes:
         variants.append((f"tried {fix}", fix, plain))
@@ -268,7 +268,7 @@ def prove(program: Program, rounds: int, tiny: bool, at_once: int) -> Iterator[d
     for fix in fixes:
         tried, edited = (judge.speedup(f"{how} {fix}", processes) for how in ("tried", "edited"))
         yield {
-            "program": program.name, "of": program.of, "fix": str(fix), "predicted": told.get(str(fix)),
+            "program": program.name, "of": program.of, "fix": str(fix), "predicted": predictions.get(str(fix)),
             "tried": _three(tried), "edited": _three(edited),
             "why": why.get(f"tried {fix}") or why.get(f"edited {fix}"),
         }  # fmt: skip

@@ -6,7 +6,7 @@ they are right. `python -m benchmarks.confidence` prints that order.
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 _TRUTHS = ("scenarios", "tests/data/pairs")
 _COMMAND = "python -m benchmarks.confidence"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 ACCEPTED = Number(
     0.65, 0.45, 0.8, "", "published",

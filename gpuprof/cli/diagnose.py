@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output import say
-from gpuprof.cli.places import RECORDING, check_place
+from gpuprof.cli.output_paths import RECORDING, check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, gates
 from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file, latest
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 GATE_FAILED = 1
 UNUSABLE = 2

@@ -20,8 +20,8 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.record.command import Target
     from gpuprof.trial.fixes import Candidate
-    from gpuprof.trial.model import Trial
     from gpuprof.trial.subject import Subject
+    from gpuprof.trial.trial import Trial
 
 GATE_FAILED = 1
 BUDGET = "5m"
@@ -170,8 +170,8 @@ def _record(target: Target, words: tuple[str, ...], module: str | None) -> Path:
 def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
     """What is tried: as asked for, else what is advised."""
     from gpuprof.trial.fixes import Candidate, advised, with_predictions
-    from gpuprof.trial.model import Fix
     from gpuprof.trial.subject import predict_workers, with_flags, worth_trying
+    from gpuprof.trial.trial import Fix
 
     found, by_hand = advised(subject.diagnosis)
     if asked:

@@ -14,12 +14,12 @@ import numpy as np
 from gpuprof.calibration import doubts as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Steps
+from gpuprof.diagnosis.diagnosis import Steps
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import PARTS, Bound
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import OP
+from gpuprof.tracefile.trace import OP
 
 LEAST = 0.05
 """A doubt that takes less of the confidence is not worth a word."""

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.errors import UnreadableTrace
-from gpuprof.ranks.model import Digest
+from gpuprof.ranks.digest_data import Digest
 from gpuprof.ranks.storage import from_bytes, to_bytes
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import fetched, state_of, url_of
+from gpuprof.tracefile.trace import Trace
 
 Note = tuple[str, str]
 MANY = 8

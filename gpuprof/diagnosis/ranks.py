@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.ranks.digest_data import Digest, Doing
 from gpuprof.ranks.job import assemble, collectives_of
-from gpuprof.ranks.model import Digest, Doing
 from gpuprof.ranks.summary import Job
 from gpuprof.ranks.verdicts import Found, judge
 from gpuprof.timeline.matching import Matched, match
-from gpuprof.tracefile.model import F64, Trace
+from gpuprof.tracefile.trace import F64, Trace
 
 Read = Callable[[Path], Trace]
 Note = tuple[str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import Shares

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuprof.diagnosis.model import Considered, Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
 from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import Unit
 

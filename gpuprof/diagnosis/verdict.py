@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
+from gpuprof.diagnosis.diagnosis import Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Family, Verdict
 from gpuprof.replay.bound import PARTS, RESOURCES, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
@@ -20,7 +20,7 @@ from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale, scaled, without_edges
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.trace import F64
 
 UNCLEAR = 0.5
 """Below this confidence the headline names two candidates."""

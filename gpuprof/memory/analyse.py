@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.memory.leaks import growing
 from gpuprof.memory.lifetimes import BEFORE, Allocations, allocations, in_use, reserved
-from gpuprof.memory.model import (
+from gpuprof.memory.memory_report import (
     UNUSED,
     Device,
     Failure,
@@ -27,7 +27,7 @@ from gpuprof.memory.passes import Passes, find_passes
 from gpuprof.memory.series import series
 from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Frame, Snapshot
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 LINES = 50
 """Lines that are kept."""

@@ -24,7 +24,7 @@ from gpuprof.memory.stacks import (
     WORKSPACE,
     Readings,
 )
-from gpuprof.tracefile.model import I32
+from gpuprof.tracefile.trace import I32
 
 LARGE = 1 << 20
 """Bytes from which on equal sizes are taken for the same thing."""

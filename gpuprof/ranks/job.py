@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gpuprof.ranks.model import NO_ROW, Digest, Floats, Ints, Labels, previous
+from gpuprof.ranks.digest_data import NO_ROW, Digest, Floats, Ints, Labels, previous
 from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives import CollectiveColumns, Collectives
 from gpuprof.timeline.matching import Matched
-from gpuprof.tracefile.model import U8, Mask
+from gpuprof.tracefile.trace import U8, Mask
 
 MOST_PACE_SPREAD = 1.2
 """A host pace this many times off the job's median is a wrong measurement, not a slower host."""

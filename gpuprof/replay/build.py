@@ -33,7 +33,7 @@ from gpuprof.replay.work_edges import add_work_edges
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.timeline.phases import DATA
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, MEMCPY, U8
+from gpuprof.tracefile.trace import F64, MEMCPY, U8
 
 
 def build(timeline: Timeline) -> Graph:

@@ -16,7 +16,7 @@ from gpuprof.replay.waits import SyncEdges
 from gpuprof.replay.work import Work
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import OP
+from gpuprof.tracefile.trace import OP
 
 
 def with_silent_end(syncs: SyncEdges, timeline: Timeline, pieces: Pieces, work: Work) -> SyncEdges:

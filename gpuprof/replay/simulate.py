@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from gpuprof.replay.graph import NEVER, Graph
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.trace import F64
 
 ROUNDS = 3
 """Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from gpuprof.replay.graph import COMMUNICATION, COPY, DEVICE, HOST, INPUT, QUEUE, SYNC, TRANSFER, Graph
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.trace import F64, Mask
 
 
 def scale(

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.comparison.model import Comparison, KernelDifference, Mechanism, Note
+from gpuprof.diagnosis.comparison.comparison import Comparison, KernelDifference, Mechanism, Note
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
 from gpuprof.report import stepbar

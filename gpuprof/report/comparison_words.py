@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.leftovers import WORK
-from gpuprof.diagnosis.comparison.model import (
+from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     KernelDifference,
     Mechanism,
@@ -12,6 +11,7 @@ from gpuprof.diagnosis.comparison.model import (
     Side,
     Term,
 )
+from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE

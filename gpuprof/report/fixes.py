@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report.code_lines import wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuprof.diagnosis.comparison.model import Comparison
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import comparison_words, fixes, run_words, stepbar, words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.text import Text
 
 from gpuprof.projection.memory import MOST_BATCH
-from gpuprof.projection.model import Explanation, MemoryFit, OnGpu, Projection
+from gpuprof.projection.projection import Explanation, MemoryFit, OnGpu, Projection
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, gib, share

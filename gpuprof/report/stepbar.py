@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Device, DeviceEstimate, Diagnosis
+from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 
 IDLE = "idle"
 LEAST_EXCESS = 0.005

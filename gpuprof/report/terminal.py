@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.comparison.model import Note
-from gpuprof.diagnosis.model import Diagnosis, Issue
+from gpuprof.diagnosis.comparison.comparison import Note
+from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
 from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps, Steps
+from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps, Steps
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range

@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from gpuprof.tracefile.model import KERNEL, MEMCPY, U8, Trace
+from gpuprof.tracefile.trace import KERNEL, MEMCPY, U8, Trace
 
 CATEGORIES = (
     "gemm",

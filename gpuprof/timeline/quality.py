@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.captures import captures, within
 from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
+from gpuprof.timeline.graph_captures import captures, within
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.startup import MUCH_START_UP
 from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
+from gpuprof.tracefile.trace import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
 
 LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphLaunch)")
 """Calls that must lead to GPU work. Copies and sets need not: those of no bytes leave none."""

@@ -14,7 +14,7 @@ from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_
 from gpuprof.timeline.startup import StartUp, start_up
 from gpuprof.timeline.steps import Steps, find_steps, possible
 from gpuprof.timeline.workload import Workload, workload_of
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, U8, Trace
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, U8, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
-from gpuprof.trial.model import Fix, Interval
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.trial import Fix, Interval
 
 _WORKERS = re.compile(r"num_workers=(\d+)")
 _MULTIPLE = re.compile(r"pad_to_multiple_of=(\d+)")

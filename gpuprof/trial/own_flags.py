@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuprof.diagnosis.stack import Stack
 from gpuprof.tracefile.program import Program
-from gpuprof.trial.model import Fix
+from gpuprof.trial.trial import Fix
 
 SELDOM = 100
 """`logging_steps` of the fix `syncs`, as its patch has it."""

@@ -20,10 +20,10 @@ from gpuprof import runfile
 from gpuprof.record.command import Target
 from gpuprof.record.scratch import BLOCKED
 from gpuprof.record.supervise import INJECT
-from gpuprof.record.trialarm import PLAN
+from gpuprof.record.trial_setup import PLAN
 from gpuprof.trial import guard
-from gpuprof.trial.model import Fix, Process
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
 TICK_S = 0.05

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
-from gpuprof.trial import judge, same, tree
+from gpuprof.trial import folder_state, judge, same_training
 from gpuprof.trial.fixes import Candidate, combination, lines_for
-from gpuprof.trial.model import Baseline, Fix, Process, Row, Sameness, Status, Trial
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.plan import Plan, plan
 from gpuprof.trial.processes import OUT_OF_MEMORY, Outcome, Starter
+from gpuprof.trial.trial import Baseline, Fix, Process, Row, Sameness, Status, Trial
 
 STRETCH_S = 15.0
 """Seconds of the timed stretch at most; it ends earlier where its mean is known well enough."""
@@ -45,9 +45,9 @@ class _Turns:
 
     def run(self, fixes: Sequence[Fix]) -> Outcome:
         """One more process; raises GpuprofError if it changed the user's files."""
-        before = tree.state_of(self.tree_of, self.starter.scratch)
+        before = folder_state.state_of(self.tree_of, self.starter.scratch)
         outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s, self.flags)
-        changed = tree.changes(before, tree.state_of(self.tree_of, self.starter.scratch))
+        changed = folder_state.changes(before, folder_state.state_of(self.tree_of, self.starter.scratch))
         if changed and not self.allowed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise GpuprofError(
@@ -225,7 +225,7 @@ def _row(turns: _Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
 def _sameness(timed: Sequence[Outcome], plain: Sequence[tuple[dict, ...]]) -> Sameness | None:
     if not timed or not plain:
         return None
-    return same.compare(timed[0].ranks, plain[0], plain[1] if len(plain) > 1 else None)
+    return same_training.compare(timed[0].ranks, plain[0], plain[1] if len(plain) > 1 else None)
 
 
 def _left_out(candidate: Candidate, budget_s: float) -> Row:

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuprof import runfile
 from gpuprof.diagnosis.diagnose import diagnose
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings.input_workers import SPREAD
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
@@ -21,8 +21,8 @@ from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.tracefile.read import read_recording
 from gpuprof.tracefile.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate
-from gpuprof.trial.model import Interval
 from gpuprof.trial.own_flags import own_flags
+from gpuprof.trial.trial import Interval
 
 START_S = 20.0
 """From the start of a training to its first step, where no run says it."""

@@ -16,7 +16,7 @@ from helpers.rank_program import RankProgram
 from helpers.rank_program import write as write_ranks
 
 import gpuprof
-from gpuprof.diagnosis.model import Issue, Range
+from gpuprof.diagnosis.diagnosis import Issue, Range
 from gpuprof.report import fixes
 from gpuprof.report.names import escape
 from gpuprof.report.palette import CAUSE_PAINTS
@@ -43,7 +43,7 @@ def opened_run(run, visit):
 
 
 @pytest.fixture(params=["demo", "run"])
-def told(request):
+def opened(request):
     """(a report, its page)."""
     return request.getfixturevalue(request.param), request.getfixturevalue(f"opened_{request.param}")
 
@@ -51,8 +51,8 @@ def told(request):
 # -- alone
 
 
-def test_it_opens_without_a_complaint_and_asks_for_nothing(told):
-    report, seen = told
+def test_it_opens_without_a_complaint_and_asks_for_nothing(opened):
+    report, seen = opened
     assert seen.complaints == []
     assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [report.path.as_uri()]
     assert seen.page.title().startswith(seen.page.locator("h1 .bound").inner_text())
@@ -72,8 +72,8 @@ def test_the_command_writes_the_same_page(one_kernel, tmp_path):
 # -- the first screen
 
 
-def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(told):
-    report, seen = told
+def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(opened):
+    report, seen = opened
     first = report.diagnosis.findings[0]
     said = {
         "h1": report.diagnosis.verdict.bound.upper(),
@@ -95,8 +95,8 @@ def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(told):
     assert parts[0][0] == pytest.approx(whole[0], abs=1) and parts[-1][2] == pytest.approx(whole[2], abs=1)
 
 
-def test_every_link_of_the_heading_leads_to_a_section(told):
-    _, seen = told
+def test_every_link_of_the_heading_leads_to_a_section(opened):
+    _, seen = opened
     assert sections(seen) == links(seen) | {"verdict"}
     for section in sorted(links(seen)):
         seen.page.locator(f"nav[aria-label=Sections] a[href='#{section}']").click()

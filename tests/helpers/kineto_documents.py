@@ -14,7 +14,7 @@ import numpy as np
 from gpuprof.tracefile.kineto import layout, stream
 from gpuprof.tracefile.kineto.columns import Tables
 from gpuprof.tracefile.kineto.envelope import find_events, object_end
-from gpuprof.tracefile.kineto.small import NO_END, Parsed, Strings, add_texts, event_then_close, is_whole
+from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, event_then_close, is_whole
 
 
 class Raw(str):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuprof.ranks.model import (
+from gpuprof.ranks.digest_data import (
     BACKWARD,
     FORWARD,
     LABELS,
@@ -21,7 +21,7 @@ from gpuprof.ranks.model import (
     Rows,
 )
 from gpuprof.timeline.collectives import KINDS, p2p_text
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.trace import ABSENT
 
 APART_NS = 10**12
 """Samples of steps lie this far apart."""

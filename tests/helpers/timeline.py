@@ -7,8 +7,8 @@ from pathlib import Path
 import gpuprof
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.small import read_small
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.kineto.msgspec_reader import read_small
+from gpuprof.tracefile.trace import Trace
 from helpers.make_trace import TraceBuilder
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gpuprof.record.command import Target
 from gpuprof.trial.fixes import parse
-from gpuprof.trial.model import Fix
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.trial import Fix
 from helpers.command import working_in
 from helpers.warm_torch import warm_python
 

@@ -193,8 +193,8 @@ def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(tmp_path
     (row,) = found["rows"]
     assert (row["flags"], row["status"]) == (own, "unconfirmed")
     assert row["lines"] == (own or "DataLoader(..., num_workers=2, persistent_workers=True)")
-    told = "input_workers=2: --num_workers 2 did not do it (0 workers alive), so it is applied from outside"
-    assert (told in found["notes"]) == (own is None)
+    result = "input_workers=2: --num_workers 2 did not do it (0 workers alive), so it is applied from outside"
+    assert (result in found["notes"]) == (own is None)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from helpers.installed import need
 from helpers.trials import applied, tried
 
-from gpuprof.trial import same
+from gpuprof.trial import same_training
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
 
@@ -55,7 +55,7 @@ def test_workers_shorten_the_step_and_leave_the_batches_alone(tmp_path: Path):
     assert applied(fixed) == "2 workers alive, before: 0"
     assert plain.process.step_ns and fixed.process.step_ns
     assert fixed.process.step_ns < 0.75 * plain.process.step_ns
-    assert same.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
+    assert same_training.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
     assert nothing_left(tmp_path)
 
 
@@ -69,7 +69,7 @@ class Stream(torch.utils.data.IterableDataset):
 train(net(), torch.utils.data.DataLoader(Stream(), batch_size=8))
 """
     plain, fixed = tried(tmp_path, code), tried(tmp_path, code, "input_workers=2")
-    found = same.compare(fixed.ranks, plain.ranks, None)
+    found = same_training.compare(fixed.ranks, plain.ranks, None)
     assert found.verdict == "different" and found.text.startswith("samples are repeated")
 
 
@@ -78,7 +78,7 @@ def test_a_fused_optimizer_takes_the_steps(tmp_path: Path):
     assert applied(fixed) == "AdamW(fused=True) took the steps"
     assert plain.process.step_ns and fixed.process.step_ns
     assert fixed.process.step_ns < 0.9 * plain.process.step_ns
-    assert same.compare(fixed.ranks, plain.ranks, plain.ranks).verdict in ("bitwise", "within_scatter")
+    assert same_training.compare(fixed.ranks, plain.ranks, plain.ranks).verdict in ("bitwise", "within_scatter")
 
 
 def test_an_optimizer_that_refuses_gets_its_own_arguments_back(tmp_path: Path):
@@ -91,13 +91,13 @@ def test_an_optimizer_that_refuses_gets_its_own_arguments_back(tmp_path: Path):
 def test_checkpointed_calls_become_plain_ones(tmp_path: Path):
     plain, fixed = tried(tmp_path, CHECKPOINTED), tried(tmp_path, CHECKPOINTED, "recompute")
     assert applied(fixed).endswith("checkpointed calls ran without")
-    assert same.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
+    assert same_training.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
 
 
 def test_autocast_computes_in_bf16_and_says_that_it_is_another_arithmetic(tmp_path: Path):
     plain, fixed = tried(tmp_path, PLAIN), tried(tmp_path, PLAIN, "autocast")
     assert applied(fixed) == "a linear layer's output is bfloat16"
-    found = same.compare(fixed.ranks, plain.ranks, plain.ranks)
+    found = same_training.compare(fixed.ranks, plain.ranks, plain.ranks)
     assert found.verdict == "different" and found.text.startswith("the same samples")
 
 

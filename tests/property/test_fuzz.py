@@ -20,10 +20,10 @@ from pathlib import Path
 import pytest
 from helpers.budgets import times
 from helpers.command import gpuprof_command
+from helpers.diagnosis_invariants import adds_up, numbers
 from helpers.kineto_documents import cut_at_separators, events_in
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
-from helpers.sound import adds_up, numbers
 
 import gpuprof
 from gpuprof import Diagnosis, GpuprofError
@@ -44,7 +44,7 @@ Events = list[dict]
 
 
 @contextmanager
-def told(case: int) -> Iterator[None]:
+def naming_the_case(case: int) -> Iterator[None]:
     """Names the case that fails."""
     try:
         yield
@@ -302,7 +302,7 @@ def test_damaged_events(damage: Callable, recording: int, tmp_path: Path):
     for case in range(CASES):
         rng = random.Random(f"{damage.__name__} {recording} {case}")
         events = damage(copies(builder.events), rng)
-        with told(case):
+        with naming_the_case(case):
             diagnose(tmp_path / "damaged.json", document(builder, events))
 
 
@@ -312,7 +312,7 @@ def test_damaged_bytes(damage: Callable, recording: int, tmp_path: Path):
     text = document(slices()[recording])
     for case in range(CASES):
         rng = random.Random(f"{damage.__name__} {recording} {case}")
-        with told(case):
+        with naming_the_case(case):
             diagnose(tmp_path / "damaged.json", damage(text, rng))
 
 
@@ -324,7 +324,7 @@ def test_both_readers_keep_the_same_events(damage: Callable, tmp_path: Path):
         for case in range(CASES):
             data = damage(text, random.Random(f"{damage.__name__} {recording} {case}"))
             path.write_bytes(data)
-            with told(case):
+            with naming_the_case(case):
                 streamed = kept(path, 0)
                 assert kept(path, 1 << 40) == streamed, f"recording {recording}"
                 if streamed and not data.startswith(GZIP_MAGIC):
@@ -354,7 +354,7 @@ def test_the_command_line_answers_too(damage: Callable, tmp_path: Path):
         data = document(builder, damage(copies(builder.events), rng)) if by_events else damage(document(builder), rng)
         (tmp_path / "damaged.json").write_bytes(data)
         done = gpuprof_command("diagnose", str(tmp_path / "damaged.json"))
-        with told(case):
+        with naming_the_case(case):
             assert done.returncode in (0, 2)
             assert "Traceback" not in done.stderr
             assert done.stdout or len(done.stderr.splitlines()) == 1

@@ -26,7 +26,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.tracefile.kineto import layout
-from gpuprof.tracefile.kineto.small import NO_END
+from gpuprof.tracefile.kineto.msgspec_reader import NO_END
 
 
 @pytest.fixture(autouse=True)

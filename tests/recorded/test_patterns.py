@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from helpers import patterns
+from helpers.diagnosis_invariants import adds_up
 from helpers.make_trace import TraceBuilder
-from helpers.sound import adds_up
 from rich.console import Console, Group
 
 import gpuprof

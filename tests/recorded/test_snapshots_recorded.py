@@ -14,7 +14,7 @@ import pytest
 from helpers.paths import ROOT
 
 from gpuprof.memory.load import load_memory
-from gpuprof.memory.model import Device
+from gpuprof.memory.memory_report import Device
 
 SNAPSHOTS = ROOT / "tests" / "data" / "snapshots"
 

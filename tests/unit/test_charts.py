@@ -18,16 +18,16 @@ from helpers.paths import ROOT
 from helpers.traces import shared_trace
 
 from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.ranks.summary import Job, Member
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
+from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
 from gpuprof.report.charts.style import number, plain
 from gpuprof.report.charts.telemetry import _throttled
-from gpuprof.report.charts.thin import extremes
 from gpuprof.report.stepbar import PAINTS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import PHASES
@@ -310,7 +310,7 @@ def test_thinning_keeps_the_extremes_of_every_stretch():
 
 def test_nothing_is_drawn_of_what_was_not_recorded(bare):
     assert set(drawn(bare)) == {"bandwidth", "gap_histogram", "phases", "roofline", "sensitivities", "what_if"}
-    assert set(drawn(unusable())) <= {"phases", "steps"}, "what is told without columns"
+    assert set(drawn(unusable())) <= {"phases", "steps"}, "what is shown without columns"
     by_hand = host_bound()
     assert set(drawn(by_hand)) == {"phases", "steps"}
     assert charts.steps(replace(by_hand, steps=replace(by_hand.steps, each_ns=(MS, MS)))) is None

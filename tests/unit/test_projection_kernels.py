@@ -14,7 +14,7 @@ from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.costs.split import MEMORY
 from gpuprof.projection.batch import grown
 from gpuprof.projection.kernels import USUAL_REACH, Scaled, scaled_kernels
-from gpuprof.projection.sustained import Reach, reach
+from gpuprof.projection.sustained_rates import Reach, reach
 from gpuprof.timeline.timeline import Timeline
 
 NS = 1_000_000

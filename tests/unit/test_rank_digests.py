@@ -16,7 +16,7 @@ from gpuprof.diagnosis.rank_digests import MANY, cache_folder, digests_of, make
 from gpuprof.diagnosis.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
-from gpuprof.ranks.model import Digest
+from gpuprof.ranks.digest_data import Digest
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import url_of
 

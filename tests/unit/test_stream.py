@@ -17,9 +17,9 @@ from helpers.kineto_documents import LAYOUTS, ends_of_events, events_in, kineto,
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto import blocks, scan, source, stream
 from gpuprof.tracefile.kineto.envelope import NeedMore
-from gpuprof.tracefile.kineto.plan import make_plan
 from gpuprof.tracefile.kineto.reader import read_kineto
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.kineto.scan_plan import make_plan
+from gpuprof.tracefile.trace import ABSENT
 
 
 @pytest.fixture(autouse=True)
@@ -241,10 +241,10 @@ def test_a_bomb_is_refused(filling, file, monkeypatch):
 
 def test_progress_is_told_by_the_thread_that_asked(file):
     file.write_bytes(kineto(6_000))
-    size, told = file.stat().st_size, []
-    stream.read_stream(file, size, lambda done, of: told.append((done, of, threading.get_ident())), 1 << 12)
-    assert told and {thread for _, _, thread in told} == {threading.get_ident()}
-    assert all(0 <= done <= of == size for done, of, _ in told)
+    size, result = file.stat().st_size, []
+    stream.read_stream(file, size, lambda done, of: result.append((done, of, threading.get_ident())), 1 << 12)
+    assert result and {thread for _, _, thread in result} == {threading.get_ident()}
+    assert all(0 <= done <= of == size for done, of, _ in result)
 
 
 def test_a_key_press_ends_it(file):

@@ -11,7 +11,7 @@ from helpers.make_diagnosis import ALL, MS, STEPS, host_bound, hostile, no_steps
 from rich.cells import cell_len
 from rich.console import Console
 
-from gpuprof.diagnosis.model import Finding, Issue, Profiler, Quality, Range
+from gpuprof.diagnosis.diagnosis import Finding, Issue, Profiler, Quality, Range
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import Bar, Part, bars, cells
 from gpuprof.report.terminal import ANSWER_FIXES, ANSWER_LINES, plain, render

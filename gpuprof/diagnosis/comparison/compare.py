@@ -6,11 +6,7 @@ import math
 from typing import Literal
 
 from gpuprof.diagnosis.comparison.cells import Cells
-from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
-from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
-from gpuprof.diagnosis.comparison.leftovers import WORK
-from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
-from gpuprof.diagnosis.comparison.model import (
+from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     Known,
     Mechanism,
@@ -24,10 +20,14 @@ from gpuprof.diagnosis.comparison.model import (
     Term,
     Work,
 )
+from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
+from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
+from gpuprof.diagnosis.comparison.leftovers import WORK
+from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, same_program
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
 from gpuprof.diagnosis.comparison.unit_words import reworded
-from gpuprof.diagnosis.model import Diagnosis, Steps
+from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from gpuprof.diagnosis.comparison.comparison import Prediction, Side, Work
 from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.model import Prediction, Side, Work
-from gpuprof.diagnosis.model import Diagnosis, Range
+from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 
 LIKE_PREDICTED = 0.2
 """A prediction for so much more or less work than was done is not one of what was done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuprof.diagnosis.comparison.model import Comparison
+from gpuprof.diagnosis.comparison.comparison import Comparison
 from gpuprof.timeline.unit_words import in_unit
 
 

@@ -23,7 +23,7 @@ from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""

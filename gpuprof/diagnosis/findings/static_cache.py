@@ -12,7 +12,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.model import NO_TEXT, Mask
+from gpuprof.tracefile.trace import NO_TEXT, Mask
 
 LEFT = calibrated.CACHE_LEFT.rising
 

@@ -11,15 +11,15 @@ from gpuprof.costs.ceilings import Ceilings
 from gpuprof.costs.dtypes import DTYPES
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS
-from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report.charts.recorded import tables_of
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import plain, text
 from gpuprof.report.names import shown_kernel
 from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.palette import category_group
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 _MOST = 100
 _ENOUGH = 0.99

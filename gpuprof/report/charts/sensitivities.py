@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.fixes import PARTS, RESOURCES
 from gpuprof.report.palette import SERIES_PAINTS

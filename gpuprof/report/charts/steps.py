@@ -8,9 +8,9 @@ import numpy as np
 
 from gpuprof import runfile
 from gpuprof.diagnosis.baseline import durations
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import figure, painted
-from gpuprof.report.charts.thin import extremes
 from gpuprof.report.numbers import amount, duration
 from gpuprof.report.palette import BUDGET_PAINTS, SERIES_PAINTS, Paint
 from gpuprof.tracefile.run import RunFolder

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import QUIET, figure, painted, text
-from gpuprof.report.charts.thin import extremes
 from gpuprof.report.palette import SERIES_PAINTS
-from gpuprof.tracefile.model import ABSENT
 from gpuprof.tracefile.run import RunFolder, TelemetryColumns
+from gpuprof.tracefile.trace import ABSENT
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

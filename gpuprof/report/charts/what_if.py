@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
 from gpuprof.report.fixes import now_ns
 from gpuprof.report.numbers import duration, duration_range

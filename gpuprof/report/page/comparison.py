@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.model import Comparison, Mechanism, Prediction
+from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Prediction
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
 from gpuprof.report.names import escape, shown, shown_kernel

@@ -11,9 +11,9 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
-from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
@@ -23,7 +23,7 @@ from gpuprof.report.numbers import amount, count, duration, duration_range, gib,
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
 from gpuprof.timeline.workload import words_of
-from gpuprof.tracefile.model import AUTOGRAD_ENGINE
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
 RANGES = 12

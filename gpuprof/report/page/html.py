@@ -17,12 +17,12 @@ from typing import Any
 
 import jinja2
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
 from gpuprof.report.page.packing import embed
-from gpuprof.report.page.part import MOST_EVENTS
+from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
 from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import words_of

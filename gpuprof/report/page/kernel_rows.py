@@ -10,12 +10,12 @@ from gpuprof.costs.split import PARTS
 from gpuprof.diagnosis.tables import Tables
 from gpuprof.report.charts.groups import BEYOND
 from gpuprof.report.names import shown
-from gpuprof.report.page.paints import BY_CATEGORY
 from gpuprof.report.page.texts import Texts, coded
+from gpuprof.report.page.view_colours import BY_CATEGORY
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.phases import PHASES
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 MOST_ROWS = 3_000
 """Of a table that a person filters; the rest is summed up in one row per category."""

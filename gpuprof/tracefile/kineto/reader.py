@@ -13,9 +13,9 @@ from isal import isal_zlib
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto.build import build
 from gpuprof.tracefile.kineto.envelope import NeedMore, find_events
-from gpuprof.tracefile.kineto.small import Parsed, read_small
+from gpuprof.tracefile.kineto.msgspec_reader import Parsed, read_small
 from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_BYTES
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.trace import Trace
 
 SMALL_BYTES = 25 << 20
 """Text up to this long is read by msgspec: it is done in the time that numba takes to load."""
