@@ -12,14 +12,12 @@ from gpuprof.memory.model import (
     UNUSED,
     Device,
     Failure,
-    Issue,
     Leak,
     Line,
     MemoryReport,
     Owner,
     Peak,
     PhaseBytes,
-    Source,
     Steps,
 )
 from gpuprof.memory.owners import owners
@@ -28,6 +26,7 @@ from gpuprof.memory.series import series
 from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Frame, Snapshot
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
 from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.source import Issue, Source
 
 LINES = 50
 """Lines that are kept."""

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpuprof.diagnosis.model import Diagnosis, Range, Severity
+from gpuprof.diagnosis.model import Diagnosis, Range
+from gpuprof.tracefile.source import Severity
 
 SCHEMA = "gpuprof.comparison/1"
 
