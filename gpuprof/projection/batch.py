@@ -23,6 +23,7 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import AUTOGRAD_ENGINE, F64, I64, Mask
+from gpuprof.tracefile.remembered import remembered
 
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
@@ -176,6 +177,7 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
     return weights
 
 
+@remembered
 def once_for_each_weight(timeline: Timeline) -> Mask:
     """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients, and what
     else goes over weights or their gradients only."""

@@ -15,12 +15,14 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.model import F64, NO_TEXT, Mask
+from gpuprof.tracefile.remembered import remembered
 
 _SOFTMAX = CATEGORIES.index("softmax")
 _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 Shape = tuple[int, ...]
 
 
+@remembered
 def on_squares(timeline: Timeline) -> Mask:
     """GPU events of the trace that work on such matrices. Softmaxes whose shape is not known are taken to."""
     return _on_squares(timeline, _shapes(timeline))
