@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 import gpuprof
-from benchmarks.roles import Role, role_of
-from gpuprof.diagnosis.model import Diagnosis, Finding
+from benchmarks.fit_or_test import Role, role_of
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
@@ -145,15 +145,15 @@ def shared(folder: Path) -> Iterator[Case]:
 
 def scenarios(role: Role | None = None) -> Iterator[Case]:
     """The scenarios that were recorded, as the runs that they are; of one role, or all."""
-    for told in catalogue.scenarios():
-        if role not in (None, told.role):
+    for entry in catalogue.scenarios():
+        if role not in (None, entry.role):
             continue
-        step = told.measured_ms()
-        if told.recording is None or step is None:
+        step = entry.measured_ms()
+        if entry.recording is None or step is None:
             continue
-        timed = ((fix, told.measured_ms(fix.name)) for fix in told.fixes if fix.finding is not None)
+        timed = ((fix, entry.measured_ms(fix.name)) for fix in entry.fixes if fix.finding is not None)
         fixes = tuple(Fix(f.finding or "", ms, f.work, f.gains, f.name, f.title) for f, ms in timed if ms is not None)
-        yield Case(told.name, told.recording, step, told.says, told.cause, fixes, True, told.steps_differ)
+        yield Case(entry.name, entry.recording, step, entry.says, entry.cause, fixes, True, entry.steps_differ)
 
 
 def run(case: Case) -> Result:
@@ -262,8 +262,8 @@ def summary(results: list[Result]) -> Iterator[str]:
             f"unprofiled step    {spread([abs(r.estimate_error or 0) for r in known])}; the interval meets"
             f" {100 * covered:.0f} %"
         )
-    told = [r for r in results if r.right is not None]
-    yield f"verdicts           {sum(bool(r.right) for r in told)} of {len(told)} right"
+    judged = [r for r in results if r.right is not None]
+    yield f"verdicts           {sum(bool(r.right) for r in judged)} of {len(judged)} right"
     shown = [(fix, found) for r in results for fix, found in r.fixes if found is not None]
     if shown:
         errors = [abs(error(found.step_ns.expected / MS, fix.step_ms)) for fix, found in shown]

@@ -13,9 +13,8 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import alone
+from benchmarks import trace_only
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
-from benchmarks.alone import Alone
 from benchmarks.confidence import judgement
 from benchmarks.confidence import lines as confidence_lines
 from benchmarks.out_of_sample import (
@@ -29,13 +28,14 @@ from benchmarks.out_of_sample import (
     test_cases,
     verdicts,
 )
-from gpuprof.diagnosis.model import Finding
+from benchmarks.trace_only import Alone
+from gpuprof.diagnosis.diagnosis import Finding
 from gpuprof.diagnosis.proposal import WORTH
 from scenarios import catalogue
 from scenarios.catalogue import Scenario
 
 FAR, FAR_COMPILED = 0.15, 0.25
-"""A predicted step further off than this is a miss; compilers' gains are told less exactly."""
+"""A predicted step further off than this is a miss; compilers' gains are predicted less exactly."""
 COMPILED = ("compile", "cuda_graphs")
 UNPROFILED_FAR = 0.20
 REASONS = ROOT / "benchmarks" / "misses.json"
@@ -147,11 +147,15 @@ Leave-one-program-out: each number that depends on at least two programs, fitted
 
 
 def page(
-    results: list[Result], reasons: dict[str, str], told: list[Alone], tests: list[Result], others: list[LeftOut]
+    results: list[Result],
+    reasons: dict[str, str],
+    alone: list[Alone],
+    tests: list[Result],
+    others: list[LeftOut],
 ) -> Iterator[str]:
     """The page, in pieces.
 
-    `told`: what the trace files alone say. `tests`: recordings that only test. `others`: fixes predicted with their
+    `alone`: what the trace files alone say. `tests`: recordings that only test. `others`: fixes predicted with their
     program left out.
     """
     fitted = [r for r in results if r.case.name not in {one.case.name for one in tests}]
@@ -169,9 +173,9 @@ def page(
     )
     yield SCENARIOS + "".join(map(verdict_row, runs))
     yield FIXES + "".join(row for r in runs for row in fix_rows(r))
-    yield MEMORY + "".join(row for told in catalogue.scenarios() for row in memory_rows(told))
-    yield ALONE.format(summary="\n".join(alone.summary(told)))
-    yield "".join(alone_row(one) for one in told if not one.bare)
+    yield MEMORY + "".join(row for entry in catalogue.scenarios() for row in memory_rows(entry))
+    yield ALONE.format(summary="\n".join(trace_only.summary(alone)))
+    yield "".join(alone_row(one) for one in alone if not one.bare)
     yield OTHERS + "".join(map(verdict_row, bare))
     yield OTHER_FIXES + "".join(row for r in bare for row in fix_rows(r))
     yield "\n## Misses\n\n" + "".join(miss_lines(results, reasons))
@@ -220,16 +224,16 @@ def fix_rows(r: Result) -> Iterator[str]:
         yield f"{head} {expected} ({low}–{high}) | {percent(off(fix, found))} | {inside} |\n"
 
 
-def memory_rows(told: Scenario) -> Iterator[str]:
-    truth = told.truth or {"processes": []}
-    for fix in told.variants():
+def memory_rows(entry: Scenario) -> Iterator[str]:
+    truth = entry.truth or {"processes": []}
+    for fix in entry.variants():
         same = [process for process in truth["processes"] if process["fix"] == fix and process["peak_mib"]]
         if same:
             gib = [
                 statistics.median(p[key] for p in same) / 1024 for key in ("allocated_mib", "reserved_mib", "peak_mib")
             ]
             cells = " | ".join(f"{value:.1f}" for value in gib)
-            yield f"| {told.name} | {fix or 'as it is'} | {span(told.measured_ms(fix))} | {cells} |\n"
+            yield f"| {entry.name} | {fix or 'as it is'} | {span(entry.measured_ms(fix))} | {cells} |\n"
 
 
 def misses(results: Iterable[Result]) -> Iterator[tuple[str, str]]:
@@ -265,17 +269,17 @@ def miss_lines(results: list[Result], reasons: dict[str, str]) -> Iterator[str]:
         yield "None.\n"
 
 
-def not_kept(told: Iterable[Scenario]) -> str:
+def not_kept(entries: Iterable[Scenario]) -> str:
     """Recordings that are too large to keep, and what was never recorded."""
-    told = list(told)
-    large = [(one, one.described) for one in told if one.described is not None]
+    entries = list(entries)
+    large = [(one, one.described) for one in entries if one.described is not None]
     rows = "\n".join(
         f"| {one.name} | {large.mb:g} MB | {large.verdict} | {fix} | {span(one.measured_ms())} | "
         f"{span(one.measured_ms(fix))} | {span(ms)} |"
         for one, large in large
         for fix, ms in large.predicted.items()
     )
-    missing = [f"`{one.name}`" for one in told if one.recording is None and one.described is None]
+    missing = [f"`{one.name}`" for one in entries if one.recording is None and one.described is None]
     return (
         "\n## Recorded, but too large to keep\n\nWhat gpuprof said of them when they were recorded; no command here "
         "says it again.\n\n| Scenario | Recording | Verdict | Fix | Measured before | Measured after | Predicted |\n"
@@ -306,11 +310,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "accuracy.md")
     args = parser.parse_args()
     results = [run(case) for case in cases(args.shared)]
-    told = alone.everything(results)
+    alone = trace_only.everything(results)
     tests = [run(case) for case in test_cases(args.shared)]
     reasons = json.loads(REASONS.read_text(encoding="utf-8"))
-    args.out.write_text("".join(page(results, reasons, told, tests, list(left_out()))), encoding="utf-8")
-    print("\n".join((*summary(results), *alone.summary(told))))
+    args.out.write_text("".join(page(results, reasons, alone, tests, list(left_out()))), encoding="utf-8")
+    print("\n".join((*summary(results), *trace_only.summary(alone))))
 
 
 if __name__ == "__main__":

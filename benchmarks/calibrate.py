@@ -3,10 +3,10 @@
     python -m benchmarks.calibrate [SUBJECT ...]    # old and new value, interval, number of recordings
     python -m benchmarks.calibrate --page           # write docs/calibration.md from the table; fits nothing
 
-Only recordings whose role is `fit` are read (benchmarks/roles.py); opening another is an error. Nothing is written to
-the table: a new value changes predictions, and is taken over by hand once benchmarks/accuracy.py says that they get
-better. Recordings below ../shared count where they are there. Not every number of a subject can be computed again: for
-those that were measured once, docs/calibration.md says how.
+Only recordings whose role is `fit` are read (benchmarks/fit_or_test.py); opening another is an error. Nothing is
+written to the table: a new value changes predictions, and is copied there by hand once benchmarks/accuracy.py shows
+that they get better. Recordings below ../shared are used where they exist. Not every number of a subject can be
+computed again: for those that were measured once, docs/calibration.md says how.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import roles
+from benchmarks import fit_or_test
 from benchmarks.accuracy import DEVICE, MS, ROOT, error
-from benchmarks.elsewhere import EXAMPLE, H100, LEAST_NS, TRAININGS, _median_ns, _rows
-from benchmarks.profiler_cost import TELLING
+from benchmarks.other_gpus import EXAMPLE, H100, LEAST_NS, TRAININGS, _median_ns, _rows
+from benchmarks.profiler_cost import INFORMATIVE
 from benchmarks.refit import Knob, Refit, Subject, diagnosed, fit_cases, refit_by_fix
 from gpuprof.calibration import profiler as profiler_table
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.findings import (
     adapter_casts,
@@ -41,16 +41,16 @@ from gpuprof.diagnosis.findings import (
     tf32,
 )
 from gpuprof.diagnosis.projection_input.subject import subject_of
-from gpuprof.projection.sustained import reach
+from gpuprof.projection.sustained_rates import reach
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.model import KERNEL
 from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.trace import KERNEL
 from scenarios import catalogue
 
 PAGE = ROOT / "docs" / "calibration.md"
@@ -108,7 +108,7 @@ def profiler() -> Iterator[Refit]:
         if case.unprofiled_ms is None or case.steps_differ:
             continue
         steps = _steps_by_cost(timeline)
-        if steps[0] - steps[-1] < TELLING * steps[0]:
+        if steps[0] - steps[-1] < INFORMATIVE * steps[0]:
             continue  # something else binds it
         off[place] = np.array([abs(error(step, case.unprofiled_ms)) for step in steps])
         middle = sum(case.unprofiled_ms) / 2
@@ -183,21 +183,21 @@ def queued_gaps(timeline: Timeline) -> np.ndarray:
 def noise() -> Iterator[Refit]:
     """Half of the interval that eight of ten processes of one program lie in, from the timings of the scenarios."""
     spread = {
-        f"{told.name} {fix}".strip(): half_width([told.steps_ms([process]) for process in processes])
-        for told in catalogue.scenarios()
-        if told.role == "fit"
-        for fix, processes in _by_fix(told)
+        f"{entry.name} {fix}".strip(): half_width([entry.steps_ms([process]) for process in processes])
+        for entry in catalogue.scenarios()
+        if entry.role == "fit"
+        for fix, processes in _by_fix(entry)
         if len(processes) >= 5
     }
-    bound_by_gpu = {told.name for told in catalogue.scenarios() if set(told.says) <= set(DEVICE)}
+    bound_by_gpu = {entry.name for entry in catalogue.scenarios() if set(entry.says) <= set(DEVICE)}
     gpu = {name: value for name, value in spread.items() if name in bound_by_gpu}
     yield Refit("noise.GPU_PROCESS", gpu, note="chosen near the upper end")
     yield Refit("noise.PROCESS", spread)
 
 
-def _by_fix(told: catalogue.Scenario) -> Iterator[tuple[str, list[dict]]]:
-    processes = (told.truth or {"processes": []})["processes"]
-    for fix in told.variants():
+def _by_fix(entry: catalogue.Scenario) -> Iterator[tuple[str, list[dict]]]:
+    processes = (entry.truth or {"processes": []})["processes"]
+    for fix in entry.variants():
         yield fix, [process for process in processes if process["fix"] == fix]
 
 
@@ -222,7 +222,7 @@ def projection() -> Iterator[Refit]:
                 if took[0] >= LEAST_NS:
                     found.append((share_of_bandwidth(took[1] / took[0], slower), took[0] * len(rows)))
         shares, ns = np.array(found).T
-        middle[roles.place_of(EXAMPLE / "h200" / name)] = float(np.average(shares, weights=ns))
+        middle[fit_or_test.place_of(EXAMPLE / "h200" / name)] = float(np.average(shares, weights=ns))
         used.append(f"{np.median(shares):.2f}")
     yield Refit("projection.USUAL_REACH", middle, note=f"by time; the middle kernels {' and '.join(used)}; to {H100}")
 
@@ -292,8 +292,8 @@ What gpuprof takes from recordings, or guesses, and where each number comes from
 Fitted numbers are computed from recordings that are kept, by the command named; measured ones were read off recordings
 or timings of which not all are kept; published ones are from papers or datasheets; assumed ones are guesses. The
 interval is meant to hold in eight of ten cases, and predictions use its ends as their best and worst case where they
-have one. Recordings below `shared/` do not come with gpuprof. No recording whose role is `test` (benchmarks/roles.py)
-is among them.
+have one. Recordings below `shared/` do not come with gpuprof. No recording whose role is `test`
+(benchmarks/fit_or_test.py) is among them.
 """
 
 
@@ -336,7 +336,7 @@ def main() -> None:
     if given.page:
         PAGE.write_text(page(), encoding="utf-8")
         return
-    with roles.only_fit():
+    with fit_or_test.only_fit():
         for subject in given.subject or SUBJECTS:
             for line in table(SUBJECTS[subject]()):
                 print(line, flush=True)

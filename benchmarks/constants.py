@@ -98,13 +98,13 @@ def _text(lines: list[str], node: ast.stmt, after: ast.stmt | None) -> str:
     while at >= 0 and lines[at].lstrip().startswith("#"):
         above.insert(0, lines[at].lstrip("# "))
         at -= 1
-    beside = [
+    around = [
         line.partition("#")[2].strip() for line in lines[node.lineno - 1 : node.end_lineno] if "#" in line
     ]  # a `#` inside of a string is rare here, and does no harm
     below = []
     if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) and isinstance(after.value.value, str):
         below = [" ".join(after.value.value.split())]
-    return " ".join([*above, *beside, *below])
+    return " ".join([*above, *around, *below])
 
 
 def main() -> None:

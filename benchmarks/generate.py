@@ -19,9 +19,9 @@ from typing import IO
 
 import numpy as np
 
-from benchmarks.finetune import record
 from benchmarks.layouts import LAYOUTS, Layout
-from benchmarks.step import AUTOGRAD, COMPUTE, COPY, MAIN, PROFILER, Event, Number, Step
+from benchmarks.synthetic_finetune import record
+from benchmarks.synthetic_step import AUTOGRAD, COMPUTE, COPY, MAIN, PROFILER, Event, Number, Step
 
 BASE_NS = 1_790_857_026_000_000_000
 """Times in the file count from here."""

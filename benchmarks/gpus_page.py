@@ -18,9 +18,9 @@ from pathlib import Path
 
 import gpuprof
 from gpuprof.costs.hardware import Gpu, load_gpus
-from gpuprof.projection.model import OnGpu
-from gpuprof.projection.names import gpu_named
-from gpuprof.projection.sustained import power_limited_flops
+from gpuprof.projection.gpu_names import gpu_named
+from gpuprof.projection.projection import OnGpu
+from gpuprof.projection.sustained_rates import power_limited_flops
 
 ROOT = Path(__file__).resolve().parent.parent
 A100, L4, ADA, BLACKWELL, B200 = "A100 SXM4 80GB", "L4", "RTX 4090", "RTX 5090", "B200 SXM"
@@ -197,10 +197,10 @@ def _why(projected: Projected) -> Iterator[str]:
         ).explanation
         assert explanation is not None
         factors = {reason.id: reason.factor or 1.0 for reason in explanation.reasons}
-        told = ", ".join(f"{name} {factors[name]:.2f}×" for name in ("compute", "bandwidth", "rest"))
+        product = ", ".join(f"{name} {factors[name]:.2f}×" for name in ("compute", "bandwidth", "rest"))
         more = judge() if judge else ""
         yield filled(
-            f"**{first} against {second}** ({title}, GPU alone): {explanation.factor.expected:.2f}× = {told}. {more}"
+            f"**{first} against {second}** ({title}, GPU alone): {explanation.factor.expected:.2f}× = {product}. {more}"
         )
 
 
@@ -304,7 +304,7 @@ else.
 ENDING = """\
 ## What this does not show
 
-Trainings that we timed on two kinds of GPU, an H200 and an H100, are on [a page of its own](elsewhere.md). Recordings
+Trainings that we timed on two kinds of GPU, an H200 and an H100, are on [a page of its own](other_gpus.md). Recordings
 here are of H200s, and everything above is compared with what others published. Kernels of another architecture may come
 nearer to their roof, or less near, than those recorded; that is in the intervals (15 % between architectures), not in
 what is expected. A T4 or V100 has no bf16 tensor cores, and would be trained in fp16 instead. An L2 that holds what an

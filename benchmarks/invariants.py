@@ -9,15 +9,15 @@ import json
 import re
 from collections.abc import Iterator
 
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.diagnosis.json import dumps
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding
 from gpuprof.report import words
 from gpuprof.report.terminal import plain
 
 ROUNDING = 0.006
 """Texts round to three digits at least, or to a hundredth of a millisecond."""
 LARGER_BATCH = "larger_batch"
-_WORKS = re.compile(r"GPU works ([\d.,e+-]+) ms of ([\d.,e+-]+) ms a step")
+_WORKS = re.compile(r"GPU works ([\d.,e+-]+) ms of ([\d.,e+-]+) ms (?:an? [a-z]+|recorded)")
 _TRAINING_WORDS = ("batch_size=", "gradient_accumulation", "TrainingArguments(", "optim=")
 
 
@@ -32,8 +32,8 @@ def inapplicable(diagnosis: Diagnosis) -> list[str]:
     d = diagnosis
     if d.run is not None or not d.phases or any(p.phase in ("backward", "optimizer") for p in d.phases):
         return []
-    told = [(one.id, word) for one in d.findings for word in _TRAINING_WORDS if word in one.fix]
-    return [f"fixes: {name}: {word} where nothing is trained" for name, word in told]
+    words = [(one.id, word) for one in d.findings for word in _TRAINING_WORDS if word in one.fix]
+    return [f"fixes: {name}: {word} where nothing is trained" for name, word in words]
 
 
 def _length(diagnosis: Diagnosis) -> int | None:
@@ -161,8 +161,8 @@ def _texts(d: Diagnosis) -> Iterator[str]:
         yield "a step that the profiler makes shorter"
 
 
-def _close(told_ns: float, ns: float) -> bool:
-    return abs(told_ns - ns) <= max(ROUNDING * ns, 1_000)
+def _close(said_ns: float, ns: float) -> bool:
+    return abs(said_ns - ns) <= max(ROUNDING * ns, 1_000)
 
 
 def _tables(d: Diagnosis) -> Iterator[str]:

@@ -96,18 +96,18 @@ def subject(name: str) -> Subject:
 def results() -> Iterator[Result]:
     """Those whose recordings are here."""
     for case in CASES:
-        told = catalogue.scenario(case.measured or case.recording)
-        if catalogue.scenario(case.recording).recording is not None and told.truth is not None:
+        entry = catalogue.scenario(case.measured or case.recording)
+        if catalogue.scenario(case.recording).recording is not None and entry.truth is not None:
             yield result(case)
 
 
 def result(case: Case) -> Result:
-    told = subject(case.recording)
-    memory, layers = told.memory, told.layers
+    known = subject(case.recording)
+    memory, layers = known.memory, known.layers
     assert memory is not None
     recorded = memory.recorded
     deeper = case.layers / layers.count if case.layers and layers else 1.0
-    wider = case.experts / told.experts if case.experts and told.experts else 1.0
+    wider = case.experts / known.experts if case.experts and known.experts else 1.0
     more = case.layers - layers.count if case.layers and layers else 0
     use = usage(memory, deeper, wider, more)
     low, predicted, high = ((use.static_bytes + above) / MIB for above in use.activations.at(case.tokens))

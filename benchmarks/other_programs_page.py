@@ -2,8 +2,8 @@
 
     python -m benchmarks.other_programs_page [--out docs/other_programs.md]
 
-Predictions are those of `prediction.json` (benchmarks/first_contact.py), committed before the programs were timed; the
-measured steps are in `truth.json`, the reasons of misses in other_programs_misses.json.
+Predictions are those of `prediction.json` (benchmarks/blind_predictions.py), committed before the programs were timed;
+the measured steps are in `truth.json`, the reasons of misses in other_programs_misses.json.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy import error
-from benchmarks.first_contact import NAME
+from benchmarks.blind_predictions import NAME
 from scenarios.catalogue import Fix, Scenario, scenarios
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -80,15 +80,15 @@ def met(predicted_ms: list[float] | None, measured: Interval | None) -> Contact 
     return Contact(low, expected, high, measured)
 
 
-def contact(told: Scenario, predicted: dict[str, Any]) -> Contact | None:
+def contact(entry: Scenario, predicted: dict[str, Any]) -> Contact | None:
     """The mean step; None where it was not timed or not predicted."""
-    measured = told.measured_ms()
+    measured = entry.measured_ms()
     return met(predicted["mean_ms"], measured)
 
 
-def of_fix(told: Scenario, fix: Fix, predicted: dict[str, Any]) -> tuple[str, Contact | None, Interval | None]:
+def of_fix(entry: Scenario, fix: Fix, predicted: dict[str, Any]) -> tuple[str, Contact | None, Interval | None]:
     """How gpuprof speaks of a fix, the step that it predicts, and the measured one."""
-    measured = told.measured_ms(fix.name)
+    measured = entry.measured_ms(fix.name)
     for kind in ("findings", "considered"):
         same = [
             one
@@ -104,38 +104,38 @@ def of_fix(told: Scenario, fix: Fix, predicted: dict[str, Any]) -> tuple[str, Co
 
 def page(reasons: dict[str, str]) -> Iterator[str]:
     """The page, in pieces."""
-    told = [(one, json.loads(path.read_text())) for one in scenarios() if (path := one.folder / NAME).exists()]
-    timed = [(one, predicted) for one, predicted in told if one.truth is not None]
+    entries = [(one, json.loads(path.read_text())) for one in scenarios() if (path := one.folder / NAME).exists()]
+    timed = [(one, predicted) for one, predicted in entries if one.truth is not None]
     rows = [row for one, predicted in timed for row in fix_rows(one, predicted)]
     yield HEAD
     yield "\n```text\n" + "\n".join(summary(timed)) + "\n```\n"
     yield STEPS + "".join(step_row(*pair) for pair in timed)
     yield FIXES + "".join(rows)
     yield "\n## Misses, and why\n\n" + "".join(f"- **{key}**: {text}\n" for key, text in reasons.items())
-    untimed = [f"`{one.name}`" for one, _ in told if one.truth is None]
+    untimed = [f"`{one.name}`" for one, _ in entries if one.truth is None]
     unseen = [f"`{one.name}`" for one in scenarios() if one.program and not (one.folder / NAME).exists()]
     yield "\n## Not measured\n\n"
     yield f"Recorded and predicted, not timed: {', '.join(untimed) or 'none'}.\n"
     yield f"Described in scenarios/, but not recorded on a GPU yet: {', '.join(unseen) or 'none'}.\n"
 
 
-def step_row(told: Scenario, predicted: dict[str, Any]) -> str:
+def step_row(entry: Scenario, predicted: dict[str, Any]) -> str:
     said = predicted["bound"] + (f" ({predicted['cause']})" if predicted["cause"] else "")
-    right = predicted["bound"] in told.says and told.cause in (None, predicted["cause"])
-    mean = contact(told, predicted)
+    right = predicted["bound"] in entry.says and entry.cause in (None, predicted["cause"])
+    mean = contact(entry, predicted)
     cells = (
         f"{interval(mean)} | {span(mean.measured)} | {percent(mean.off)} | {verdict_of(mean)}" if mean else "– | – | |"
     )
-    return f"| {told.title} | {said} | {'✓' if right else '**wrong**'} | {cells} |\n"
+    return f"| {entry.title} | {said} | {'✓' if right else '**wrong**'} | {cells} |\n"
 
 
-def fix_rows(told: Scenario, predicted: dict[str, Any]) -> Iterator[str]:
-    for fix in told.fixes:
-        word, found, measured = of_fix(told, fix, predicted)
-        cells = f"{interval(found)} | {span(told.measured_ms())} | {span(found.measured)}" if found else None
-        cells = cells or f"– | {span(told.measured_ms())} | {span(measured)}"
+def fix_rows(entry: Scenario, predicted: dict[str, Any]) -> Iterator[str]:
+    for fix in entry.fixes:
+        word, found, measured = of_fix(entry, fix, predicted)
+        cells = f"{interval(found)} | {span(entry.measured_ms())} | {span(found.measured)}" if found else None
+        cells = cells or f"– | {span(entry.measured_ms())} | {span(measured)}"
         end = f"{percent(found.off)} | {verdict_of(found)}" if found else " | "
-        yield f"| {told.name} | {fix.what} | {word} | {cells} | {end} |\n"
+        yield f"| {entry.name} | {fix.what} | {word} | {cells} | {end} |\n"
 
 
 def summary(timed: list[tuple[Scenario, dict[str, Any]]]) -> Iterator[str]:

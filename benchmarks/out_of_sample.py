@@ -2,10 +2,10 @@
 
     python -m benchmarks.out_of_sample [--shared FOLDER]
 
-Test recordings are those whose role is `test` (benchmarks/roles.py): scenarios of that role, and programs of other
-projects (benchmarks/test_truth.json). Errors are given twice: from the middle of what was measured, and 0 anywhere
-within its range. Coverage of the 80 % intervals comes with its own 80 % interval (Wilson's score interval), over claims
-and over programs, since the claims of one program are wrong together.
+Test recordings are those whose role is `test` (benchmarks/fit_or_test.py): scenarios of that role, and programs of
+other projects (benchmarks/test_truth.json). Errors are given twice: from the middle of what was measured, and 0
+anywhere within its range. Coverage of the 80 % intervals comes with its own 80 % interval (Wilson's score interval),
+over claims and over programs, since the claims of one program are wrong together.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def program_at(place: str) -> str:
 
 def left_out_lines(found: list[LeftOut]) -> Iterator[str]:
     if not found:
-        yield "no number is told by two programs"
+        yield "no number was fitted to two programs"
         return
     now, without = ([abs(getattr(one, name)) for one in found] for name in ("now", "without"))
     yield f"{len(found)} predicted fixes of {len({program_at(one.place) for one in found})} programs"

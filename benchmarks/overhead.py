@@ -20,16 +20,16 @@ before, after   Within one traced process: an unprofiled step after the window o
                 the window are left out: they find the caches cold.
 while read      A step while the recording is being diagnosed and compressed beside the training, which takes some
                 seconds, over a later one. On a machine with few cores this takes from the training.
-told            The unprofiled step of a traced training as its steps.jsonl tells it, over the same steps of a bare
+reported        The unprofiled step of a traced training as its steps.jsonl reports it, over the same steps of a bare
                 one as that times itself: how true the number is that everything else is compared with.
-beside          CPU time of the launcher and the telemetry, as a share of one core.
+alongside       CPU time of the launcher and the telemetry, as a share of one core.
 
 Noise is kept out by taking turns. Of each pair of processes, bare and traced, one runs a few dozen steps while the
 other waits, then the other way round; what runs beside the traced one is stopped while the bare one's steps are
 timed. A block counts by its median step, a pair by the median over its blocks, and the figure is the median over
 the pairs of fresh processes, which differ by a few per cent by themselves: the quartiles say how far. With --control
 nothing is traced, which tells what the figures are worth on this machine: they should be 0. `before, after`, `while
-read` and `told` compare different moments, between which nothing can take turns: they want a quiet machine.
+read` and `reported` compare different moments, between which nothing can take turns: they want a quiet machine.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from typing import Any
 from benchmarks.load import processor
 
 ROOT = Path(__file__).resolve().parent.parent
-LOOP = str(Path(__file__).with_name("loop.py"))
+LOOP = str(Path(__file__).with_name("timed_loop.py"))
 
 START_MS, STEP_SHARE, HOOKS_US, AFTER_SHARE = 60.0, 0.01, 10.0, 0.02
 """Limits. Hooks: 1 % of a step that takes a millisecond."""
@@ -144,7 +144,7 @@ def trace_command(*options: str) -> tuple[str, ...]:
 
 
 class Training:
-    """A process of benchmarks/loop.py, bare or traced into `run`; it waits unless it is asked for steps."""
+    """A process of benchmarks/timed_loop.py, bare or traced into `run`; it waits unless it is asked for steps."""
 
     def __init__(self, name: str, folder: Path, before: tuple[str, ...] = (), run: Path | None = None) -> None:
         self.run = run
@@ -175,7 +175,7 @@ class Training:
             raise RuntimeError(f"a training ended early: {said[-1] if said else f'exit {self._process.wait()}'}")
         return json.loads(line)
 
-    def beside(self) -> list[int]:
+    def gpuprof_processes(self) -> list[int]:
         """The processes of gpuprof's that run beside the training, the launcher first; none where there is no /proc."""
         if self.run is None:
             return []
@@ -252,8 +252,8 @@ class Measured:
     hooks_baseline_us: list[float]
     before_after: list[float]
     while_read: list[float]
-    told: list[float]
-    beside: list[float]
+    reported: list[float]
+    alongside: list[float]
     facts: dict[str, Any]
 
 
@@ -301,7 +301,7 @@ def measure_blocks(
             if is_traced:
                 times[True].append(traced.steps(BLOCK[name]))
             else:
-                with stopped(traced.beside()):
+                with stopped(traced.gpuprof_processes()):
                     times[False].append(bare.steps(BLOCK[name]))
     return paired(times[False], times[True], differ)
 
@@ -327,17 +327,17 @@ def measure_step(measured: Measured, turn: Turn) -> None:
         if traced.run is None:
             return
         bare_ns = statistics.median(bare.steps(BLOCK["lora"])[DROPPED:])
-        beside, begin_ns = traced.beside(), time.perf_counter_ns()
-        used_ns = cpu_ns(beside)
+        processes, begin_ns = traced.gpuprof_processes(), time.perf_counter_ns()
+        used_ns = cpu_ns(processes)
         later_ns = statistics.median(traced.steps(max(WARM_UP, int(STRETCH_S * 1e9 / bare_ns)))[DROPPED:])
-        if beside:
-            measured.beside.append((cpu_ns(beside) - used_ns) / (time.perf_counter_ns() - begin_ns))
+        if processes:
+            measured.alongside.append((cpu_ns(processes) - used_ns) / (time.perf_counter_ns() - begin_ns))
         if traced.read:
             measured.while_read.append(extra_share(later_ns, statistics.median(traced.read)))
         traced.end()
-        steps, told_ns = baseline(traced.run)
+        steps, reported_ns = baseline(traced.run)
         measured.before_after.append(extra_share(statistics.median(traced.first[steps]), later_ns))
-        measured.told.append(extra_share(statistics.median(bare.first[steps]), told_ns))
+        measured.reported.append(extra_share(statistics.median(bare.first[steps]), reported_ns))
 
 
 def baseline(run: Path) -> tuple[slice, float]:
@@ -345,9 +345,9 @@ def baseline(run: Path) -> tuple[slice, float]:
     stages = json.loads((run / "rank0.json").read_text())["stages"]
     stage = next(stage for stage in stages if stage["stage"] == "baseline_free")
     lines = map(json.loads, (run / "steps.jsonl").read_text().splitlines())
-    told = [line["ns"] for line in lines if line["stage"] == "baseline_free"]
+    reported = [line["ns"] for line in lines if line["stage"] == "baseline_free"]
     first = stage["first_step"] - 1
-    return slice(first, first + stage["steps"]), statistics.median(told)
+    return slice(first, first + stage["steps"]), statistics.median(reported)
 
 
 def measure_hooks(measured: Measured, turn: Turn) -> None:
@@ -389,8 +389,8 @@ def figures(measured: Measured, slack: float = 1.0) -> list[Figure]:
         ("hooks baseline", "us", measured.hooks_baseline_us, None),
         ("before, after", "share", measured.before_after, AFTER_SHARE if on_gpu else None),
         ("while read", "share", measured.while_read, None),
-        ("told", "share", measured.told, None),
-        ("beside", "share", measured.beside, None),
+        ("reported", "share", measured.reported, None),
+        ("alongside", "share", measured.alongside, None),
     ]
     return [
         figure(name, unit, values, None if limit is None else limit * slack)

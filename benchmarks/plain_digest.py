@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuprof.ranks.model import LABELS, NO_ROW, WORK, Digest, Floats, Ints, Labels, Own, Rows, Ways
+from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Digest, Floats, Ints, Labels, Own, Rows, Ways
 
 Way = tuple[int, float, int]
 """Row that an arrival depends on, the time from there in ns, and the kind of work that it consists of."""

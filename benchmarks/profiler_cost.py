@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.accuracy import MS, ROOT, cases
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.host_pace import host_pace
 from gpuprof.replay.profiler_cost import RECORDED_EVENT_NS, recorded_events, without
@@ -25,7 +25,7 @@ from gpuprof.timeline.timeline import build_timeline
 from gpuprof.tracefile.read import read_recording
 
 SCALES = np.arange(0, 4.01, 0.1)
-TELLING = 0.05
+INFORMATIVE = 0.05
 """A step that shrinks by less than this for a whole RECORDED_EVENT_NS an event is bound by something else."""
 
 
@@ -46,11 +46,11 @@ def main() -> None:
         events = recorded_events(graph)
         steps = [simulate(without(graph, events.cost_ns(s)), ROUNDS).step_ns / MS for s in SCALES]
         count = round(float((events.ops + events.calls).sum()) / graph.steps)
-        print(f"{case.name:28}{count:8,}{host_pace(timeline):6.2f}  {_told(steps, case.unprofiled_ms)}")
+        print(f"{case.name:28}{count:8,}{host_pace(timeline):6.2f}  {_fitting_cost(steps, case.unprofiled_ms)}")
 
 
-def _told(steps: list[float], truth: tuple[float, float]) -> str:
-    if steps[0] - steps[10] < TELLING * steps[0]:
+def _fitting_cost(steps: list[float], truth: tuple[float, float]) -> str:
+    if steps[0] - steps[10] < INFORMATIVE * steps[0]:
         return "–"
     falling = np.minimum.accumulate(steps)[::-1]
     low, high = (float(np.interp(ms, falling, SCALES[::-1])) for ms in reversed(truth))

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.plain_digest import labels_of, plain_digest
-from gpuprof.ranks.model import BACKWARD, FORWARD, LOCAL, OPTIMIZER, OTHER, Digest, previous
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, LOCAL, OPTIMIZER, OTHER, Digest, previous
 from gpuprof.timeline.collectives import KINDS, p2p_text
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.trace import ABSENT
 
 MS, US = 1_000_000, 1_000
 _ALL_REDUCE, _REDUCE_SCATTER, _SEND = (KINDS.index(k) for k in ("all_reduce", "reduce_scatter", "send_recv"))

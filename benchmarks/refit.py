@@ -17,7 +17,7 @@ import numpy as np
 
 import gpuprof
 from benchmarks.accuracy import MS, ROOT, Case, Fix, cases, of_recorded
-from benchmarks.roles import place_of
+from benchmarks.fit_or_test import place_of
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.case import Case as Looked
 from gpuprof.diagnosis.predict import predict
@@ -25,9 +25,9 @@ from gpuprof.diagnosis.proposal import Proposal
 from gpuprof.replay.transform import scale
 
 SCALES = np.geomspace(0.25, 4.0, 25)
-NEAR, TELLING = 0.2, 0.02
-"""A prediction that changes by less than TELLING when the number, where it fits, is 20 % smaller or larger says nothing
-of the number; nor does one that misses what was measured with every one of SCALES."""
+NEAR, INFORMATIVE = 0.2, 0.02
+"""A prediction that changes by less than INFORMATIVE when the number, where it fits, is 20 % smaller or larger says
+nothing of the number; nor does one that misses what was measured with every one of SCALES."""
 SAME_WORK = 0.2
 SHARED = ROOT.parent / "shared"
 
@@ -75,7 +75,7 @@ class Knob:
 
 
 @dataclass(frozen=True)
-class Told:
+class FittedStep:
     """What one recording tells of a knob."""
 
     scale: float
@@ -91,9 +91,9 @@ class Told:
         return float(np.interp(np.log(scale), self.logs, self.steps_ms))
 
 
-def fitted_steps(knob: Knob) -> dict[str, Told]:
+def fitted_steps(knob: Knob) -> dict[str, FittedStep]:
     """Of the recordings that the table names for a knob those that tell it, by their place."""
-    found = {place: told(knob, place) for place in numbers()[knob.names[0]].recordings}
+    found = {place: fitted_step(knob, place) for place in numbers()[knob.names[0]].recordings}
     return {place: one for place, one in found.items() if one is not None}
 
 
@@ -105,7 +105,7 @@ def refit_by_fix(knob: Knob) -> Iterator[Refit]:
         yield Refit(name, {place: old * one.scale for place, one in found.items()})
 
 
-def told(knob: Knob, place: str) -> Told | None:
+def fitted_step(knob: Knob, place: str) -> FittedStep | None:
     """What one recording tells of a knob; None where it tells nothing."""
     case, timed = timed_fix(place, knob)
     if case is None or timed is None:
@@ -125,10 +125,10 @@ def told(knob: Knob, place: str) -> Told | None:
     middle = sum(measured.step_ms) / 2
     at = float(np.interp(middle, found, logs))
     sides = [float(np.interp(at + shift, np.sort(logs), found[np.argsort(logs)])) for shift in (-NEAR, NEAR)]
-    if not found[0] < middle < found[-1] or abs(sides[1] / sides[0] - 1) < TELLING:
+    if not found[0] < middle < found[-1] or abs(sides[1] / sides[0] - 1) < INFORMATIVE:
         return None
     order = np.argsort(logs)
-    return Told(float(np.exp(at)), middle, logs[order], found[order])
+    return FittedStep(float(np.exp(at)), middle, logs[order], found[order])
 
 
 def _direction(steps: Sequence[float]) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.generate import generate
-from gpuprof.diagnosis.representative import representative
+from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.replay.build import build
 from gpuprof.replay.graph import RESOURCES
 from gpuprof.replay.simulate import ROUNDS, simulate

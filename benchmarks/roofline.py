@@ -34,7 +34,7 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.kineto.reader import read_kineto
-from gpuprof.tracefile.model import KERNEL
+from gpuprof.tracefile.trace import KERNEL
 
 GEMM_OVER, ELEMENTWISE, BYTES, BOUND, UNMODELLED = 0.01, 0.30, 0.10, 0.95, 0.10
 """Limits."""
@@ -173,7 +173,7 @@ def main() -> int:
 
 
 def _print(agreement: Agreement, covered: list[Coverage]) -> None:
-    print(f"{PAIR} beside hardware counters")
+    print(f"{PAIR} and hardware counters")
     print(f"  gemm flops, counted / ours   {agreement.gemm_flops_low:.4f} – {agreement.gemm_flops_high:.4f}")
     print(f"  elementwise bytes, error     {agreement.elementwise_error:7.1%}   limit {ELEMENTWISE:.0%}")
     print(f"  all bytes, ours / counted    {agreement.bytes_ratio:7.3f}   limit ± {BYTES:.0%}")

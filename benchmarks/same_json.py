@@ -87,7 +87,7 @@ def write(jobs: list[tuple[str, str, list[str]]], folder: Path) -> None:
             else:
                 texts = {
                     "diagnosis.json": dumps(found),
-                    "terminal.txt": _printed(render(found, 100)),
+                    "terminal.txt": _printed(render(found, 100, verbose=True)),
                     "projection.json": text(lambda found=found: of_projection(gpuprof.project(found, GPUS))),
                 }
         own = folder / folder_of(name)

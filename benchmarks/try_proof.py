@@ -15,29 +15,37 @@ Exits with 1 if a fix by hand and the same from outside differ by more than LIMI
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuprof import runfile
 from gpuprof.record.command import Target
+from gpuprof.record.trial_meter import ARRIVED
 from gpuprof.trial import judge
 from gpuprof.trial.fixes import Candidate, advised, parse
-from gpuprof.trial.model import Fix, Process
-from gpuprof.trial.processes import Starter
-from gpuprof.trial.run import STRETCH_S
+from gpuprof.trial.processes import Outcome, Starter
 from gpuprof.trial.subject import predict_workers, run_of_command, subject_of
+from gpuprof.trial.trial import Fix, Process
 
 LIMIT = 0.10
 """Difference of two processes of one program on H200 hosts that is seen now and then; the median is 3 %."""
-LIMIT_S = 240.0
+LIMIT_S = 200.0
+"""When a process is given up, its turn at the gate included."""
+STRETCH_S = 4.0
+"""Seconds of a timed stretch at most."""
+AT_ONCE = 11
+"""Processes that are started together: all of a program with two fixes in two rounds."""
 
 SIZES = {False: (1024, 8, 2048, 512), True: (64, 2, 64, 32)}
 """Width, layers, tokens of a sample at most, and the own programs' batch, on a GPU and with --tiny."""
@@ -234,47 +242,67 @@ def predicted(command: tuple[str, ...], fixes: list[Fix]) -> dict[str, list[floa
     return found
 
 
-def prove(program: Program, rounds: int, tiny: bool) -> Iterator[dict[str, Any]]:
+def prove(program: Program, rounds: int, tiny: bool, at_once: int) -> Iterator[dict[str, Any]]:
     """A row for each fix of a program, in whose folder we are."""
     here = Path.cwd()
     fixes = [parse(fix)[0] for fix in program.by_hand]
     plain = program.command("", here, tiny)
     record(plain)
-    told = predicted(plain, fixes)
+    predictions = predicted(plain, fixes)
     variants: list[tuple[str, Fix | None, tuple[str, ...]]] = [("", None, plain)]
     for fix in fixes:
         variants.append((f"tried {fix}", fix, plain))
         variants.append((f"edited {fix}", None, program.command(str(fix), here, tiny)))
     processes: list[Process] = []
     why: dict[str, str] = {}
-    with ExitStack() as stack:
-        targets = {command: Target(command, program.name, sys.executable, True, ()) for _, _, command in variants}
-        starters = {command: stack.enter_context(Starter(targets[command], False)) for command in targets}
-        first = starters[plain].run((), None, None, STRETCH_S, LIMIT_S)
-        if first.process.step_ns is None:
-            yield {"program": program.name, "of": program.of, "fix": "", "why": first.process.error}
-            return
-        settle, steps = int(first.ranks[0]["settle"]), first.process.steps
-        for name, fix, command in [*variants * rounds, variants[0]]:
-            outcome = starters[command].run((fix,) if fix else (), settle, steps, STRETCH_S, LIMIT_S)
-            p = outcome.process
-            reason = p.error or (outcome.not_applied if fix else None)
-            if reason:
-                why[name] = reason
-            processes.append(
-                Process(name, p.step_ns, p.half_width_ns, p.steps, p.peak_bytes, p.start_ns, p.wall_ns, p.error)
-            )
-            print(
-                f"  {time.strftime('%X')} {name or 'as it is'}: {(p.step_ns or 0) / 1e6:.2f} ms {reason or ''}",
-                flush=True,
-            )
+    turns = [*variants * rounds, variants[0]]
+    for (name, fix, _), outcome in zip(turns, take_turns(turns, program.name, at_once), strict=True):
+        p = outcome.process
+        reason = p.error or (outcome.not_applied if fix else None)
+        if reason:
+            why[name] = reason
+        processes.append(dataclasses.replace(p, name=name))
+        print(
+            f"  {time.strftime('%X')} {name or 'as it is'}: {(p.step_ns or 0) / 1e6:.2f} ms {reason or ''}", flush=True
+        )
     for fix in fixes:
         tried, edited = (judge.speedup(f"{how} {fix}", processes) for how in ("tried", "edited"))
         yield {
-            "program": program.name, "of": program.of, "fix": str(fix), "predicted": told.get(str(fix)),
+            "program": program.name, "of": program.of, "fix": str(fix), "predicted": predictions.get(str(fix)),
             "tried": _three(tried), "edited": _three(edited),
             "why": why.get(f"tried {fix}") or why.get(f"edited {fix}"),
         }  # fmt: skip
+
+
+def take_turns(turns: Sequence[tuple[str, Fix | None, tuple[str, ...]]], stem: str, at_once: int) -> Iterator[Outcome]:
+    """What came of each process, in their order.
+
+    A start takes longer than what is timed, so up to `at_once` are started together. Each waits after its first step;
+    one at a time is let on, and timed while the others sleep. The first says how many steps settle and are timed.
+    """
+    lengths: dict[str, int | None] = {"settle": None, "steps": None}
+    for first in range(0, len(turns), at_once):
+        wave = turns[first : first + at_once]
+        with ExitStack() as stack, ThreadPoolExecutor(len(wave)) as threads:
+            starters = [
+                stack.enter_context(Starter(Target(command, stem, sys.executable, True, ()), False))
+                for _, _, command in wave
+            ]
+            gates = [starter.scratch / "gate.json" for starter in starters]
+            running = [
+                threads.submit(one.run, (fix,) if fix else (), None, None, STRETCH_S, LIMIT_S, None, gate)
+                for one, gate, (_, fix, _) in zip(starters, gates, wave, strict=True)
+            ]
+            while not all(
+                Path(f"{gate}{ARRIVED}").exists() or run.done() for gate, run in zip(gates, running, strict=True)
+            ):
+                time.sleep(0.05)
+            for gate, run in zip(gates, running, strict=True):
+                runfile.write_json(gate, lengths)
+                outcome = run.result()
+                if lengths["settle"] is None and outcome.ranks and outcome.process.steps:
+                    lengths = {"settle": int(outcome.ranks[0]["settle"]), "steps": outcome.process.steps}
+                yield outcome
 
 
 def _three(found: Any) -> list[float | None] | None:
@@ -322,6 +350,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="PROGRAM", help=", ".join(names))
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes that are started together")
     parser.add_argument("--tiny", action="store_true", help="small models, for a CPU")
     parser.add_argument("--keep", type=Path, help="a JSON file that is read, added to and written")
     asked = parser.parse_args()
@@ -336,7 +365,7 @@ def main() -> int:
                 if program.name in asked.only:
                     print(f"{time.strftime('%X')} {program.name}", flush=True)
                     rows = [row for row in rows if row["program"] != program.name]
-                    rows += prove(program, asked.rounds, asked.tiny)
+                    rows += prove(program, asked.rounds, asked.tiny, asked.at_once)
                     if kept:
                         kept.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
         finally:

@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.comparison.model import Comparison
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.comparison.comparison import Comparison
+    from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
-    from gpuprof.projection.model import Projection
+    from gpuprof.projection.projection import Projection
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
-    from gpuprof.tracefile.model import Trace
+    from gpuprof.tracefile.trace import Trace
 
 __all__ = [
     "Comparison",
@@ -47,12 +47,12 @@ __all__ = [
 __version__: str
 
 _HOMES = {
-    "Comparison": "gpuprof.diagnosis.comparison.model",
-    "Diagnosis": "gpuprof.diagnosis.model",
+    "Comparison": "gpuprof.diagnosis.comparison.comparison",
+    "Diagnosis": "gpuprof.diagnosis.diagnosis",
     "GpuprofError": "gpuprof.errors",
-    "Projection": "gpuprof.projection.model",
+    "Projection": "gpuprof.projection.projection",
     "Recorder": "gpuprof.record.recorder",
-    "Trace": "gpuprof.tracefile.model",
+    "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
@@ -102,9 +102,9 @@ def diagnose(
     progress: as for `load`.
     """
     from gpuprof.diagnosis import diagnose as diagnosing
-    from gpuprof.tracefile.model import Trace
     from gpuprof.tracefile.read import Recording, read_pair, read_recording, run_of
     from gpuprof.tracefile.remote import fetched, traces_at, url_of
+    from gpuprof.tracefile.trace import Trace
 
     gang = None
     if isinstance(recording, Trace):
@@ -125,7 +125,7 @@ def diagnose(
     )  # fmt: skip
     if gang is None:
         return diagnosis
-    from gpuprof.diagnosis.together import with_ranks
+    from gpuprof.diagnosis.combine_ranks import with_ranks
 
     return with_ranks(diagnosis, gang)
 
@@ -145,7 +145,7 @@ def compare(
     Raises GpuprofError, one line that says what to do, for recordings that cannot be compared.
     """
     from gpuprof.diagnosis.comparison import compare as comparing
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
     one, other = (
         side if isinstance(side, Diagnosis) else diagnose(side, step=step, skip=skip, progress=progress)
@@ -184,13 +184,13 @@ def project(
     Raises GpuprofError, one line that says what to do, and TypeError for an option that does not exist.
     """
     from gpuprof.diagnosis import diagnose as diagnosing
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.projection_input.subject import subject_of
     from gpuprof.projection import project as projecting
-    from gpuprof.projection.asked import question
-    from gpuprof.projection.names import gpu_named
-    from gpuprof.tracefile.model import Trace
+    from gpuprof.projection.gpu_names import gpu_named
+    from gpuprof.projection.question import question
     from gpuprof.tracefile.read import Recording, read_recording, run_of
+    from gpuprof.tracefile.trace import Trace
 
     asked = question(to, **options)
     source = gpu_named(recorded_on) if recorded_on else None
@@ -247,8 +247,8 @@ def _draw_in_notebooks() -> None:
 
     Both live on floors below report/ and may not import it; this, the roof, may.
     """
-    from gpuprof.diagnosis.model import Diagnosis
-    from gpuprof.tracefile.model import Trace
+    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.tracefile.trace import Trace
 
     Diagnosis._repr_html_ = _diagnosis_html  # type: ignore[attr-defined]
     Trace._repr_html_ = _trace_html  # type: ignore[attr-defined]

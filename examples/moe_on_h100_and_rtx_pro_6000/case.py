@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuprof
-from gpuprof.projection.model import MemoryFit, OnGpu, Projection
+from gpuprof.projection.projection import MemoryFit, OnGpu, Projection
 
 HERE = Path(__file__).parent
 SCENARIOS = HERE.parents[1] / "scenarios"
@@ -254,7 +254,7 @@ def _targets(case: Case, ds1_host: float) -> Iterator[str]:
         f"Host factor 1 is the recorded host, fitted to nothing; {ds1_host:.2f} is what the H100's ds1 step implies, "
         "one figure that serves both machines. Nothing was fitted to ds2, to the Max-Q, or to what was published of "
         "the dense model; how far kernels go with the memory was learnt from its recordings on an H200 and an H100 "
-        "([elsewhere.md](../../docs/elsewhere.md))."
+        "([other_gpus.md](../../docs/other_gpus.md))."
     )
 
 

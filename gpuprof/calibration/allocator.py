@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 _COPIES = ("scenarios/pageable_copies/recording", "tests/data/pairs/copies.json.gz")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 HOST_WORST = Number(
     1.12, 0.9, 1.25, "", "measured",
@@ -20,7 +20,7 @@ GROWS = Number(
     1.0, 0.93, 1.03, "", "fitted",
     "Exponent of a kernel's growth with its work: the kernels of five pairs of recordings on an H200 took 0.91 to "
     "1.00 times what is computed.",
-    ("tests/data/pairs",), "python -m benchmarks.twins",
+    ("tests/data/pairs",), "python -m benchmarks.fixed_pairs",
 )  # fmt: skip
 ROUND = Number(
     0.7, 0.5, 1.0, "", "fitted",

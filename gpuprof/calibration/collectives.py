@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 START_NS = Number(
     50_000.0, 4_000.0, 100_000.0, "ns", "assumed",

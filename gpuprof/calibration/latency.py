@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 _REFIT = "python -m benchmarks.calibrate latency"
 _RECORDED = ("scenarios", "tests/data/pairs")

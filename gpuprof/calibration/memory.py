@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 LOGIT_BYTES = Number(
     12.0, 10.0, 14.0, "bytes", "measured",

@@ -6,7 +6,7 @@ interval given here is that of the noise itself, from program to program.
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 _REFIT = "python -m benchmarks.calibrate noise"
 
@@ -50,5 +50,5 @@ SHARES_AGREE = Number(
     0.85, 0.77, 0.9, "", "measured",
     "Share of recordings for which the verdict from shares of the step is that of the replay, 82 of 96: a verdict from "
     "shares is no surer.",
-    (), "python -m benchmarks.by_shares",
+    (), "python -m benchmarks.share_verdicts",
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 FILLED = Number(
     0.97, 0.9, 0.99, "", "measured",

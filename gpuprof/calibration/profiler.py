@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 _TIMED = ("scenarios", "tests/data/pairs", "shared/traces/h200")
 """Recordings whose step was also timed without a profiler: 89 of H200s when it was fitted."""

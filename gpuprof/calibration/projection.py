@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 _BOTH = tuple(
     f"examples/moe_on_h100_and_rtx_pro_6000/recordings/{gpu}/{name}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 RARER = Number(
     0.1, 0.05, 0.2, "", "assumed",

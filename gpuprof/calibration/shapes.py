@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 STAYS = Number(
     0.5, 0.0, 0.7, "", "assumed",

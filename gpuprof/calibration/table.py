@@ -6,7 +6,7 @@ import importlib
 import pkgutil
 
 import gpuprof.calibration as room
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 
 def numbers() -> dict[str, Number]:
@@ -23,4 +23,4 @@ def subjects() -> list[str]:
     return sorted(module.name for module in pkgutil.iter_modules(room.__path__) if module.name not in _OTHERS)
 
 
-_OTHERS = {"model", "table"}
+_OTHERS = {"number", "table"}

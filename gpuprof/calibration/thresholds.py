@@ -5,7 +5,7 @@ The interval is where the line could also be without any of them changing sides,
 
 from __future__ import annotations
 
-from gpuprof.calibration.model import Number
+from gpuprof.calibration.number import Number
 
 UNEXPLAINED = Number(
     0.25, 0.03, 0.67, "", "measured",

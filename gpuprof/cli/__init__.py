@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpuprof.cli.quick import Request
+    from gpuprof.cli.trace_without_click import Request
 
 __all__ = ["main"]
 
@@ -16,9 +16,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code; no exception leaves it."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words[:1] == ["trace"]:
-        from gpuprof.cli import quick
+        from gpuprof.cli import trace_without_click
 
-        request = quick.parse(words[1:])
+        request = trace_without_click.parse(words[1:])
         if request is not None:
             return _trace(request)
     from gpuprof.cli.entry import main

@@ -9,13 +9,13 @@ import click
 
 from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
 from gpuprof.cli.output import say
-from gpuprof.cli.places import RECORDING, check_place
+from gpuprof.cli.output_paths import RECORDING, check_place
 from gpuprof.cli.printing import COMPARISON, gates
 from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file
 
 if TYPE_CHECKING:
-    from gpuprof.cli.change_gates import ChangeGate
-    from gpuprof.diagnosis.comparison.model import Comparison
+    from gpuprof.cli.comparison_gates import ChangeGate
+    from gpuprof.diagnosis.comparison.comparison import Comparison
 
 
 @click.command(short_help="Explain the difference between two runs.")
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step, in both; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps of both.")
 @click.option(
-    "--fail-on", multiple=True, callback=gates("gpuprof.cli.change_gates"), metavar="METRIC:LIMIT",
+    "--fail-on", multiple=True, callback=gates("gpuprof.cli.comparison_gates"), metavar="METRIC:LIMIT",
     help="Exit 1 if METRIC of B exceeds that of A by more than LIMIT: step_time:5% (only if the difference is "
     "significant), token_time:5%, sample_time:5%, busy_time:5%, idle_time:10%, kernels:5%, syncs:10% or "
     "peak_memory:5%. Repeatable.",
@@ -71,7 +71,7 @@ def command(
 
 def _check(gate: ChangeGate, comparison: Comparison) -> int:
     """0 if the gate holds. One that cannot be checked must not pass for one that does."""
-    from gpuprof.cli.change_gates import Outcome, judge
+    from gpuprof.cli.comparison_gates import Outcome, judge
 
     outcome, text = judge(gate, comparison)
     if outcome is Outcome.HOLDS:

@@ -9,7 +9,7 @@ import click
 
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, show
-from gpuprof.cli.places import check_place
+from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.recordings import diagnose_file
 from gpuprof.errors import GpuprofError
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output import say
-from gpuprof.cli.places import RECORDING, check_place
+from gpuprof.cli.output_paths import RECORDING, check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, gates
 from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file, latest
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 GATE_FAILED = 1
 UNUSABLE = 2
@@ -35,8 +35,8 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
 @click.option(
     "--html", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Also write the HTML report."
 )
-@click.option("--top", type=click.IntRange(min=1), metavar="N", help="List N kernels and gaps (default 5; 10 in JSON).")
-@click.option("-v", "--verbose", is_flag=True, help="Also list the fixes that are not advised, and why.")
+@click.option("--top", type=click.IntRange(min=1), metavar="N", help="As -v, with N kernels (default 5; 10 in JSON).")
+@click.option("-v", "--verbose", is_flag=True, help="Everything: run, all fixes, waits, kernels, phases, notes.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option("--step-ms", type=float, callback=_finite, metavar="MS", help="Step time measured without a profiler.")
@@ -73,7 +73,7 @@ def command(
     if html is not None:
         check_place(html, paths, "--html")
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
-    (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose)
+    (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     return exit_code(diagnosis, fail_on, as_json=json)
 
 

@@ -15,7 +15,7 @@ from gpuprof.runfile import RUNS
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from gpuprof.doctor.model import Check
+    from gpuprof.doctor.machine_facts import Check
 
 SCHEMA = "gpuprof.doctor/1"
 CANNOT_RECORD = 1

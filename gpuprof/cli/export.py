@@ -16,12 +16,12 @@ import click
 
 from gpuprof import runfile
 from gpuprof.cli.output import discard, say
-from gpuprof.cli.places import RECORDING
+from gpuprof.cli.output_paths import RECORDING
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
 """What a file of each format is called after the recording; of Parquet the folder."""

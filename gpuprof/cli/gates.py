@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.model import Device, DeviceEstimate, Diagnosis
+from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 
 SHARES = ("idle", "cpu_bound", "unattributed")
 TIMES = ("step_time",)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpuprof.costs.ceilings import Ceilings
     from gpuprof.costs.hardware import Gpu
-    from gpuprof.costs.measured import Measurement
+    from gpuprof.costs.measured_rates import Measurement
 
 SCHEMA = "gpuprof.gpus/1"
 _TERA, _GIGA = 1e12, 1e9
@@ -76,7 +76,7 @@ def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
 
 def _measure(known: tuple[Gpu, ...], save: bool, json: bool) -> int:
     from gpuprof.costs.hardware import find
-    from gpuprof.costs.measured import measure, save_measurement
+    from gpuprof.costs.measured_rates import measure, save_measurement
 
     say("measuring matrix multiplications, copies and launches; nothing else should use the GPU meanwhile")
     found = measure(_python())

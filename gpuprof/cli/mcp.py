@@ -74,7 +74,7 @@ def _in_one_line(tool: Callable[..., str]) -> Callable[..., str]:
 
 def runs(folder: str = "gpuprof-runs") -> str:
     """The runs recorded in a folder, the newest first: path, status, when it began, the command."""
-    from gpuprof.interop.answers import page
+    from gpuprof.interop.agent_answers import page
     from gpuprof.runfile import MANIFEST, read_json
     from gpuprof.tracefile.run import runs_in
 
@@ -123,7 +123,7 @@ def compare(a: str, b: str) -> str:
     """Where the difference between the steps of two recordings comes from; a is before, b after: less is faster."""
     from gpuprof import compare as comparing
     from gpuprof.diagnosis.comparison.json import to_json
-    from gpuprof.interop.answers import text
+    from gpuprof.interop.agent_answers import text
 
     return text(to_json(comparing(_diagnosis(a), _diagnosis(b), top=20)))
 
@@ -132,7 +132,7 @@ def project(path: str, to: list[str]) -> str:
     """The recorded step on other GPUs: time with its interval, what binds there, what fits, energy and cost.
     to: names such as "H100 SXM" or "B200"."""
     from gpuprof import project as projecting
-    from gpuprof.interop.answers import text
+    from gpuprof.interop.agent_answers import text
     from gpuprof.projection.json import to_json
 
     return text(to_json(projecting(_diagnosis(path), to)))
@@ -153,7 +153,7 @@ def explain(finding: str = "") -> str:
 
 
 def _page(rows: list[Any], offset: int, limit: int, **more: Any) -> str:
-    from gpuprof.interop.answers import page, text
+    from gpuprof.interop.agent_answers import page, text
 
     return text({**page(rows, offset, limit), **more})
 

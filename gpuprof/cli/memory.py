@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.places import check_place
+from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import Printed
 
 MEMORY = Printed("memory", "gpuprof.memory.json", "gpuprof.report.memory_terminal", "write_memory", "")

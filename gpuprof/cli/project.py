@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof.cli.output import say, show, write
-from gpuprof.cli.places import RECORDING
+from gpuprof.cli.output_paths import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.costs.measured import Measurement
+    from gpuprof.costs.measured_rates import Measurement
 
 
 @click.command(short_help="Predict step time and cost on other GPUs.")
@@ -49,8 +49,8 @@ def command(
     from gpuprof import project
     from gpuprof.cli.progress import reading
     from gpuprof.cli.recordings import latest
-    from gpuprof.projection.asked import parse_prices, question
-    from gpuprof.projection.names import variant_note
+    from gpuprof.projection.gpu_names import variant_note
+    from gpuprof.projection.question import parse_prices, question
 
     names = [name.strip() for text in to for name in text.split(",") if name.strip()]
     if not names and not options["explain"]:
@@ -93,7 +93,7 @@ def _factor(here: Path, there: Path) -> float:
 def _measurement(path: Path) -> Measurement:
     import json
 
-    from gpuprof.costs.measured import measurement_from
+    from gpuprof.costs.measured_rates import measurement_from
 
     try:
         return measurement_from(json.loads(path.read_text(encoding="utf-8"))["measurement"])

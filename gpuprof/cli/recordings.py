@@ -10,7 +10,7 @@ from gpuprof.cli.output import say
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.model import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis
 
 TOP_IN_JSON = 10
 _RECORDING_SUFFIXES = (".gz", ".json", ".trace", ".pt")

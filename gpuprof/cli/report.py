@@ -9,7 +9,7 @@ import click
 
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, write
-from gpuprof.cli.places import RECORDING, check_place
+from gpuprof.cli.output_paths import RECORDING, check_place
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.runfile import REPORT
 

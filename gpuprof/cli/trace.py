@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.cli import quick
+from gpuprof.cli import trace_without_click
 from gpuprof.errors import GpuprofError
 from gpuprof.record.options import DEFAULTS, LARGEST, OPTIONS, Option
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuprof.record.supervise import Around
 
 
-def run(request: quick.Request) -> int:
+def run(request: trace_without_click.Request) -> int:
     """Runs the target; its exit code, and its signal by dying of it. Raises GpuprofError before it has started."""
     if not hasattr(os, "posix_spawn") or not sys.platform.startswith("linux"):
         raise GpuprofError("gpuprof trace runs on Linux only; gpuprof diagnose reads recordings on any system")
@@ -83,7 +83,7 @@ def closing_command(folder: Path, running: bool, diagnose: bool) -> tuple[list[s
     root, here = str(Path(__file__).parents[2]), str(Path.cwd())
     # The working directory may hold anything, a random.py say; we are to be found without it.
     path = [root, *(entry for entry in sys.path if entry not in ("", ".", here, root, str(INJECT)))]
-    code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.closing import main; main(*sys.argv[1:4])"
+    code = "import sys; sys.path[:] = sys.argv[4:]; from gpuprof.cli.after_recording import main; main(*sys.argv[1:4])"
     what = ["niced" if running else "", "diagnose" if diagnose else ""]
     variables = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "PYTHONPATH")}
     threads = ("NUMBA_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -98,11 +98,11 @@ def _command() -> click.Command:
         """Leaves the target's words alone, whatever they look like."""
 
         def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            ours, words = quick.split(args)
+            ours, words = trace_without_click.split(args)
             return super().parse_args(ctx, [*ours, "--", *words] if words else ours)
 
     def ranks(_: click.Context, __: click.Parameter, text: str | None) -> list[int] | None:
-        found = None if text is None else quick.ranks(text)
+        found = None if text is None else trace_without_click.ranks(text)
         if text is not None and found is None:
             raise click.BadParameter(f"{text!r} is not a list of ranks such as 0,1")
         return found
@@ -136,7 +136,7 @@ def _command() -> click.Command:
         """
         if out == "" or module == "":
             raise click.UsageError(f"{'--out' if out == '' else '-m'} needs a name")
-        return run(quick.Request({name: options[name] for name in DEFAULTS}, out, module, words))
+        return run(trace_without_click.Request({name: options[name] for name in DEFAULTS}, out, module, words))
 
     return command
 

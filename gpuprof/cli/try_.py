@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -19,8 +20,8 @@ from gpuprof.errors import GpuprofError
 if TYPE_CHECKING:
     from gpuprof.record.command import Target
     from gpuprof.trial.fixes import Candidate
-    from gpuprof.trial.model import Trial
     from gpuprof.trial.subject import Subject
+    from gpuprof.trial.trial import Trial
 
 GATE_FAILED = 1
 BUDGET = "5m"
@@ -103,7 +104,7 @@ def command(
     if folder is None:
         folder = _record(target, words, module)
     subject = _subject(folder)
-    chosen = _choose(subject, asked)
+    chosen = _choose(subject, asked, target.argv)
     if not chosen:
         say("no fix that could be applied from outside is advised here; gpuprof try --list names those that there are")
         return GATE_FAILED if check and subject.diagnosis is None else 0
@@ -166,19 +167,20 @@ def _record(target: Target, words: tuple[str, ...], module: str | None) -> Path:
     return folder
 
 
-def _choose(subject: Subject, asked: list[Any]) -> list[Candidate]:
+def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
     """What is tried: as asked for, else what is advised."""
-    from gpuprof.trial.fixes import Candidate, advised, lines_for, with_predictions
-    from gpuprof.trial.model import Fix
-    from gpuprof.trial.subject import predict_workers, worth_trying
+    from gpuprof.trial.fixes import Candidate, advised, with_predictions
+    from gpuprof.trial.subject import predict_workers, with_flags, worth_trying
+    from gpuprof.trial.trial import Fix
 
     found, by_hand = advised(subject.diagnosis)
     if asked:
-        return [predict_workers(subject, one) for one in with_predictions(asked, found)]
-    for finding in by_hand:
-        say(f"not tried, to be made by hand: {finding.title}: {' '.join(finding.fix.split())}")
-    workers = Fix("input_workers", "4")
-    return worth_trying(subject, found, Candidate(workers, lines=lines_for(workers)))
+        chosen = [predict_workers(subject, one) for one in with_predictions(asked, found)]
+    else:
+        for finding in by_hand:
+            say(f"not tried, to be made by hand: {finding.title}: {' '.join(finding.fix.split())}")
+        chosen = worth_trying(subject, found, Candidate(Fix("input_workers", "4")))
+    return [with_flags(subject, one, argv) for one in chosen]
 
 
 # -- the trial

@@ -11,7 +11,7 @@ import click
 
 from gpuprof.cli.export import SUFFIXES, remark, whole_file
 from gpuprof.cli.output import say
-from gpuprof.cli.places import RECORDING
+from gpuprof.cli.output_paths import RECORDING
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 
 PORT = 9001

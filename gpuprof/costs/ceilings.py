@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gpuprof.calibration import latency as latency_calibrated
 from gpuprof.calibration import roofs as calibrated
 from gpuprof.costs.hardware import Gpu, find, load_gpus
-from gpuprof.costs.measured import Measurement, load_measurements
+from gpuprof.costs.measured_rates import Measurement, load_measurements
 
 TENSOR_EFFICIENCY = calibrated.TENSOR_EFFICIENCY.value
 """Best matrix product over the dense rate."""

@@ -25,7 +25,7 @@ _TENSOR_CORE = re.compile(r"tf32|tensorop|s1688|s16816|nvjet|wgmma|hmma|Cijk.*_X
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
+class Matmul:
     """`batch` products of [m, k] with [k, n]."""
 
     batch: float
@@ -44,7 +44,7 @@ class Product:
         return 2.0 * self.batch * self.m * self.n * self.k
 
 
-def is_product(name: str) -> bool:
+def is_matmul(name: str) -> bool:
     """Whether an op of this name is a matrix product that shapes tell all about."""
     return name in _PRODUCTS
 
@@ -53,10 +53,10 @@ def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
     """The part of an op that is a matrix product which one of its kernels does; None if the shapes do not tell."""
     make = _PRODUCTS.get(arguments.name)
     product = make(arguments) if make else None
-    return None if product is None else product_cost(product, kernel, machine)
+    return None if product is None else matmul_cost(product, kernel, machine)
 
 
-def product_cost(product: Product, kernel: Kernel, machine: Machine) -> Cost:
+def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
     """Cost of a product done by this kernel."""
     size = product.out_bytes or product.left.element_bytes
     out = product.batch * product.m * product.n
@@ -111,8 +111,8 @@ def _arithmetic(type_name: str, kernel: str) -> int:
     return code if code != UNKNOWN else CODE["fp32"]
 
 
-def _two(left: Tensor | None, right: Tensor | None, read: float = 0.0, out: float | None = None) -> Product | None:
-    """Product of two matrices or stacks of them, as matmul takes them (vectors too)."""
+def _two(left: Tensor | None, right: Tensor | None, read: float = 0.0, out: float | None = None) -> Matmul | None:
+    """Matmul of two matrices or stacks of them, as matmul takes them (vectors too)."""
     if left is None or right is None or not left.shape or not right.shape:
         return None
     a = left.shape if len(left.shape) > 1 else (1, *left.shape)
@@ -120,22 +120,22 @@ def _two(left: Tensor | None, right: Tensor | None, read: float = 0.0, out: floa
     if a[-1] != b[-2] or not left.elements or not right.elements:
         return None
     if len(b) == 2:  # all rows of a stack meet the same matrix
-        return Product(1, math.prod(a[:-1]), b[-1], a[-1], left, right, read, out)
+        return Matmul(1, math.prod(a[:-1]), b[-1], a[-1], left, right, read, out)
     batch = max(math.prod(a[:-2]), math.prod(b[:-2]))
-    return Product(batch, a[-2], b[-1], a[-1], left, right, read, out)
+    return Matmul(batch, a[-2], b[-1], a[-1], left, right, read, out)
 
 
-def _mm(arguments: Arguments) -> Product | None:
+def _mm(arguments: Arguments) -> Matmul | None:
     return _two(arguments.tensor(0), arguments.tensor(1))
 
 
-def _addmm(arguments: Arguments) -> Product | None:
+def _addmm(arguments: Arguments) -> Matmul | None:
     added = arguments.tensor(0)
     read = added.bytes if added is not None and arguments.text(3) not in ("0", "0.") else 0.0
     return _two(arguments.tensor(1), arguments.tensor(2), read)
 
 
-def _linear(arguments: Arguments) -> Product | None:
+def _linear(arguments: Arguments) -> Matmul | None:
     x, weight, bias = (arguments.tensor(i) for i in range(3))
     if x is None or weight is None or len(weight.shape) != 2:
         return None
@@ -143,15 +143,15 @@ def _linear(arguments: Arguments) -> Product | None:
     return _two(Tensor((math.prod(x.shape[:-1]), x.shape[-1]), x.type), turned, bias.bytes if bias else 0.0)
 
 
-def _scaled_mm(arguments: Arguments) -> Product | None:
+def _scaled_mm(arguments: Arguments) -> Matmul | None:
     return _two(arguments.tensor(0), arguments.tensor(1), out=2.0)
 
 
-def _int_mm(arguments: Arguments) -> Product | None:
+def _int_mm(arguments: Arguments) -> Matmul | None:
     return _two(arguments.tensor(0), arguments.tensor(1), out=4.0)
 
 
-def _grouped_mm(arguments: Arguments) -> Product | None:
+def _grouped_mm(arguments: Arguments) -> Matmul | None:
     """Rows (or columns, or k) of a 2-D factor belong to groups, each with a matrix of its own in the other factor."""
     left, right = arguments.tensor(0), arguments.tensor(1)
     if left is None or right is None:
@@ -160,24 +160,24 @@ def _grouped_mm(arguments: Arguments) -> Product | None:
     out = 2.0 if "scaled" in arguments.name else None
     a, b = left.shape, right.shape
     if (len(a), len(b)) == (2, 3):
-        return Product(b[0], a[0] / b[0], b[2], a[1], left, right, out_bytes=out)
+        return Matmul(b[0], a[0] / b[0], b[2], a[1], left, right, out_bytes=out)
     if (len(a), len(b)) == (3, 2):
-        return Product(a[0], a[1], b[1] / a[0], a[2], left, right, out_bytes=out)
+        return Matmul(a[0], a[1], b[1] / a[0], a[2], left, right, out_bytes=out)
     if (len(a), len(b)) == (2, 2) and groups:
-        return Product(groups, a[0], b[1], a[1] / groups, left, right, out_bytes=out)
+        return Matmul(groups, a[0], b[1], a[1] / groups, left, right, out_bytes=out)
     return _two(left, right, out=out)
 
 
-def _gemv_4bit(arguments: Arguments) -> Product | None:
+def _gemv_4bit(arguments: Arguments) -> Matmul | None:
     """`bitsandbytes::gemv_4bit(A, B, …)`: B holds two weights a byte."""
     x, packed = arguments.tensor(0), arguments.tensor(1)
     if x is None or packed is None or not x.shape or not x.shape[-1]:
         return None
     k = x.shape[-1]
-    return Product(1, x.elements / k, packed.elements * packed.element_bytes * 2 / k, k, x, packed)
+    return Matmul(1, x.elements / k, packed.elements * packed.element_bytes * 2 / k, k, x, packed)
 
 
-def _template(arguments: Arguments) -> Product | None:
+def _template(arguments: Arguments) -> Matmul | None:
     """A product that the compiler generated: its tensors are the factors and, last, the output."""
     matrices = [t for t in arguments.tensors if len(t.shape) in (2, 3)]
     if len(matrices) < 3:
@@ -192,10 +192,10 @@ def _template(arguments: Arguments) -> Product | None:
 def template_gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
     """A compiler-generated kernel whose arguments are those of a matrix product; None if they are not."""
     product = _template(arguments)
-    return None if product is None else product_cost(product, kernel, machine)
+    return None if product is None else matmul_cost(product, kernel, machine)
 
 
-_PRODUCTS: dict[str, Callable[[Arguments], Product | None]] = {
+_PRODUCTS: dict[str, Callable[[Arguments], Matmul | None]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
     "aten::matmul": _mm,

@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from gpuprof.errors import GpuprofError
-from gpuprof.tracefile.model import GpuInfo
+from gpuprof.tracefile.trace import GpuInfo
 
 USER_FILE_VARIABLE = "GPUPROF_GPUS"
 

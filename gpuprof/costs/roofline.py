@@ -14,7 +14,7 @@ from gpuprof.costs.work import KernelWork, kernel_work
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION
 from gpuprof.timeline.phases import RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.trace import F64, I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.costs.ceilings import Ceilings
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.work import KernelWork
-from gpuprof.tracefile.model import F64, I64, U8
+from gpuprof.tracefile.trace import F64, I64, U8
 
 PARTS = ("compute", "memory", "latency", "inefficient", "unmodelled")
 COMPUTE, MEMORY, LATENCY, NO_BOUND = 0, 1, 2, 255

@@ -13,15 +13,15 @@ from gpuprof.costs.cache import kept_bytes
 from gpuprof.costs.convolution import convolution, is_convolution
 from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import UNKNOWN
-from gpuprof.costs.gemm import gemm, is_product, template_gemm
+from gpuprof.costs.foreach import chunk_fill, is_over_lists, over_lists
+from gpuprof.costs.from_kernel_name import by_name
+from gpuprof.costs.gemm import gemm, is_matmul, template_gemm
 from gpuprof.costs.hardware import Gpu
-from gpuprof.costs.lists import chunk_fill, is_over_lists, over_lists
-from gpuprof.costs.named import by_name
-from gpuprof.costs.streaming import every_tensor_once, streaming
+from gpuprof.costs.memory_ops import every_tensor_once, streaming
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Mask, Trace
+from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Mask, Trace
 
 UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
 """An A100's: the middle of what trains today, for a GPU that is not known."""
@@ -221,7 +221,7 @@ def _cost(
     name = arguments.name
     if is_attention(name):
         return attention(arguments, kernel)
-    if is_product(name):
+    if is_matmul(name):
         return gemm(arguments, kernel, machine)
     if is_convolution(name):
         return convolution(arguments, kernel)

@@ -11,11 +11,11 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
+from gpuprof.diagnosis.diagnosis import Replay
 from gpuprof.diagnosis.kernels import category_bound
-from gpuprof.diagnosis.model import Replay
 from gpuprof.diagnosis.range_times import SAMPLED_NS
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
@@ -27,7 +27,7 @@ from gpuprof.timeline.activity import activity
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMPUTE as COMPUTE_WORK
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, KERNEL, U8
+from gpuprof.tracefile.trace import F64, KERNEL, U8
 
 WORST_ERROR = 0.05
 """A graph that misses the recorded steps by more than this predicts nothing."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
-from gpuprof.tracefile.model import F64, I64, Mask
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 EQUAL = 0.10
 """Steps whose work differs by less than this do the same work: a compute-bound step then differs by as much, which is

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.diagnosis.json import SCHEMA_FILE as DIAGNOSIS_SCHEMA
 from gpuprof.diagnosis.json import plain
-from gpuprof.diagnosis.model import Diagnosis, Finding
 
 SCHEMA = "gpuprof.brief/1"
 SCHEMA_FILE = DIAGNOSIS_SCHEMA.with_name("brief-1.json")

@@ -19,8 +19,8 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.budget_model import Budget, Excess, Once
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.record.stretch import block_of, half_width
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.record.free_run_length import block_of, half_width
+from gpuprof.tracefile.trace import F64, I64
 
 ONCE = ("new_shapes", "compile", "warm_up")
 """Causes that come with the first steps of their kind and then stay away, unless they are seen to recur."""

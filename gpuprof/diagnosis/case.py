@@ -12,10 +12,10 @@ import numpy as np
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.frozen_passes import FrozenPasses, find_frozen_passes
+from gpuprof.diagnosis.input_kind import trains_on_tokens
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.stack import Stack
-from gpuprof.diagnosis.trained_on import trains_on_tokens
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal
@@ -25,7 +25,7 @@ from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.workload import Workload
-from gpuprof.tracefile.model import I64, Mask, Trace
+from gpuprof.tracefile.trace import I64, Mask, Trace
 
 Change = Callable[[Graph], Graph]
 

@@ -10,12 +10,7 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.doubts import doubts
-from gpuprof.diagnosis.estimate import estimate_devices
-from gpuprof.diagnosis.findings.recompiles import compiling_ns
-from gpuprof.diagnosis.gaps import GapColumns
-from gpuprof.diagnosis.hidden_work import hidden_ns
-from gpuprof.diagnosis.model import (
+from gpuprof.diagnosis.diagnosis import (
     Combined,
     Considered,
     Device,
@@ -31,9 +26,14 @@ from gpuprof.diagnosis.model import (
     Steps,
     Verdict,
 )
+from gpuprof.diagnosis.doubts import doubts
+from gpuprof.diagnosis.estimate import estimate_devices
+from gpuprof.diagnosis.findings.recompiles import compiling_ns
+from gpuprof.diagnosis.gaps import GapColumns
+from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
-from gpuprof.diagnosis.roof import beyond_peak, summarize
+from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
@@ -44,8 +44,8 @@ from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.timeline.gpu_concurrency import take_turns
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.timeline.turns import take_turns
 from gpuprof.tracefile.run import RunFolder
 
 
@@ -145,7 +145,8 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     busiest = max(map(shares_of, estimated), key=lambda s: s.busy_ns)
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
-    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone)
+    stepless = steps.source == "none"
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone, stepless)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
@@ -193,7 +194,14 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
         busiest = max(measured or averages, key=lambda s: s.busy_ns)
         parts = part_shares(recorded.timeline, roof, busiest.device)
         cost = None if measured else profiler
-        said = summary(busiest, kernels, parts, take_turns(recorded.timeline), alone=recorded.alone)
+        said = summary(
+            busiest,
+            kernels,
+            parts,
+            take_turns(recorded.timeline),
+            alone=recorded.alone,
+            stepless=steps.source == "none",
+        )
         verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
         if verdict.bound is not None:
             doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)

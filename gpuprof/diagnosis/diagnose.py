@@ -12,13 +12,7 @@ from gpuprof.diagnosis.analyse import Analysis, analyse
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.conclusion import Conclusion, Recorded, by_replay, by_shares, no_gpu_work
-from gpuprof.diagnosis.environment import environment_of, source_of
-from gpuprof.diagnosis.findings import missing_kernels
-from gpuprof.diagnosis.gap_summary import gap_summary
-from gpuprof.diagnosis.gaps import find_gaps
-from gpuprof.diagnosis.kernels import kernel_summary
-from gpuprof.diagnosis.measured import with_measured
-from gpuprof.diagnosis.model import (
+from gpuprof.diagnosis.diagnosis import (
     Diagnosis,
     Environment,
     Gaps,
@@ -33,16 +27,22 @@ from gpuprof.diagnosis.model import (
     Steps,
     Window,
 )
-from gpuprof.diagnosis.paired import both_kinds
+from gpuprof.diagnosis.environment import environment_of, source_of
+from gpuprof.diagnosis.findings import missing_kernels
+from gpuprof.diagnosis.gap_summary import gap_summary
+from gpuprof.diagnosis.gaps import find_gaps
+from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
+from gpuprof.diagnosis.kernels import kernel_summary
+from gpuprof.diagnosis.paired_recordings import both_kinds
 from gpuprof.diagnosis.quality import judged, no_verdict, of_start_up, quality_of, with_issue
 from gpuprof.diagnosis.range_times import phase_activity, range_times
-from gpuprof.diagnosis.representative import representative
+from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.diagnosis.run import RunFacts, no_trace, run_facts
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.diagnosis.tables import Tables
-from gpuprof.diagnosis.trained_on import trains_on_tokens, without_tokens
+from gpuprof.diagnosis.trial_results import with_measured
 from gpuprof.diagnosis.unit_words import reworded
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import MACHINE_NOISE
@@ -51,8 +51,8 @@ from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.workload import Workload
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.trace import Trace
 
 NOT_REPLAYED = Replay(None, False)
 

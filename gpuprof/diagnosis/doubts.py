@@ -11,28 +11,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.calibration import doubts as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Steps
+from gpuprof.diagnosis.diagnosis import Steps
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import PARTS, Bound
+from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import OP
+from gpuprof.tracefile.trace import OP
 
 LEAST = 0.05
 """A doubt that takes less of the confidence is not worth a word."""
 MOST = 0.9
 """A single doubt takes no more than this."""
-PER_UNEXPLAINED, PER_UNLAUNCHED, PER_UNMODELLED = 1.5, 0.7, 0.5
-"""Confidence lost per share of the step that waits for unknown reasons, of GPU time without a recorded launch, and of
-GPU time whose limit is unknown (where the verdict is about that)."""
-ONE_STEP, NO_STEPS, NO_CEILINGS = 0.1, 0.3, 0.4
-"""Confidence lost with a single recorded step, none, and without the GPU's ceilings (for verdicts about kernels)."""
-ALIKE, PER_SPREAD, MOST_SPREAD = 0.2, 0.5, 0.4
-"""Recorded steps may differ by the first share (10th to 90th percentile over the median); what exceeds it costs that
-much, up to a limit."""
-COVERED = 0.95
-"""Share of the window up to which the host has events, at least."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +46,7 @@ def doubts(
     """
     found = [
         _unexplained(busiest), _host_ends_early(timeline), _unlaunched(timeline), _few_steps(steps),
-        _different_steps(steps, budget), _unmodelled(roof, bound), _variation(budget),
+        _different_steps(steps, budget), _unmodelled(timeline, roof, bound), _variation(budget),
     ]  # fmt: skip
     return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
 
@@ -69,7 +61,7 @@ def _unexplained(busiest: Shares) -> Doubt | None:
     if unknown <= 0:
         return None
     text = f"{100 * unknown:.0f} % of the step is unexplained waiting: record the calls of all threads"
-    return Doubt(PER_UNEXPLAINED * unknown, text)
+    return Doubt(calibrated.PER_UNEXPLAINED.value * unknown, text)
 
 
 def _host_ends_early(timeline: Timeline) -> Doubt | None:
@@ -79,11 +71,15 @@ def _host_ends_early(timeline: Timeline) -> Doubt | None:
     # An annotation may be closed by the profiler, at the end of what it recorded.
     ends = (ops.end_ns[(ops.kind == OP) & (ops.start_ns < high)], calls.end_ns[calls.start_ns < high])
     last = max(int(end.max(initial=low)) for end in ends)
-    covered = (min(last, high) - low) / max(high - low, 1)
-    if covered >= COVERED:
+    last = min(last, high)
+    silent = (high - last) / max(high - low, 1)
+    if silent <= calibrated.SILENT_END.value:
         return None
-    text = f"the CPU's last event is at {100 * covered:.0f} % of the window: record whole iterations with CPU activity"
-    return Doubt(1 - covered, text)
+    gpu, members = timeline.trace.gpu, timeline.members
+    works = clip(union(gpu.start_ns[members], gpu.end_ns[members]), last, high).total / max(high - low, 1)
+    share = silent - works + calibrated.PER_SILENT.value * works
+    at = f"the CPU's last event is at {100 * (1 - silent):.0f} % of the window"
+    return Doubt(share, f"{at}: record whole iterations with CPU activity")
 
 
 def _unlaunched(timeline: Timeline) -> Doubt | None:
@@ -94,13 +90,15 @@ def _unlaunched(timeline: Timeline) -> Doubt | None:
     if share <= 0:
         return None
     text = f"{100 * share:.0f} % of the GPU's time has no recorded launch: record CPU and CUDA activities together"
-    return Doubt(PER_UNLAUNCHED * share, text)
+    return Doubt(calibrated.PER_UNLAUNCHED.value * share, text)
 
 
 def _few_steps(steps: Steps) -> Doubt | None:
     if steps.source == "none":
-        return Doubt(NO_STEPS, "no steps were found: mark them with profiler.step(), or name them with --step")
-    return Doubt(ONE_STEP, "a single step was recorded: record three") if steps.count == 1 else None
+        return Doubt(
+            calibrated.NO_STEPS.value, "no steps were found: mark them with profiler.step(), or name them with --step"
+        )
+    return Doubt(calibrated.ONE_STEP.value, "a single step was recorded: record three") if steps.count == 1 else None
 
 
 def _different_steps(steps: Steps, budget: Budget | None) -> Doubt | None:
@@ -110,19 +108,24 @@ def _different_steps(steps: Steps, budget: Budget | None) -> Doubt | None:
         return None
     low, median, high = np.percentile(each, (10, 50, 90))
     spread = float((high - low) / max(median, 1.0))
-    if spread <= ALIKE:
+    if spread <= calibrated.ALIKE.value:
         return None
     text = f"recorded steps differ by {100 * spread:.0f} %: record a run with gpuprof trace, which times more of them"
-    return Doubt(min(PER_SPREAD * (spread - ALIKE), MOST_SPREAD), text)
+    return Doubt(
+        min(calibrated.PER_SPREAD.value * (spread - calibrated.ALIKE.value), calibrated.MOST_SPREAD.value), text
+    )
 
 
-def _unmodelled(roof: Roofline | None, bound: Bound) -> Doubt | None:
-    if bound not in PARTS:
+def _unmodelled(timeline: Timeline, roof: Roofline | None, bound: Bound) -> Doubt | None:
+    """Kernels whose limit is not known; of decoding it is: they read the weights, whatever else they are."""
+    if bound not in PARTS or (bound == "memory" and timeline.workload.decodes):
         return None
     if roof is None:
-        return Doubt(NO_CEILINGS, "the GPU's ceilings are not known, so its kernels' limits are guessed")
+        return Doubt(
+            calibrated.NO_CEILINGS.value, "the GPU's ceilings are not known, so its kernels' limits are guessed"
+        )
     text = f"what limits {100 * roof.unmodelled_share:.0f} % of the GPU's time is not known: record shapes"
-    return Doubt(PER_UNMODELLED * roof.unmodelled_share, text)
+    return Doubt(calibrated.PER_UNMODELLED.value * roof.unmodelled_share, text)
 
 
 def _variation(budget: Budget | None) -> Doubt | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.costs.hardware import name_of
-from gpuprof.diagnosis.model import Environment, GpuName, Source
-from gpuprof.tracefile.model import Trace
+from gpuprof.diagnosis.diagnosis import Environment, GpuName, Source
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.trace import Trace
 
 
 def source_of(trace: Trace, run: RunFolder | None) -> Source:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.diagnosis.diagnosis import CauseTime, DeviceEstimate
 from gpuprof.diagnosis.gaps import CAUSES, calls_by_cause
-from gpuprof.diagnosis.model import CauseTime, DeviceEstimate
 from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
-from gpuprof.tracefile.model import F64, I64, Mask
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 _DEVICE, _PYTHON, _UNKNOWN = (CAUSES.index(name) for name in ("device", "python", "unknown"))
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.model import Evidence
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.sentences import gpu_named, size_in_ms
 from gpuprof.timeline.links import around
-from gpuprof.tracefile.model import F64, I64, OP, Mask
+from gpuprof.tracefile.trace import F64, I64, OP, Mask
 
 SHOWN = 3
 """Places that are named beside the sum."""

@@ -50,21 +50,87 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 }
 """Id of a finding → names of its remedy and of its subject, as `key` writes them."""
 
+TITLES: Mapping[str, tuple[str, ...]] = {
+    "host_preprocessing": ("preprocessing_in",),
+    "continuous_batching": (
+        "requests_at_once",
+        "the_requests_at_once",
+    ),
+    "static_cache": ("static_key_value_cache",),
+    "syncs": (
+        "no_values_read_from_the_gpu_within_the_step",
+        "no_sizes_that_depend_on_values",
+        "no_torch_cuda_synchronize_in_the_step",
+    ),
+    "cuda_graphs": (
+        "torch_compile_with_cuda_graphs",
+        "cuda_graphs_for_the_compiled_model",
+        "cuda_graphs_for_decoding",
+    ),
+    "larger_batch": ("the_batch",),
+    "padding": (
+        "no_padding_the_same_samples",
+        "batches_of_samples_of_similar_length",
+    ),
+    "expert_loop": ("grouped_gemm_instead_of_an_expert_loop",),
+    "eager_attention": ("fused_attention_instead_of_eager",),
+    "fused_elementwise": ("fused_norm_rotary_gate_and_loss_liger",),
+    "recompute": ("no_gradient_checkpointing",),
+    "dequantize": ("bf16_weights_instead_of_quantised_ones",),
+    "tf32": ("tf32_matrix_multiplications",),
+    "autocast": ("bf16_autocast",),
+    "frozen_encoder": (
+        "reference_log_probabilities_computed_once",
+        "outputs_of_frozen_modules_computed_once",
+    ),
+    "adapter_casts": ("adapters_in_bf16",),
+    "pageable_copies": ("pinned_memory_asynchronous_copies",),
+    "allocator": (
+        "no_empty_cache_in_the_step",
+        "memory_kept_by_the_allocator",
+    ),
+    "recompiles": (
+        "no_cudnn_attention_it_plans_again_for_every_length",
+        "fixed_shapes",
+        "lengths_padded_to_a_multiple_of",
+        "fewer_different_shapes",
+    ),
+    "rare_steps": ("saving_and_evaluating_less_often",),
+    "exposed_communication": (
+        "gradients_exchanged_once_per_optimizer_step",
+        "communication_overlapped_with_computation",
+    ),
+    "naive_pipeline": ("one_process_per_gpu_instead_of_one_for_all",),
+    "throttling": ("cooling_and_power_for_the_full_gpu_clock",),
+    "straggler": (
+        "as_fast_as_the_others",
+        "rank_as_fast_as_the_others",
+    ),
+}
+"""Id of a finding → titles that its fixes have in a diagnosis, as `without_numbers` leaves them; those that are
+SYNONYMS are not repeated."""
+
 
 def key(text: str) -> str:
     """A name without case, blanks and punctuation: `Gradient-Checkpointing` → `gradient_checkpointing`."""
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
 
 
+def without_numbers(name: str) -> str:
+    """A name as `key` writes it without the numbers of one run: `batch_4_16` → `batch`."""
+    return "_".join(word for word in name.split("_") if not word.isdigit())
+
+
 def pages_named(text: str, pages: Sequence[Page]) -> list[Page]:
-    """The pages that a name may mean: one by its id, a synonym or its title, else all whose id, synonyms and title
-    hold every word of it. Empty if there is none."""
+    """The pages that a name may mean: one by its id, a synonym, its title or that of a fix, else all whose
+    id, synonyms and title hold every word of it. Empty if there is none."""
     wanted = key(text)
     if not wanted:
         return []
-    for page in pages:
-        if wanted in (page.id, key(page.title), *map(key, SYNONYMS.get(page.id, ()))):
-            return [page]
+    for name in (wanted, without_numbers(wanted)):
+        for page in pages:
+            if name in (page.id, key(page.title), *SYNONYMS.get(page.id, ()), *TITLES.get(page.id, ())):
+                return [page]
     words = set(wanted.split("_"))
     return [page for page in pages if words <= _words(page)]
 

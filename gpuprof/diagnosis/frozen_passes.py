@@ -22,7 +22,7 @@ from gpuprof.timeline.intervals import union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import DATA, FORWARD
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, I64, OP, Mask
+from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
 
 TRAINED = "forward"
 """The range that `gpuprof trace` puts around each call of the trained model."""

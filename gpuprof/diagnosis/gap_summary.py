@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from gpuprof.diagnosis.diagnosis import CauseTime, Gap, Gaps, PhaseGaps
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
-from gpuprof.diagnosis.model import CauseTime, Gap, Gaps, PhaseGaps
 from gpuprof.timeline.frames import module_class
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, Trace
+from gpuprof.tracefile.trace import I64, Trace
 
 
 def gap_summary(timeline: Timeline, columns: GapColumns, top: int) -> Gaps:

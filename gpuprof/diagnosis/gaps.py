@@ -20,7 +20,7 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I32, I64, U8
+from gpuprof.tracefile.trace import ABSENT, I32, I64, U8
 
 CAUSES = (
     "device",

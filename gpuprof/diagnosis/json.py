@@ -13,7 +13,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from gpuprof.diagnosis.model import SCHEMA, Diagnosis, Window
+from gpuprof.diagnosis.diagnosis import SCHEMA, Diagnosis, Window
 
 SCHEMA_FILE = Path(__file__).with_name("schema") / "diagnosis-1.json"
 

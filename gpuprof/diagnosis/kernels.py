@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.costs.roofline import Roofline, category_bounds
-from gpuprof.diagnosis.model import CategoryTime, Kernels, KernelTime, NamedTime
+from gpuprof.diagnosis.diagnosis import CategoryTime, Kernels, KernelTime, NamedTime
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, KERNEL, Trace
+from gpuprof.tracefile.trace import I64, KERNEL, Trace
 
 _MOVES = ("communication", "memcpy", "memset", "other")
 

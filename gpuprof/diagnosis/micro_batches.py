@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.replay.graph import launcher_of
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 
 def micro_batches(case: Case) -> int | None:

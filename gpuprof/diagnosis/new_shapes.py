@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 
 FEWEST = 3
 """Steps of either kind, new and known shapes, from which on they are compared."""

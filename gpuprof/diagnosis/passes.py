@@ -11,7 +11,7 @@ from gpuprof.replay.graph import COMMUNICATION
 from gpuprof.replay.stretches import Stretches, place
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
+from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
 
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
 """Host time per launched kernel where a recording has no other work to tell it."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
-from gpuprof.diagnosis.model import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.model import Evidence
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.replay.loader_queue import Loader
 
 WORTH = 1.05

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.model import Issue, Quality, Verdict
+from gpuprof.diagnosis.diagnosis import Issue, Quality, Verdict
 from gpuprof.diagnosis.run import RunFacts, worst_first
 from gpuprof.timeline.quality import check
 from gpuprof.timeline.startup import StartUp
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.trace import Trace
 
 _ON_CPU = (
     "This training ran on the CPU, where gpuprof times its steps but has no verdict. If there is a GPU, move the model"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.model import PhaseActivity, RangeTime
+from gpuprof.diagnosis.diagnosis import PhaseActivity, RangeTime
 from gpuprof.timeline.activity import activity
-from gpuprof.timeline.numbered import unnumbered
 from gpuprof.timeline.phases import PHASES
-from gpuprof.timeline.projection import project
+from gpuprof.timeline.range_gpu_work import project
+from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.timeline import Timeline
 
 MOST = 100

@@ -12,16 +12,16 @@ from gpuprof.diagnosis.analyse import bound_parts
 from gpuprof.diagnosis.verdict import bound_and_cause
 from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.digest import digest_of
-from gpuprof.ranks.doings import doings_of
-from gpuprof.ranks.model import Digest, Own
+from gpuprof.ranks.digest_data import Digest, Own
+from gpuprof.ranks.rank_work import rank_work_of
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.ranks import rank_in_name
+from gpuprof.tracefile.trace import Trace
 
 
 def digest_of_trace(
@@ -48,7 +48,7 @@ def digest_of_trace(
         notes.append(("rank_truncated", f"{path.name} is cut off: what it lacks is not compared"))
     own = Own(bound, cause, removal.low_ns / whole, removal.high_ns / whole)
     rank, name = rank_in_name(path), source or str(path)
-    digest = digest_of(graph, name, rank, own, doings_of(removal.graph), tuple(notes))
+    digest = digest_of(graph, name, rank, own, rank_work_of(removal.graph), tuple(notes))
     if not np.any(digest.rows.group >= 0):
         return "rank_without_collectives", f"{path.name}: holds no collective and was left out"
     return digest

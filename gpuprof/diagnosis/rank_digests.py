@@ -12,12 +12,12 @@ from typing import Any
 
 from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.errors import UnreadableTrace
-from gpuprof.ranks.model import Digest
+from gpuprof.ranks.digest_data import Digest
 from gpuprof.ranks.storage import from_bytes, to_bytes
 from gpuprof.runfile import whole_file
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import content, end_of, fetched, state_of, url_of
+from gpuprof.tracefile.trace import Trace
 
 Note = tuple[str, str]
 MANY = 8

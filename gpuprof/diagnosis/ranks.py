@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks.assemble import assemble
+from gpuprof.ranks.digest_data import Digest, Doing
 from gpuprof.ranks.job import Job as Assembled
 from gpuprof.ranks.job import collectives_of
-from gpuprof.ranks.model import Digest, Doing
 from gpuprof.ranks.summary import Job
 from gpuprof.ranks.verdicts import Found, judge
 from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched, match
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.trace import Trace
 
 Read = Callable[[Path], Trace]
 Note = tuple[str, str]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.sentences import in_ms, size_in_ms
 
 MOST = 0.5

@@ -13,7 +13,7 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durations, rare_step, step_time, steps_alike
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.new_shapes import FEWEST, first_seen, new_shapes
 from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
@@ -29,11 +29,11 @@ from gpuprof.diagnosis.run_model import (
 )
 from gpuprof.diagnosis.sentences import capital, ms_or_us
 from gpuprof.diagnosis.timed_steps import TimedSteps, timed_steps
+from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.record.goodput import goodput
-from gpuprof.record.stretch import AFTERMATH_NS
 from gpuprof.runfile import LOG, NSYS, STAGES, WINDOWS
-from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import UNKNOWN_STAGE, Rank, RunFolder, StepColumns, TelemetryColumns
+from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 WORK = ("tokens", "real_tokens", "samples")
 """What the work of a step is told by, best first: padding is computed like any token, and a batch of samples can be

@@ -12,13 +12,13 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
 from gpuprof.diagnosis.budget import SEEN, Stretch
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.lengths_ahead import new_lengths_ahead
 from gpuprof.diagnosis.new_shapes import NewShapes, first_seen, new_shapes
-from gpuprof.record.stretch import AFTERMATH_NS
+from gpuprof.diagnosis.unseen_lengths import unseen_lengths
+from gpuprof.record.free_run_length import AFTERMATH_NS
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import NEAR
-from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 LUMPS = ("save", "evaluation", "logging", "garbage_collection", "compile")
 ALLOCATION_NS = calibrated.ALLOCATION_NS.value
@@ -173,7 +173,7 @@ def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:
     known = (steps.rank == folder.rank) & (steps.tokens > 0) & (steps.samples > 0)
     seen = int(steps.step[known].max(initial=0))
     lengths = steps.tokens[known] // steps.samples[known]
-    expected = new_lengths_ahead(lengths, max(own.steps_total - seen, 0))
+    expected = unseen_lengths(lengths, max(own.steps_total - seen, 0))
     return {} if expected is None else {"new_shapes": round(expected * shapes.extra_ns)}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpuprof.calibration import noise as calibrated
-from gpuprof.diagnosis.model import Profiler, Verdict
+from gpuprof.diagnosis.diagnosis import Profiler, Verdict
 from gpuprof.diagnosis.shares import HOST_CAUSES, Shares, without_profiler
 from gpuprof.diagnosis.verdict import family_of, stays
 from gpuprof.replay.bound import CLOSE, PARTS, Bound, bound_of

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Profiler
 from gpuprof.diagnosis.gap_summary import cause_times
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
-from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Profiler
 from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline

@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from gpuprof.diagnosis.run_model import Run
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.program import Flag, Program
+from gpuprof.tracefile.trace import Trace
 
 KINDS = ("unsloth", "trl", "transformers", "lightning", "inference", "torch")
 _IN_TRACE = (
@@ -74,7 +74,7 @@ class Stack:
     flags: tuple[Flag, ...] = ()
     """That the program declared."""
     model_class: str | None = None
-    library: str | None = None
+    package: str | None = None
     """The package that made the model's class; None where it is not known."""
 
     def fix(self, torch: str, setting: str = "", **others: str) -> str:
@@ -165,7 +165,7 @@ class Stack:
     @property
     def from_transformers(self) -> bool:
         """Whether transformers made the model's class, or that is not known."""
-        return self.library in (None, "transformers")
+        return self.package in (None, "transformers")
 
     @property
     def is_causal(self) -> bool:
@@ -177,12 +177,12 @@ class Stack:
     def loaded(self, **options: Any) -> str:
         """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it."""
         given = ", ".join(f"{name}={_code(value)}" for name, value in options.items())
-        if self.library == "sentence_transformers":
+        if self.package == "sentence_transformers":
             return f"SentenceTransformer(..., model_kwargs={_code(options)})"
         if not self.from_transformers:
             return ""
         task = _TASK.search(self.model_class or "")
-        own = self.model_class if self.library and self.model_class and "For" in self.model_class else None
+        own = self.model_class if self.package and self.model_class and "For" in self.model_class else None
         return f"{f'AutoModelFor{task[1]}' if task else own or 'AutoModelForCausalLM'}.from_pretrained(..., {given})"
 
 
@@ -208,7 +208,7 @@ def stack_of(
         trainer=trainer and trainer.name.removeprefix("Unsloth"),
         flags=program.flags,
         model_class=_identifier(model.get("class")),
-        library=_identifier(model.get("library")),
+        package=_identifier(model.get("library")),
     )
 
 

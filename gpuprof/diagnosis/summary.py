@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuprof.diagnosis.model import Kernels
+from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.shares import Shares
@@ -18,8 +18,25 @@ def summary(
     turns: int = 0,
     compiling_ns: float = 0,
     alone: bool = False,
+    stepless: bool = False,
 ) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
+
+    `stepless`: no steps were found, so it is all that was recorded.
+    """
+    text = _summary(shares, kernels, limits, turns, compiling_ns, alone)
+    return text.replace(" a step", " recorded", 1).replace(" a step", "") if stepless else text
+
+
+def _summary(
+    shares: Shares,
+    kernels: Kernels,
+    limits: Mapping[str, float] | None,
+    turns: int,
+    compiling_ns: float,
+    alone: bool,
+) -> str:
+    """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
     of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one

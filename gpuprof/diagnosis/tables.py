@@ -11,7 +11,7 @@ from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I32, I64
+from gpuprof.tracefile.trace import ABSENT, I32, I64
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.budget import Stretch, attributed
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 USUAL, VARIATION = "usual", "variation"
 """Parts of a step that are no cause: what its work explains, and what nothing explains."""

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
-from gpuprof.diagnosis.model import Considered, Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
+from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import Unit
-
-_STEP = re.compile(r"""(?<![\w.(#"'=-])(?:(?P<article>[Aa]) )?(?P<word>[Ss]tep)(?P<many>s?)(?![\w(=#-])""")
-"""The word in a sentence: not in code, an option or a name."""
-
-
-def in_unit(text: str, unit: Unit) -> str:
-    """The sentence with `unit` where it says step: `launches 929 kernels a step` → `… an iteration`."""
-    return text if unit == "step" else _STEP.sub(lambda found: _word(found, unit), text)
-
-
-def _word(found: re.Match[str], unit: str) -> str:
-    word = unit.capitalize() if found["word"][0].isupper() else unit
-    article = found["article"]
-    before = f"{article}{'n' if unit[0] in 'aeiou' else ''} " if article else ""
-    return f"{before}{word}{found['many']}"
 
 
 def reworded(diagnosis: Diagnosis) -> Diagnosis:
@@ -34,7 +19,11 @@ def reworded(diagnosis: Diagnosis) -> Diagnosis:
     return replace(
         diagnosis,
         quality=replace(quality, issues=issues),
-        verdict=replace(verdict, summary=in_unit(verdict.summary, unit)),
+        verdict=replace(
+            verdict,
+            summary=in_unit(verdict.summary, unit),
+            doubts=tuple(in_unit(text, unit) for text in verdict.doubts),
+        ),
         replay=replace(diagnosis.replay, reason=in_unit(diagnosis.replay.reason, unit)),
         findings=tuple(_finding(one, unit) for one in diagnosis.findings),
         combined=combined and replace(combined, titles=tuple(in_unit(title, unit) for title in combined.titles)),

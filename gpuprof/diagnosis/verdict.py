@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.calibration import noise as calibrated
+from gpuprof.diagnosis.diagnosis import Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Family, Verdict
 from gpuprof.replay.bound import PARTS, RESOURCES, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
@@ -20,7 +20,7 @@ from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale, scaled, without_edges
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.trace import F64
 
 UNCLEAR = 0.5
 """Below this confidence the headline names two candidates."""
@@ -99,11 +99,15 @@ def judge(
 
 
 def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt]) -> Verdict:
-    """The verdict with the confidence that the doubts leave, and below UNCLEAR with its runner-up."""
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide."""
     sure = (verdict.confidence or 0.0) * remaining(doubted)
+    summary = verdict.summary
+    if sure < UNCLEAR and doubted:
+        summary += f" What leaves it unclear: {'; '.join(one.text for one in doubted)}."
     return dataclasses.replace(
         verdict,
         confidence=sure,
+        summary=summary,
         second=runner_up(found, verdict.bound) if sure < UNCLEAR else None,
         doubts=tuple(one.text for one in doubted),
     )
@@ -115,7 +119,8 @@ def runner_up(found: Sensitivities, bound: Bound | None) -> Bound | None:
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
-    return max(values, key=lambda name: values[name], default=None)
+    # Where nothing else would gain, what the GPU does is likelier than a resource that the step hardly uses.
+    return max(values, key=lambda name: (values[name], name in PARTS), default=None)
 
 
 def _lump(graph: Graph, mean: MeanStep) -> str | None:

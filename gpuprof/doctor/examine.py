@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpuprof.doctor import hardware, software, storage
-from gpuprof.doctor.model import Check, Facts
+from gpuprof.doctor.machine_facts import Check, Facts
 
 CHECKS: tuple[Callable[[Facts], Check], ...] = (
     software.platform, software.torch, software.gpu, software.driver, software.tracing, storage.place, storage.disk,

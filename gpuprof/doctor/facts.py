@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from gpuprof.doctor import nvidia
-from gpuprof.doctor.model import Facts, Mount
+from gpuprof.doctor.machine_facts import Facts, Mount
 from gpuprof.doctor.probe import probe
-from gpuprof.record.host import cpu_quota
+from gpuprof.record.machine import cpu_quota
 
 VARIABLES = (
     "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_INJECTION64_PATH", "NVIDIA_DRIVER_CAPABILITIES",

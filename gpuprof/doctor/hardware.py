@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.doctor.model import Check, Facts
+from gpuprof.doctor.machine_facts import Check, Facts
 
 BUSY_PERCENT = 5.0
 """Utilization above which a GPU without a known process is still called busy."""

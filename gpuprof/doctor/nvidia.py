@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from gpuprof.doctor.model import Gpu
+from gpuprof.doctor.machine_facts import Gpu
 
 FIELDS = (
     "index", "name", "pci.bus_id", "driver_version", "power.limit", "power.default_limit", "clocks.max.sm",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from gpuprof.doctor.model import Torch
+from gpuprof.doctor.machine_facts import Torch
 
 TIMEOUT_S = 120.0
 """Importing torch from a cold network disk and starting CUDA takes up to a minute."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpuprof.doctor.model import Check, Facts
+from gpuprof.doctor.machine_facts import Check, Facts
 
 OLDEST_TORCH = (2, 0)
 """Older versions write traces that gpuprof reads, but are not recorded by `gpuprof trace`'s tests."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.doctor.model import Check, Facts
+from gpuprof.doctor.machine_facts import Check, Facts
 from gpuprof.record.window import LEAST_DISK_BYTES
 
 SCARCE_DISK_BYTES = 8 << 30

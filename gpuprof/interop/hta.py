@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuprof.errors import GpuprofError
-from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, FLOW_LAUNCH, I32, I64, Other, Thread, Trace
+from gpuprof.tracefile.trace import ABSENT, FLOW_FWDBWD, FLOW_LAUNCH, I32, I64, Other, Thread, Trace
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import dumps
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:

@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.interop.finding_spans import OURS, busy_share, found_lanes
 from gpuprof.interop.lanes import Lanes
-from gpuprof.interop.marks import OURS, busy_share, found_lanes
-from gpuprof.interop.recorded import GPU, HOST, recorded_lanes
+from gpuprof.interop.recording_spans import GPU, HOST, recorded_lanes
 from gpuprof.interop.slices import Placement, place
 from gpuprof.interop.trace_events import FARTHEST_NS, JsonTexts, Spans, filled, json_text, json_value, lines, micros
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I64, Trace
+from gpuprof.tracefile.trace import ABSENT, FLOW_FWDBWD, I64, Trace
 
 LEVEL = 2
 """Of compression: higher ones of this library win little."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.tracefile.model import ANNOTATION, I32, I64, Trace
+from gpuprof.tracefile.trace import ANNOTATION, I32, I64, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ def _depths(rows, parent, depth):
             depth[row] = depth[parent[row]] + 1
 
 
-def ranges_apart(trace: Trace) -> np.ndarray:
+def separate_ranges(trace: Trace) -> np.ndarray:
     """Mask of the ops that are ranges of a thread with Python frames.
 
     A range opens and closes inside of frames (`__enter__`, `__exit__`), so it lies half over each of them: ranges need

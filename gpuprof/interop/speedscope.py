@@ -14,13 +14,13 @@ from typing import BinaryIO
 
 import numpy as np
 
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.interop.slices import Placement, place, preorder, ranges_apart
+from gpuprof.interop.slices import Placement, place, preorder, separate_ranges
 from gpuprof.interop.trace_events import filled, json_text
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, I64
+from gpuprof.tracefile.trace import ANNOTATION, I64
 
 SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _CHUNK = 1 << 16
@@ -202,7 +202,7 @@ def _threads(timeline: Timeline, frames: _Frames) -> Iterator[Iterator[str]]:
     start, end = start[rows].clip(low, high) - low, end[rows].clip(low, high) - low
     number = frames.of_strings(name, "(no name)")
     lane = 2 * thread
-    lane[np.isin(rows, len(trace.frames) + np.flatnonzero(ranges_apart(trace)))] += 1
+    lane[np.isin(rows, len(trace.frames) + np.flatnonzero(separate_ranges(trace)))] += 1
     placed = place(lane, start, end, rank)
     counts = np.bincount(thread, minlength=len(trace.threads))
     ordered = lane[placed.order]

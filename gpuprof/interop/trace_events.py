@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuprof.tracefile.model import I64, Mask
+from gpuprof.tracefile.trace import I64, Mask
 
 Texts = NDArray[np.object_]
 """Per row a JSON text."""

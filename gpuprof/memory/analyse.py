@@ -8,18 +8,16 @@ import numpy as np
 
 from gpuprof.memory.leaks import growing
 from gpuprof.memory.lifetimes import BEFORE, Allocations, allocations, in_use, reserved
-from gpuprof.memory.model import (
+from gpuprof.memory.memory_report import (
     UNUSED,
     Device,
     Failure,
-    Issue,
     Leak,
     Line,
     MemoryReport,
     Owner,
     Peak,
     PhaseBytes,
-    Source,
     Steps,
 )
 from gpuprof.memory.owners import owners
@@ -27,7 +25,8 @@ from gpuprof.memory.passes import Passes, find_passes
 from gpuprof.memory.series import series
 from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Frame, Snapshot
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.source import Issue, Source
+from gpuprof.tracefile.trace import I32, I64
 
 LINES = 50
 """Lines that are kept."""
@@ -68,7 +67,7 @@ def case_of(memory: DeviceMemory, readings: Readings) -> Case:
     return Case(
         memory=memory,
         found=found,
-        owner=owners(found, readings, passes),
+        owner=owners(found, readings, passes, memory.events),
         passes=passes,
         readings=readings,
         used=in_use(found, len(memory.events)),

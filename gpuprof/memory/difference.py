@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpuprof.memory.model import Device, Difference, LineDifference, MemoryReport, OwnerDifference
+from gpuprof.memory.memory_report import Device, Difference, LineDifference, MemoryReport, OwnerDifference
 
 
 def with_difference(before: MemoryReport, after: MemoryReport, lines: int) -> MemoryReport:

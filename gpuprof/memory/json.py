@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpuprof.memory.model import SCHEMA, MemoryReport
+from gpuprof.memory.memory_report import SCHEMA, MemoryReport
 
 SCHEMA_FILE = Path(__file__).with_name("schema") / "memory-1.json"
 

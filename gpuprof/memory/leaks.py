@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.memory.lifetimes import Allocations
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 WARM_UP = 1
 """Boundaries left out at the beginning: the first steps allocate the optimizer's state."""

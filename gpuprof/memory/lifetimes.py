@@ -19,7 +19,7 @@ from gpuprof.memory.snapshot import (
     DeviceMemory,
     Events,
 )
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 BEFORE = -1
 """`start` of memory that was allocated before the recorded history."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.analyse import LINES, analyse
 from gpuprof.memory.difference import with_difference
-from gpuprof.memory.model import MemoryReport
+from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.snapshot import read_snapshot
 from gpuprof.runfile import snapshots_in, trace_file
 

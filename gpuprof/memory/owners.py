@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.memory.lifetimes import BEFORE, Allocations
 from gpuprof.memory.passes import Passes, ends_of
-from gpuprof.memory.snapshot import NO_STACK
+from gpuprof.memory.snapshot import NO_STACK, OOM, Events
 from gpuprof.memory.stacks import (
     ACTIVATIONS,
     BACKWARD,
@@ -24,14 +24,14 @@ from gpuprof.memory.stacks import (
     WORKSPACE,
     Readings,
 )
-from gpuprof.tracefile.model import I32
+from gpuprof.tracefile.trace import I32
 
 LARGE = 1 << 20
 """Bytes from which on equal sizes are taken for the same thing."""
 
 
-def owners(found: Allocations, readings: Readings, passes: Passes) -> I32:
-    """Index into OWNERS for each piece of memory."""
+def owners(found: Allocations, readings: Readings, passes: Passes, events: Events) -> I32:
+    """Index into OWNERS for each piece of memory. events: the device's, for requests that failed."""
     known = found.stack != NO_STACK
     owner = np.full(len(found), BEFORE_HISTORY, np.int32)
     owner[known] = readings.owner[found.stack[known]]
@@ -39,7 +39,7 @@ def owners(found: Allocations, readings: Readings, passes: Passes) -> I32:
     bare = known & readings.bare[found.stack]
     owner[bare & (phase == BACKWARD) & (owner == OTHER)] = BY_LIFETIME
     owner[bare & (found.start == BEFORE) & (owner == OTHER)] = BEFORE_HISTORY
-    _logits_by_size(owner, found, readings, phase, known)
+    _logits_by_size(owner, found, readings, phase, known, events)
     return _by_lifetime(owner, found, passes, phase)
 
 
@@ -51,9 +51,16 @@ def _phase(found: Allocations, readings: Readings, passes: Passes) -> I32:
     return phase
 
 
-def _logits_by_size(owner: I32, found: Allocations, readings: Readings, phase: I32, known: np.ndarray) -> None:
-    """A large output of a linear layer as long as what the loss allocates, or half as long before it is made fp32."""
-    sizes = np.unique(found.size[(owner == LOGITS) & (found.size >= LARGE)])
+def _logits_by_size(
+    owner: I32, found: Allocations, readings: Readings, phase: I32, known: np.ndarray, events: Events
+) -> None:
+    """A large output of a linear layer as long as what the loss allocates, or half as long before it is made fp32.
+
+    What the loss asked for in vain counts: often it is the loss for which memory no longer suffices.
+    """
+    in_vain = (events.action == OOM) & (readings.owner[events.stack] == LOGITS)
+    asked = np.append(found.size[owner == LOGITS], events.size[in_vain])
+    sizes = np.unique(asked[asked >= LARGE])
     if not len(sizes):
         return
     same = np.isin(found.size, sizes)

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.memory.snapshot import ALLOC, Events
 from gpuprof.memory.stacks import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE, UNKNOWN, Readings
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.memory.lifetimes import Allocations
-from gpuprof.memory.model import Series
+from gpuprof.memory.memory_report import Series
 from gpuprof.memory.passes import Passes
 from gpuprof.memory.snapshot import ABSENT_TIME, Events
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 POINTS = 900
 """About how many moments are kept."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.unpickle import load
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 ALLOC, FREE_REQUESTED, FREE_COMPLETED, SEGMENT_ALLOC, SEGMENT_FREE, SEGMENT_MAP, SEGMENT_UNMAP, OOM, OTHER = range(9)
 """What an event is."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.memory import frames as f
 from gpuprof.memory.snapshot import Frame, Stacks
-from gpuprof.tracefile.model import I32
+from gpuprof.tracefile.trace import I32
 
 UNKNOWN, SETUP, FORWARD, RECOMPUTE, BACKWARD, OPTIMIZER = range(6)
 PHASES = ("other", "setup", "forward", "recompute", "backward", "optimizer")

@@ -13,7 +13,7 @@ import numpy as np
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.analyse import LINES, Case, device_report
 from gpuprof.memory.lifetimes import allocations, in_use
-from gpuprof.memory.model import Issue, MemoryReport, Source
+from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.owners import owners
 from gpuprof.memory.passes import find_passes
 from gpuprof.memory.snapshot import (
@@ -45,7 +45,8 @@ from gpuprof.timeline import phases
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I32, I64, Trace
+from gpuprof.tracefile.source import Issue, Source
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I32, I64, Trace
 
 _CUDA = 1
 """Type of device of a GPU, as torch counts them."""
@@ -115,7 +116,9 @@ def _case(trace: Trace, timeline: Timeline | None, rows: I64, device: int) -> Ca
     passes = find_passes(events, readings)
     reserved = table.reserved_bytes[rows]
     held = None if (reserved == ABSENT).any() or not reserved.any() else np.concatenate([reserved[:1], reserved])
-    return Case(memory, found, owners(found, readings, passes), passes, readings, in_use(found, len(events)), held)
+    return Case(
+        memory, found, owners(found, readings, passes, events), passes, readings, in_use(found, len(events)), held
+    )
 
 
 def _readings(trace: Trace, timeline: Timeline | None, rows: I64) -> tuple[I32, Readings]:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gpuprof.projection.elsewhere import Elsewhere
 from gpuprof.projection.memory import CONTEXT_BYTES, FRAGMENTS
-from gpuprof.projection.model import MemoryFit
-from gpuprof.projection.sustained import Reach
+from gpuprof.projection.projected_step import ProjectedStep
+from gpuprof.projection.projection import MemoryFit
+from gpuprof.projection.sustained_rates import Reach
 
 HALF_KNOWN = 0.15
 """Of the GPU's time; with more than this unmodelled it is worth saying."""
 
 
-def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
+def of_all(projected: ProjectedStep) -> tuple[str, ...]:
     """What holds for every GPU of the projection, what matters most first."""
-    s, q = elsewhere.subject, elsewhere.question
+    s, q = projected.subject, projected.question
     return tuple(filter(None, (
-        _host(elsewhere),
-        _layers(elsewhere),
-        _batch(elsewhere),
+        _host(projected),
+        _layers(projected),
+        _batch(projected),
         "Kernels keep their efficiency relative to the roofline; the latency part of memory-bound kernels scales with "
         "the SMs. The roofline is what the GPU sustains: measured, else from a model of its power limit. "
         "Launch latency stays the same. Libraries may choose better kernels for another GPU.",
@@ -25,7 +25,7 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
         "are scaled like others of their name or category, and widen the interval."
         if s.roofline.unmodelled_share > HALF_KNOWN else "",
         "" if s.memory else "Memory use was not recorded (gpuprof trace records it): what fits is not known.",
-        _memory(elsewhere),
+        _memory(projected),
         "Energy is that of the GPU board alone, estimated from what limits it; prices are the lowest listed at"
         " their date.",
         "Ranks: gradients are exchanged in DDP buckets during the backward pass, every GPU has its own batch, and CPU "
@@ -37,7 +37,7 @@ def of_all(elsewhere: Elsewhere) -> tuple[str, ...]:
     )))  # fmt: skip
 
 
-def of_gpu(elsewhere: Elsewhere, there: Reach, memory: MemoryFit | None, share: float) -> tuple[str, ...]:
+def of_gpu(projected: ProjectedStep, there: Reach, memory: MemoryFit | None, share: float) -> tuple[str, ...]:
     """What holds for one GPU."""
     gpu, found = there.gpu, []
     if there.half_source == "power":
@@ -70,8 +70,8 @@ def part(share: float) -> str:
     return named.get(share, f"1/{round(1 / share)}")
 
 
-def _memory(elsewhere: Elsewhere) -> str:
-    use = elsewhere.usage()
+def _memory(projected: ProjectedStep) -> str:
+    use = projected.usage()
     if use is None:
         return ""
     how = {
@@ -88,8 +88,8 @@ def _memory(elsewhere: Elsewhere) -> str:
     )
 
 
-def _host(elsewhere: Elsewhere) -> str:
-    source = elsewhere.question.host_source
+def _host(projected: ProjectedStep) -> str:
+    source = projected.question.host_source
     if source == "assumed":
         return (
             "The CPU (host) is assumed to be as fast as the recorded one. Measure both (gpuprof gpus --measure"
@@ -97,15 +97,15 @@ def _host(elsewhere: Elsewhere) -> str:
             "pass --hosts HERE.json THERE.json, or --host-factor; the table shows 0.5, 1 and 2."
         )
     how = "as given" if source == "given" else "as measured on both"
-    return f"The CPU (host) takes {elsewhere.host_factor:.2f} times as long as the recorded one, {how}, for every GPU."
+    return f"The CPU (host) takes {projected.host_factor:.2f} times as long as the recorded one, {how}, for every GPU."
 
 
-def _layers(elsewhere: Elsewhere) -> str:
-    s, q = elsewhere.subject, elsewhere.question
+def _layers(projected: ProjectedStep) -> str:
+    s, q = projected.subject, projected.question
     parts = []
-    if q.layers and s.layers and elsewhere.deeper != 1:
+    if q.layers and s.layers and projected.deeper != 1:
         parts.append(f"{s.layers.count} recorded layers stand for {q.layers}")
-    if q.experts and s.experts and elsewhere.wider != 1:
+    if q.experts and s.experts and projected.wider != 1:
         parts.append(f"{s.experts} recorded experts for {q.experts}, each with proportionally fewer tokens")
     return (
         f"{', '.join(parts)}: the work of a layer is repeated for each; embeddings, head and loss run once."
@@ -114,10 +114,10 @@ def _layers(elsewhere: Elsewhere) -> str:
     )
 
 
-def _batch(elsewhere: Elsewhere) -> str:
-    if elsewhere.batch_factor == 1 and elsewhere.longer == 1:
+def _batch(projected: ProjectedStep) -> str:
+    if projected.batch_factor == 1 and projected.longer == 1:
         return ""
     text = "Another batch: arithmetic and traffic grow with the tokens; reading weights and CPU work do not."
-    if elsewhere.longer != 1:
+    if projected.longer != 1:
         text += " Attention also scales with the sample length."
     return text

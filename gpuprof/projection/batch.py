@@ -13,16 +13,17 @@ from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import roof_ns
 from gpuprof.costs.work import recorded_sms
-from gpuprof.projection.apart import ROUND, more_calls, rounds_of
-from gpuprof.projection.per_sample import preparing
-from gpuprof.projection.squares import on_squares
+from gpuprof.projection.attention_scores import on_attention_scores
+from gpuprof.projection.per_sample_attention import ROUND, more_calls, rounds_of
+from gpuprof.projection.sample_preparation import preparing
 from gpuprof.projection.weights import on_weights
 from gpuprof.replay.graph import COMMUNICATION, INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import AUTOGRAD_ENGINE, F64, I64, Mask
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
 
 PERSISTENT = 0.9
 """Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
@@ -116,7 +117,7 @@ def grown(
     """
     gpu = timeline.trace.gpu
     tokens = np.asarray(factor, np.float64) * np.ones(len(gpu))
-    squares = on_squares(timeline)
+    squares = on_attention_scores(timeline)
     arithmetic = tokens * np.where(squares | (timeline.category == CATEGORIES.index("attention")), longer, 1.0)
     tokens = tokens * np.where(squares, longer, 1.0)
     both = np.maximum(arithmetic, tokens)
@@ -176,6 +177,7 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
     return weights
 
 
+@remembered
 def once_for_each_weight(timeline: Timeline) -> Mask:
     """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients, and what
     else goes over weights or their gradients only."""

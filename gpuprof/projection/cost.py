@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from gpuprof.calibration import projection as calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.projection.model import Cost, Price
+from gpuprof.projection.projection import Cost, Price
 
 WAITING, COMPUTING, STREAMING, STALLED = (
     calibrated.POWER_WAITING.value,

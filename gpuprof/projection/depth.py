@@ -15,7 +15,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.timeline.frames import MODULE, FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER, RECOMPUTE
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, F64, I64, Mask
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, F64, I64, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.costs.arguments import parse
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
 
 def expert_events(graph: Graph, nodes: Mask) -> Mask:

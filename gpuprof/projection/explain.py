@@ -12,9 +12,9 @@ import math
 from dataclasses import replace
 
 from gpuprof.costs.hardware import find
-from gpuprof.projection.elsewhere import Elsewhere
-from gpuprof.projection.model import Explanation, Interval, OnGpu, Reason
-from gpuprof.projection.sustained import reach_of
+from gpuprof.projection.projected_step import ProjectedStep
+from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
+from gpuprof.projection.sustained_rates import reach_of
 
 SAME = 0.03
 """Two that differ by less are told to be the same."""
@@ -22,13 +22,13 @@ FLOOR = 0.5
 """Of a step; a host's floor above it holds back either GPU."""
 
 
-def explain(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Explanation:
+def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanation:
     """Why `first` gets more, or less, done than `second`."""
     gpus = [find(one.gpu, None, None) for one in (first, second)]
     a, b = (reach_of(gpu) for gpu in gpus if gpu is not None)
 
     def done(there, share: float) -> float:
-        return share / elsewhere.step_ns(there, share)
+        return share / projected.step_ns(there, share)
 
     mixed = replace(b, flops={name: (a.rate(name) or rate) for name, rate in b.flops.items()} | dict(a.flops))
     wide = replace(mixed, memory_bytes_per_s=a.memory_bytes_per_s)
@@ -39,7 +39,7 @@ def explain(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Explanation:
     reasons = (
         _floor(first, second),
         _capacity(first, second, capacity),
-        _host(elsewhere, first, second),
+        _host(projected, first, second),
         Reason("compute", compute, _compute_text(first, second, compute)),
         Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth)),
         Reason("rest", rest, "SMs, the link to the CPU, and the rest" + _by(rest)),
@@ -91,15 +91,15 @@ def _capacity(first: OnGpu, second: OnGpu, factor: float) -> Reason:
     return Reason("capacity", factor, f"{more.gpu} holds {size}{only}{why}{_by(factor)}")
 
 
-def _host(elsewhere: Elsewhere, first: OnGpu, second: OnGpu) -> Reason:
+def _host(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Reason:
     ratios = [
         (a.host_factor, first.batch_share / a.step_ns / (second.batch_share / b.step_ns))
         for a, b in zip(first.host_steps, second.host_steps, strict=True)
     ]
     told = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)
     how = "as fast as the recorded one"
-    if elsewhere.host_factor != 1:
-        how = f"{elsewhere.host_factor:.3g} × the recorded one's time"
+    if projected.host_factor != 1:
+        how = f"{projected.host_factor:.3g} × the recorded one's time"
     same = f"both are assumed to have the same CPU (host) ({how})"
     text = f"{same}; with another CPU the total would be {told}"
     return Reason("host_speed", 1.0, text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuprof.costs.measured import Measurement
+from gpuprof.costs.measured_rates import Measurement
 from gpuprof.replay.graph import HANDOVER, Graph
 from gpuprof.replay.transform import scale
 

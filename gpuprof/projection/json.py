@@ -12,7 +12,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
-from gpuprof.projection.model import SCHEMA, Projection
+from gpuprof.projection.projection import SCHEMA, Projection
 
 SCHEMA_FILE = Path(__file__).with_name("schema") / "projection-1.json"
 

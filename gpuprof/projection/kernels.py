@@ -9,7 +9,7 @@ another memory makes no faster. The two overlap in part: they are taken to add a
 kernels of three trainings that were recorded on an H200 and on an H100, whose memory has 0.70 of the bandwidth and
 whose multiprocessors are the same, each then comes within 4 to 7 % of its time there (mean by time); those that reach
 less than 0.4 of the bandwidth take 1.02 times as long, those above 0.9 the whole 1.42 times (two of the three:
-benchmarks/elsewhere).
+benchmarks/other_gpus).
 
 All that needs to know the traffic. Where it is guessed from the tensors of a library's autograd function, a kernel that
 seems to use little of the memory more likely has other tensors than instructions that hold it back; see USUAL_REACH.
@@ -26,11 +26,11 @@ from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.projection.batch import Grown
-from gpuprof.projection.sustained import Reach
+from gpuprof.projection.sustained_rates import Reach
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, U8
+from gpuprof.tracefile.trace import F64, U8
 
 FEW_BLOCKS = 0.5
 """Of the multiprocessors. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many multiprocessors

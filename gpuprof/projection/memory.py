@@ -12,7 +12,7 @@ from gpuprof.calibration import memory as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.costs.hardware import Gpu
 from gpuprof.projection.activations import Activations, Line, Recorded, activations
-from gpuprof.projection.model import MemoryFit
+from gpuprof.projection.projection import MemoryFit
 
 GIB_OF_GB = 2**30 * thresholds_calibrated.GIB_OF_GB.value / 1e9
 """What drivers report over the gigabytes of a GPU's name, which are binary ones."""
@@ -37,7 +37,7 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class RecordedMemory:
     """What a run tells of its memory and its model."""
 
     allocated_bytes: int
@@ -50,14 +50,16 @@ class Told:
     """Of the layers' part what goes with the experts."""
 
 
-def usage(told: Told, deeper: float = 1.0, wider: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Usage:
+def usage(
+    recorded: RecordedMemory, deeper: float = 1.0, wider: float = 1.0, more_layers: int = 0, longer: float = 1.0
+) -> Usage:
     """Memory of the model with `deeper` times the layers, which are `more_layers` more, `wider` times the experts, and
     samples `longer` times as long."""
-    layers = max(told.allocated_bytes - told.embedding_bytes, 0.0)
-    by_expert = layers * told.expert_share
-    static = min(told.embedding_bytes, told.allocated_bytes) + deeper * (layers - by_expert + wider * by_expert)
+    layers = max(recorded.allocated_bytes - recorded.embedding_bytes, 0.0)
+    by_expert = layers * recorded.expert_share
+    static = min(recorded.embedding_bytes, recorded.allocated_bytes) + deeper * (layers - by_expert + wider * by_expert)
     spread = 0.0 if deeper == wider == 1 else UNSEEN_STATIC
-    return Usage(static, activations(told.recorded, deeper, more_layers, longer), spread)
+    return Usage(static, activations(recorded.recorded, deeper, more_layers, longer), spread)
 
 
 def usable_bytes(gpu: Gpu, memory_bytes: int | None = None) -> int:

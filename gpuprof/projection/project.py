@@ -12,15 +12,15 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY
 from gpuprof.errors import GpuprofError
 from gpuprof.projection import assumptions
-from gpuprof.projection.apart import ROUND
-from gpuprof.projection.asked import Question
 from gpuprof.projection.batch import GROWS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
-from gpuprof.projection.elsewhere import LIKELIEST, Elsewhere, combined
+from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
 from gpuprof.projection.host import RANGE
 from gpuprof.projection.memory import fit, share_that_fits
-from gpuprof.projection.model import (
+from gpuprof.projection.per_sample_attention import ROUND
+from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
+from gpuprof.projection.projection import (
     Asked,
     Explanation,
     HostStep,
@@ -31,14 +31,16 @@ from gpuprof.projection.model import (
     Recorded,
     Work,
 )
-from gpuprof.projection.ranks import scaling
+from gpuprof.projection.question import Question
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
-from gpuprof.projection.sustained import Reach, reach_of
+from gpuprof.projection.sustained_rates import Reach, reach_of
 from gpuprof.replay.bound import Bound, bound_of
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
+from gpuprof.timeline.unit_words import in_unit
+from gpuprof.timeline.workload import Unit
 
 KEPT, KEPT_NEAR = calibrated.KEPT.value, calibrated.KEPT_NEAR.value
 """Kernels keep how near they come to their roof within this between architectures, and within one."""
@@ -51,17 +53,25 @@ REPEATS = calibrated.REPEATS.value
 def project(subject: Subject, question: Question) -> Projection:
     """The recorded step on every GPU that is asked for; the one that gets most done comes first."""
     answerable(subject, question)
-    elsewhere = Elsewhere(subject, question)
-    found = [on_gpu(elsewhere, gpu) for gpu in question.gpus]
+    projected = ProjectedStep(subject, question)
+    found = [on_gpu(projected, gpu) for gpu in question.gpus]
     found.sort(key=lambda one: -one.speedup.expected)
+    unit = subject.unit
+    explanation = _explanation(projected, found)
     return Projection(
-        summary=summarize(found),
-        recorded=_recorded(elsewhere),
-        asked=_asked(elsewhere),
-        gpus=tuple(found),
-        explanation=_explanation(elsewhere, found),
-        assumptions=assumptions.of_all(elsewhere),
+        summary=in_unit(summarize(found), unit),
+        recorded=_recorded(projected),
+        asked=_asked(projected),
+        gpus=tuple(replace(one, assumptions=tuple(in_unit(text, unit) for text in one.assumptions)) for one in found),
+        explanation=explanation and _in_unit(explanation, unit),
+        assumptions=tuple(in_unit(text, unit) for text in assumptions.of_all(projected)),
+        unit=unit,
     )
+
+
+def _in_unit(explanation: Explanation, unit: Unit) -> Explanation:
+    reasons = tuple(replace(one, text=in_unit(one.text, unit)) for one in explanation.reasons)
+    return replace(explanation, summary=in_unit(explanation.summary, unit), reasons=reasons)
 
 
 def answerable(subject: Subject, question: Question) -> None:
@@ -80,28 +90,28 @@ def answerable(subject: Subject, question: Question) -> None:
             raise GpuprofError(f"{subject.path}: {name}: {why}{hint}")
 
 
-def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
+def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
     """The step on one GPU, with as much of the batch as fits."""
-    subject, question = elsewhere.subject, elsewhere.question
+    subject, question = projected.subject, projected.question
     there = reach_of(gpu)
-    memory = _memory(elsewhere, gpu)
-    share = batch_share(elsewhere, memory)
-    graph = elsewhere.graph(there, share)
-    step = interval(elsewhere, there, share)
-    samples, tokens = elsewhere.work(share)
-    busy = elsewhere.busy_ns(graph, there, share)
-    bound, told = _bound(elsewhere, graph, there, share)
+    memory = _memory(projected, gpu)
+    share = batch_share(projected, memory)
+    graph = projected.graph(there, share)
+    step = interval(projected, there, share)
+    samples, tokens = projected.work(share)
+    busy = projected.busy_ns(graph, there, share)
+    bound, told = _bound(projected, graph, there, share)
     price = price_of(gpu, question.prices)
     power = mean_power_w(gpu, step.expected, busy)
     recorded = subject.step_ns.expected
-    work = elsewhere.factor(share) / elsewhere.longer if samples is not None else elsewhere.factor(share)
+    work = projected.factor(share) / projected.longer if samples is not None else projected.factor(share)
     hosts = tuple(
-        HostStep(factor, elsewhere.step_ns(there, share, replace(LIKELIEST, host=factor / elsewhere.host_factor)))
+        HostStep(factor, projected.step_ns(there, share, replace(LIKELIEST, host=factor / projected.host_factor)))
         for factor in RANGE
     )
     backward = subject.backward_ns * step.expected / recorded
     gradients = (
-        (subject.trained_bytes or 0.0) * elsewhere.deeper * (1 + subject.expert_adapters * (elsewhere.wider - 1))
+        (subject.trained_bytes or 0.0) * projected.deeper * (1 + subject.expert_adapters * (projected.wider - 1))
     )
     per_hour = 3.6e12 / step.expected
     return OnGpu(
@@ -109,14 +119,14 @@ def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
         architecture=gpu.architecture,
         confidence=gpu.confidence,
         rates=there.rates,
-        batch=_batch(elsewhere, share),
+        batch=_batch(projected, share),
         batch_share=share,
         work=Work(samples, tokens),
         step_ns=step,
         speedup=Interval(*(work * recorded / ns for ns in (step.high, step.expected, step.low))),
         busy_ns=sum(busy.values()),
-        host_floor_ns=elsewhere.mean(share, there).of(
-            graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": elsewhere.host_factor}
+        host_floor_ns=projected.mean(share, there).of(
+            graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": projected.host_factor}
         ),
         bound=bound,
         sensitivities=told,
@@ -128,42 +138,42 @@ def on_gpu(elsewhere: Elsewhere, gpu: Gpu) -> OnGpu:
         scaling=tuple(scaling(gpu, n, step.expected, backward, gradients) for n in question.ranks)
         if subject.trained_bytes
         else (),
-        assumptions=assumptions.of_gpu(elsewhere, there, memory, share),
+        assumptions=assumptions.of_gpu(projected, there, memory, share),
     )
 
 
-def batch_share(elsewhere: Elsewhere, memory: MemoryFit | None) -> float:
+def batch_share(projected: ProjectedStep, memory: MemoryFit | None) -> float:
     """As large a half, quarter … of the batch as fits; all of it where that is not known, or nothing fits."""
-    use, tokens = elsewhere.usage(), elsewhere.peak_tokens
-    if memory is None or use is None or tokens is None or elsewhere.question.whole_batch:
+    use, tokens = projected.usage(), projected.peak_tokens
+    if memory is None or use is None or tokens is None or projected.question.whole_batch:
         return 1.0
-    return share_that_fits(memory, use, tokens, _batch(elsewhere, 1.0)) or 1.0
+    return share_that_fits(memory, use, tokens, _batch(projected, 1.0)) or 1.0
 
 
-def interval(elsewhere: Elsewhere, there: Reach, share: float) -> Interval:
+def interval(projected: ProjectedStep, there: Reach, share: float) -> Interval:
     """The step with its 80 % interval. Of each thing that is not sure both ends are replayed, the others as likely."""
-    question, subject = elsewhere.question, elsewhere.subject
-    expected = elsewhere.step_ns(there, share)
+    question, subject = projected.question, projected.subject
+    expected = projected.step_ns(there, share)
 
     def at(**changed: object) -> float:
-        return elsewhere.step_ns(there, share, replace(LIKELIEST, **changed))  # type: ignore[arg-type]
+        return projected.step_ns(there, share, replace(LIKELIEST, **changed))  # type: ignore[arg-type]
 
     ends = [at(graph="quicker"), at(graph="slower")]
     same = there.gpu == subject.gpu
     if not same:
         ends += [at(kernels="low"), at(kernels="high")]
         kept = KEPT_NEAR if there.gpu.architecture == subject.gpu.architecture else KEPT
-        ends += [at(device=1 / kept), at(device=kept), *_rate_ends(elsewhere, there, share)]
+        ends += [at(device=1 / kept), at(device=kept), *_rate_ends(projected, there, share)]
     if not same or question.host_factor not in (None, 1.0):
         ends += [at(host=1 / HOSTS), at(host=HOSTS)]
-    if elsewhere.batch_factor * share != 1:
+    if projected.batch_factor * share != 1:
         ends += [at(of_a_round=ROUND[0]), at(of_a_round=ROUND[2])]
-    if elsewhere.factor(share) != 1:
+    if projected.factor(share) != 1:
         ends += [at(grows=GROWS[0]), at(grows=GROWS[2])]
-    if elsewhere.deeper != 1 or elsewhere.wider != 1:
+    if projected.deeper != 1 or projected.wider != 1:
         ends += [at(deeper=1 / REPEATS), at(deeper=REPEATS)]
     low, high = combined(expected, ends, 1 + GPU_PROCESS_NOISE)
-    if same and question.host_factor in (None, 1.0) and elsewhere.factor(share) == elsewhere.longer == 1:
+    if same and question.host_factor in (None, 1.0) and projected.factor(share) == projected.longer == 1:
         # The recorded step itself, as the diagnosis has it.
         told = subject.step_ns
         low = min(low, expected * told.low / told.expected) if told.expected else low
@@ -171,7 +181,7 @@ def interval(elsewhere: Elsewhere, there: Reach, share: float) -> Interval:
     return Interval(low, expected, high)
 
 
-def _rate_ends(elsewhere: Elsewhere, there: Reach, share: float) -> list[float]:
+def _rate_ends(projected: ProjectedStep, there: Reach, share: float) -> list[float]:
     """The step where the GPU sustains more, or less, than it is taken to: arithmetic and memory apart."""
     found = []
     for sign in (1, -1):
@@ -179,28 +189,28 @@ def _rate_ends(elsewhere: Elsewhere, there: Reach, share: float) -> list[float]:
         found.append(replace(there, flops={name: rate * by for name, rate in there.flops.items()}))
         by = math.exp(sign * math.log(there.memory_spread))
         found.append(replace(there, memory_bytes_per_s=there.memory_bytes_per_s * by))
-    return [elsewhere.step_ns(one, share) for one in found]
+    return [projected.step_ns(one, share) for one in found]
 
 
-def _memory(elsewhere: Elsewhere, gpu: Gpu) -> MemoryFit | None:
-    use, tokens = elsewhere.usage(), elsewhere.peak_tokens
+def _memory(projected: ProjectedStep, gpu: Gpu) -> MemoryFit | None:
+    use, tokens = projected.usage(), projected.peak_tokens
     if use is None or tokens is None:
         return None
-    own = elsewhere.subject.memory_bytes if gpu == elsewhere.subject.gpu else None
-    return fit(gpu, use, tokens, _batch(elsewhere, 1.0), own)
+    own = projected.subject.memory_bytes if gpu == projected.subject.gpu else None
+    return fit(gpu, use, tokens, _batch(projected, 1.0), own)
 
 
-def _batch(elsewhere: Elsewhere, share: float) -> float | None:
+def _batch(projected: ProjectedStep, share: float) -> float | None:
     """Samples of a forward pass."""
-    samples = elsewhere.subject.pass_samples
-    return None if samples is None else samples * elsewhere.batch_factor * share
+    samples = projected.subject.pass_samples
+    return None if samples is None else samples * projected.batch_factor * share
 
 
-def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tuple[Bound | None, dict[str, float]]:
+def _bound(projected: ProjectedStep, graph: Graph, there: Reach, share: float) -> tuple[Bound | None, dict[str, float]]:
     """What binds the step there, and what each resource would gain."""
     gpu = graph.timeline.trace.gpu
     whole = (gpu.end_ns - gpu.start_ns).clip(0).astype(np.float64)
-    bound, mean = elsewhere.bound(there, share), elsewhere.mean(share, there)
+    bound, mean = projected.bound(there, share), projected.mean(share, there)
     codes = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
     found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()}, mean)
     told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}
@@ -208,8 +218,8 @@ def _bound(elsewhere: Elsewhere, graph: Graph, there: Reach, share: float) -> tu
     return bound_of(found, gain_without(graph, mean)), told
 
 
-def _recorded(elsewhere: Elsewhere) -> Recorded:
-    s = elsewhere.subject
+def _recorded(projected: ProjectedStep) -> Recorded:
+    s = projected.subject
     gpu = s.graph.on_gpu
     return Recorded(
         path=s.path,
@@ -224,17 +234,17 @@ def _recorded(elsewhere: Elsewhere) -> Recorded:
     )
 
 
-def _asked(elsewhere: Elsewhere) -> Asked:
-    q = elsewhere.question
+def _asked(projected: ProjectedStep) -> Asked:
+    q = projected.question
     return Asked(
-        batch=q.batch, sample_tokens=q.sample_tokens, host_factor=elsewhere.host_factor, host_source=q.host_source,
+        batch=q.batch, sample_tokens=q.sample_tokens, host_factor=projected.host_factor, host_source=q.host_source,
         layers=q.layers, experts=q.experts, ranks=q.ranks, epoch_samples=q.epoch_samples,
     )  # fmt: skip
 
 
-def _explanation(elsewhere: Elsewhere, found: list[OnGpu]) -> Explanation | None:
-    if elsewhere.question.explain is None:
+def _explanation(projected: ProjectedStep, found: list[OnGpu]) -> Explanation | None:
+    if projected.question.explain is None:
         return None
     known = {one.gpu: one for one in found}
-    first, second = (known.get(gpu.name) or on_gpu(elsewhere, gpu) for gpu in elsewhere.question.explain)
-    return explain(elsewhere, first, second)
+    first, second = (known.get(gpu.name) or on_gpu(projected, gpu) for gpu in projected.question.explain)
+    return explain(projected, first, second)

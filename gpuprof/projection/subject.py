@@ -9,12 +9,13 @@ import numpy as np
 from gpuprof.costs.hardware import Gpu
 from gpuprof.costs.roofline import Roofline
 from gpuprof.projection.depth import Layers
-from gpuprof.projection.memory import Told
-from gpuprof.projection.model import Interval
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.projection import Interval
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
-from gpuprof.tracefile.model import U8, Mask
+from gpuprof.timeline.workload import Unit
+from gpuprof.tracefile.trace import U8, Mask
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,13 @@ class Subject:
     experts_active: int | None = None
     expert_adapters: float = 0.0
     """Of the trained parameters those on experts, as a share."""
-    memory: Told | None = None
+    memory: RecordedMemory | None = None
     world_size: int = 1
     """GPUs that the recorded training went on."""
     trained_bytes: float | None = None
     """Of the gradients that ranks exchange."""
+    unit: Unit = "step"
+    """What a step of it is called."""
     notes: tuple[str, ...] = ()
     """What about the recording makes its projection less sure."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.projection.model import OnGpu
+from gpuprof.projection.projection import OnGpu
 
 TIED = 1.05
 """GPUs that differ by less get the same done."""

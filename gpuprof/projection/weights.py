@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import OP, Mask
+from gpuprof.tracefile.trace import OP, Mask
 
 Shape = tuple[int, ...]
 

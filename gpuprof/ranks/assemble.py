@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Digest, Floats, Ints, Ways, previous, without_rows
 from gpuprof.ranks.job import Job, Times
-from gpuprof.ranks.model import LABELS, NO_ROW, WORK, Digest, Floats, Ints, Ways, previous, without_rows
 from gpuprof.ranks.order import in_order
 from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched
-from gpuprof.tracefile.model import ABSENT, U8, Mask
+from gpuprof.tracefile.trace import ABSENT, U8, Mask
 
 MOST_PACE_SPREAD = 1.2
 """A host pace this many times off the job's median is a wrong measurement, not a slower host."""

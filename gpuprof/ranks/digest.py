@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gpuprof.ranks.contract import Contracted, contract
-from gpuprof.ranks.joint import replay_rows
-from gpuprof.ranks.model import (
+from gpuprof.ranks.contraction import Contracted, contract
+from gpuprof.ranks.digest_data import (
     BACKWARD,
     FORWARD,
     LOCAL,
@@ -22,7 +21,8 @@ from gpuprof.ranks.model import (
     Own,
     Ways,
 )
-from gpuprof.ranks.model import Rows as DigestRows
+from gpuprof.ranks.digest_data import Rows as DigestRows
+from gpuprof.ranks.joint import replay_rows
 from gpuprof.replay.collectives import estimate_transfers
 from gpuprof.replay.graph import COMMUNICATION, Graph
 from gpuprof.replay.host_pace import host_pace
@@ -30,7 +30,7 @@ from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.collectives import Collectives, find_collectives
 from gpuprof.timeline.phases import PHASES
-from gpuprof.tracefile.model import Gpu
+from gpuprof.tracefile.trace import Gpu
 
 _WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
 _WORK_OF_PHASE[[PHASES.index(name) for name in ("forward", "backward", "recompute", "optimizer")]] = (

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.ranks.model import Digest, Floats, Ints
+from gpuprof.ranks.digest_data import Digest, Floats, Ints
 from gpuprof.timeline.collectives import CollectiveColumns, Collectives
-from gpuprof.tracefile.model import U8, Mask
+from gpuprof.tracefile.trace import U8, Mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
 from gpuprof.ranks.job import Job, Times
-from gpuprof.ranks.model import WORK, Floats, Ints, Ways
 
 ROUNDS = 3
 """Rounds of the window after which a step is read off, as for one rank."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from gpuprof.ranks.model import Ints
+from gpuprof.ranks.digest_data import Ints
 
 
 def in_order(instance: Ints, pred: Ints) -> tuple[Ints, Ints, Ints, int]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.ranks.digest_data import Ints
 from gpuprof.ranks.job import Job
-from gpuprof.ranks.model import Ints
 from gpuprof.timeline.collectives import p2p_pair
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.trace import ABSENT
 
 ROLES = ("world", "pipeline", "tensor", "data")
 WORLD, PIPELINE, TENSOR, DATA = range(len(ROLES))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from gpuprof.ranks.digest_data import Ints
 from gpuprof.ranks.job import Job
-from gpuprof.ranks.model import Ints
 from gpuprof.ranks.roles import Roles
 from gpuprof.timeline.collectives import p2p_pair
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.ranks.model import VERSION, Digest, Doing, Labels, Own, Rows, Ways
+from gpuprof.ranks.digest_data import VERSION, Digest, Doing, Labels, Own, Rows, Ways
 
 FORMAT = "gpuprof.digest"
 _PLAIN = (

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.ranks.digest_data import WORK, Floats
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import Played, paces, replay, replay_error
-from gpuprof.ranks.model import WORK, Floats
 from gpuprof.ranks.roles import ROLES, TENSOR, Roles, roles_of
 from gpuprof.ranks.shapes import Shapes, shapes_of
 from gpuprof.ranks.summary import Change, Exposed, Member
 from gpuprof.ranks.summary import Job as Summary
 from gpuprof.ranks.what_if import WhatIf, what_if
-from gpuprof.tracefile.model import Mask
+from gpuprof.tracefile.trace import Mask
 
 WORST_ERROR = 0.02
 """A replay that misses what was recorded by more than this predicts nothing."""

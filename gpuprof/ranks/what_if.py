@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 import numba
 import numpy as np
 
+from gpuprof.ranks.digest_data import WORK, Floats, Ints
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import work_of_ranks
-from gpuprof.ranks.model import WORK, Floats, Ints
 from gpuprof.ranks.roles import Roles
 from gpuprof.ranks.shapes import Shapes
-from gpuprof.tracefile.model import Mask
+from gpuprof.tracefile.trace import Mask
 
 FARTHEST = 20.0
 """Ranks whose work of a kind differs by more than this many times do not do the same."""

@@ -21,8 +21,8 @@ def arm(run: str) -> None:
 
     def optimizers(module: Any) -> None:
         from .attach import holder
-        from .imported import imported
-        from .warned import warned
+        from .import_time import imported
+        from .library_warnings import warned
 
         imported.mark()
         holder.record_into(run)
@@ -36,7 +36,7 @@ def arm(run: str) -> None:
 
     def trainer(module: Any) -> None:
         from .attach import holder
-        from .imported import imported
+        from .import_time import imported
 
         imported.mark()
         holder.attach_trainer(module)

@@ -1,8 +1,9 @@
 """Keeps a bounded history of torch's allocator, and writes it down when an allocation fails.
 
-Armed with `--memory` only: what the history costs a launch-bound step has not been measured. torch calls the observer
-before it raises its OutOfMemoryError; nothing that goes wrong here reaches the program, whose error, traceback and
-exit code stay its own.
+Armed with `--memory` only: the history costs too much to be always on. On an H200, a launch-bound step of 15 ms took
+between 10 % less and 57 % more with it (three rounds in turns, median 2 % more), and its goal was 1 %. torch calls the
+observer before it raises its OutOfMemoryError; nothing that goes wrong here reaches the program, whose error, traceback
+and exit code stay its own.
 """
 
 from __future__ import annotations
@@ -72,8 +73,7 @@ class Observer:
             attach(self._failed)
             self._armed = True
             self.notes.append(
-                "--memory recorded the allocator's history from the start: the unprofiled steps include its cost, "
-                "which has not been measured"
+                "--memory recorded the allocator's history from the start: the unprofiled steps include its cost"
             )
         except Exception as error:
             self.notes.append(f"failed allocations are not watched: {error}")

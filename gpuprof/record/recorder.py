@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
-from .host import describe_host, own_version
+from .machine import describe_host, own_version
 from .options import MODULES, STEPS
 from .session import Session
 from .trackers import Trackers

@@ -10,8 +10,11 @@ from collections.abc import Iterable
 
 MASK = "<redacted>"
 
-_NAME = r"token(?!i[sz])|key|secret|passw|credential|auth(?!or)|signature|(?<![a-z])(?:pat|pw|pwd|sig)(?![a-z])"
-_ALWAYS = re.compile(r"secret|passw|credential", re.IGNORECASE)
+_NAME = (
+    r"token(?!i[sz])|key|secret|pass(?:w|phrase)|credential|auth(?!or)|signature"
+    r"|(?<![a-z])(?:pat|pass|pw|pwd|sig)(?![a-z])"
+)
+_ALWAYS = re.compile(r"secret|pass(?:w|phrase)|credential", re.IGNORECASE)
 """Names whose value is a secret even if it is a number."""
 _NAMED = re.compile(_NAME, re.IGNORECASE)
 _SHORT = re.compile(r"-[tp]")

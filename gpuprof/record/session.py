@@ -21,25 +21,25 @@ from ..runfile import NSYS, log, rank_file
 from . import forks
 from .capture import Capture, cuda_runtime
 from .environment import describe_process, place_among_ranks
-from .finder import StepFinder
 from .flags import flags
-from .foreign import patch_profilers, profiler_is_active, profiler_is_alive
+from .free_run_length import AfterWindows, more_steps
 from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
-from .imported import imported
+from .import_time import imported
 from .journal import Journal
+from .library_warnings import warned
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
 from .memory import gpu_bytes_to_spare
 from .observer import observer
 from .options import options_of, planned
+from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
-from .stepmeter import StepMeter
-from .stretch import AfterWindows, more_steps
+from .step_finder import StepFinder
+from .step_meter import StepMeter
 from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
 from .training import Training
-from .warned import warned
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
 THINNED_NS = 1_000_000_000

@@ -157,12 +157,12 @@ def _killer(pid: int) -> Callable[[], None]:
 class Post:
     """Collects what came, and delivers it once it is known whether the target has it.
 
-    apart: the target leads a group of its own, and has nothing but what is passed on: what came to our whole group
+    own_group: the target leads a group of its own, and has nothing but what is passed on: what came to our whole group
     goes to its whole group, as a Ctrl-C must, for a shell script say and the training that it runs.
     """
 
-    def __init__(self, guard: Guard, *, apart: bool = False) -> None:
-        self._guard, self._apart = guard, apart
+    def __init__(self, guard: Guard, *, own_group: bool = False) -> None:
+        self._guard, self._own_group = guard, own_group
         self._came: dict[int, int] = {}
         self._due: float | None = None
         self._early: dict[int, float] = {}
@@ -189,7 +189,7 @@ class Post:
         for number in (seen or frozenset()) - came.keys():
             self._early[number] = now  # the guard was first: ours is still to come
         _send(os.kill, target, passed_on)
-        if self._apart:
+        if self._own_group:
             _send(os.killpg, target, to_all)
         return passed_on
 

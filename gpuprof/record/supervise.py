@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from .. import runfile
-from .apart import Apart
 from .command import CannotStart, Target
 from .folder import make_folder, point_latest
 from .signals import OURS, RESTORED, Guard, Post, die_of
+from .target_under_nsys import TargetUnderNsys
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
 """Signals by which somebody says that all is to end."""
@@ -162,7 +162,7 @@ class _Run:
         self._telemetry: Any = None
         self._closed = False
         self._told_to_end = False
-        self._apart: Apart | None = None
+        self._under_nsys: TargetUnderNsys | None = None
 
     def _make(self, stem: str, out: str | None) -> Path | None:
         """The folder with its manifest, here or where else there is room; None if nowhere."""
@@ -213,7 +213,11 @@ class _Run:
             self._describe()
         except Exception as error:
             self._log(f"describing the run: {type(error).__name__}: {error}")
-        status = self._wait(pid, guard) if self._apart is None else self._wait_apart(self._apart, pid, guard, mask)
+        status = (
+            self._wait(pid, guard)
+            if self._under_nsys is None
+            else self._wait_under_nsys(self._under_nsys, pid, guard, mask)
+        )
         guard.dismiss()
         ended = time.time()
         if self._telemetry is not None:
@@ -240,8 +244,8 @@ class _Run:
     def _start_around(self, around: Around, folder: Path, mask: set[Any]) -> int:
         """Starts Nsight Systems, which is to start the target; it has a log for its words, and a group of its own, so
         that a Ctrl-C reaches the target once, by us."""
-        self._apart = Apart()
-        argv = around(folder / runfile.NSYS, self._apart.command(self._target.argv))
+        self._under_nsys = TargetUnderNsys()
+        argv = around(folder / runfile.NSYS, self._under_nsys.command(self._target.argv))
         log = str(folder / runfile.NSYS_LOG)
         files = [
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -252,31 +256,31 @@ class _Run:
             argv[0], argv, environment(folder), file_actions=files, setpgroup=0, setsigmask=mask, setsigdef=RESTORED
         )
 
-    def _wait_apart(self, apart: Apart, nsys: int, guard: Guard, mask: set[Any]) -> int:
+    def _wait_under_nsys(self, under_nsys: TargetUnderNsys, nsys: int, guard: Guard, mask: set[Any]) -> int:
         """Waits for a target that Nsight Systems runs, and for its report."""
-        post = Post(guard, apart=True)
+        post = Post(guard, own_group=True)
         watched, told, left, deadline = False, False, None, None
         while True:
             tick = TICK_S if watched else SOON_S
-            info = signal.sigtimedwait(OURS, tick if apart.pid is None else post.patience(tick))
+            info = signal.sigtimedwait(OURS, tick if under_nsys.pid is None else post.patience(tick))
             if info is not None and info.si_signo != signal.SIGCHLD:
                 self._told_to_end = self._told_to_end or info.si_signo in ENDING
                 post.came(info.si_signo, info.si_code)
-            apart.listen(0.0)
-            if apart.pid and not watched:
+            under_nsys.listen(0.0)
+            if under_nsys.pid and not watched:
                 watched = True
-                guard.watch(apart.pid)
+                guard.watch(under_nsys.pid)
             if left is None:
                 ended, status = _reap(nsys)
                 left = status if ended else None
             if left is not None:
-                apart.listen(SOON_S)
-                if not apart.is_answered and not self._told_to_end:
-                    return self._start_without(apart, guard, mask)
-                if apart.status is not None or apart.is_closed or not apart.is_answered:
-                    apart.close()
-                    return left if apart.status is None else apart.status
-            elif apart.status is not None:
+                under_nsys.listen(SOON_S)
+                if not under_nsys.is_answered and not self._told_to_end:
+                    return self._start_without(under_nsys, guard, mask)
+                if under_nsys.status is not None or under_nsys.is_closed or not under_nsys.is_answered:
+                    under_nsys.close()
+                    return left if under_nsys.status is None else under_nsys.status
+            elif under_nsys.status is not None:
                 now = time.monotonic()
                 deadline = deadline or now + REPORT_S
                 if not told and now > deadline - REPORT_S + PATIENCE_S:
@@ -286,20 +290,20 @@ class _Run:
                     tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s: it is ended")
                     os.killpg(nsys, signal.SIGKILL)
             # Once the target has ended, who wants the end wants that of nsys.
-            whom = apart.pid if apart.status is None else nsys if left is None else None
+            whom = under_nsys.pid if under_nsys.status is None else nsys if left is None else None
             if whom:
                 post.deliver(whom)
             if info is None:
                 self._look_safely()
 
-    def _start_without(self, apart: Apart, guard: Guard, mask: set[Any]) -> int:
+    def _start_without(self, under_nsys: TargetUnderNsys, guard: Guard, mask: set[Any]) -> int:
         """Nsight Systems ended before it had started the target: that runs all the same."""
         assert self._folder is not None
         tell(
             f"Nsight Systems did not start the target ({_last_line(self._folder / runfile.NSYS_LOG)}): it runs without"
         )
-        apart.take_back()
-        self._apart = self._around = None
+        under_nsys.take_back()
+        self._under_nsys = self._around = None
         self._manifest["options"] = self._options = self._options | {"nsys": False, "gpu_metrics": False}
         self._write_manifest(self._folder)
         pid = self._start(mask)
@@ -353,7 +357,7 @@ class _Run:
 
     def _describe(self) -> None:
         """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
-        from .host import describe_host, own_version
+        from .machine import describe_host, own_version
         from .redact import redact
 
         if self._folder is None:
@@ -406,6 +410,7 @@ class _Run:
         }
         self._write_manifest(folder)
         ranks = self._ranks()
+        self._tell_failed_allocation(folder)
         if not ranks:
             self._stop_closing()
             inner = _inner(folder)
@@ -459,6 +464,12 @@ class _Run:
         except OSError:
             pass
         self._closer = None
+
+    def _tell_failed_allocation(self, folder: Path) -> None:
+        """Where the program ran out of the GPU's memory: what says who held it."""
+        if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
+            point_latest(folder)
+            tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
 
     def _tell_goodput(self, folder: Path) -> None:
         """What the whole run lost outside of usual steps, where they were timed."""

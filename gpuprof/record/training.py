@@ -9,8 +9,15 @@ from typing import Any
 from .environment import describe_gpu
 from .hooks import ModuleHooks, named_blocks
 from .journal import Journal
-from .model import describe_loader, describe_model, describe_optimizer, find_model, is_compiled, optimizer_parameters
 from .program import Program, reference_modules, watch_autocast
+from .trained_model import (
+    describe_loader,
+    describe_model,
+    describe_optimizer,
+    find_model,
+    is_compiled,
+    optimizer_parameters,
+)
 
 
 class Training:

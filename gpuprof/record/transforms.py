@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from .allowance import Allowance
-from .foreign import profiler_is_active
 from .guard import guarded
 from .hooks import Patch
+from .other_profilers import profiler_is_active
 from .ranges import Ranges
-from .untraced import looking_away, run_as_is
+from .skip_compile import run_as_is, without_compiling
 
 RANGE = "torch.func"
 """What a call that is left out is called in the trace."""
@@ -150,7 +150,7 @@ def _patch(listener: Transforms) -> list[Patch]:
     """Tells of the beginning and the end of every transform."""
 
     def wrap_beginning(begin: Any) -> Any:
-        tell = looking_away(listener.on_begin)
+        tell = without_compiling(listener.on_begin)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             tell()
@@ -159,7 +159,7 @@ def _patch(listener: Transforms) -> list[Patch]:
         return run_as_is(wrapper)
 
     def wrap_end(end: Any) -> Any:
-        tell = looking_away(listener.on_end)
+        tell = without_compiling(listener.on_end)
 
         def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:

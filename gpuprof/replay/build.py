@@ -26,13 +26,14 @@ from gpuprof.replay.graph import (
 )
 from gpuprof.replay.lanes import Pieces, cut_lanes
 from gpuprof.replay.queues import QueueEdges, queue_edges
+from gpuprof.replay.silence import with_silent_end
 from gpuprof.replay.waits import SyncEdges, event_edges, sync_edges
 from gpuprof.replay.work import Work, copy_own_ns, place_work
 from gpuprof.replay.work_edges import add_work_edges
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.timeline.phases import DATA
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, MEMCPY, U8
+from gpuprof.tracefile.trace import F64, MEMCPY, U8
 
 
 def build(timeline: Timeline) -> Graph:
@@ -44,7 +45,7 @@ def build(timeline: Timeline) -> Graph:
     pieces, handovers = cut_lanes(timeline)
     kinds = call_kinds(timeline.trace, timeline.links.call)
     work = place_work(timeline, pieces, kinds)
-    syncs = sync_edges(timeline, pieces, work, kinds)
+    syncs = with_silent_end(sync_edges(timeline, pieces, work, kinds), timeline, pieces, work)
     queue = queue_edges(timeline, work)
     begun = _own_begun(timeline, work, queue)
     copy_own = copy_own_ns(timeline, work, begun)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gpuprof.tracefile.model import ABSENT, I64, MEMCPY, Mask, Trace
+from gpuprof.tracefile.trace import ABSENT, I64, MEMCPY, Mask, Trace
 
 DEVICE_WAIT = re.compile(r"^(cuda|hip|cu)(Device|Ctx|Thread)Synchronize|^(cuda|hip)Free$|^cuMemFree(_v2)?$")
 """`cudaFree` waits for the device too."""

@@ -25,7 +25,7 @@ from gpuprof.replay.transform import scaled
 from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
+from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 
 START_NS = calibrated.START_NS.value
 """What a collective may take however little it moves."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuprof.replay.lanes import Pieces
 from gpuprof.replay.work import Work
-from gpuprof.tracefile.model import F64, I64, U8, Mask
+from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
 _PIECE, _WORK, _WAIT = range(3)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I32, I64, U8, Mask
+from gpuprof.tracefile.trace import F64, I32, I64, U8, Mask
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "nothing")
 """What has to be faster for a node to be shorter; `nothing`: no resource of this machine (a wait, a pause)."""

@@ -7,7 +7,7 @@ import numpy as np
 from gpuprof.calibration import profiler as calibrated
 from gpuprof.timeline.dispatch import lacks_inner_ops
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import Calls, Ops
+from gpuprof.tracefile.trace import Calls, Ops
 
 PROBES = (
     ("aten::as_strided", calibrated.STRIDED_NS.value, 0.05),

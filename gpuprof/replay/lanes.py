@@ -13,7 +13,7 @@ import numpy as np
 from gpuprof.timeline.nesting import Nesting, nest
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import distinct
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from gpuprof.calibration import profiler as calibrated
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops, recorded_ops
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I32, I64, Calls, Frames, Mask, Ops
+from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
 
 RECORDED_EVENT_NS = calibrated.EVENT_NS.value
 """What a recorded op or call costs, with shapes recorded, on a host of pace 1. A call or range recorded by Nsight

@@ -14,7 +14,7 @@ from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOIS
 from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale as by_resource
-from gpuprof.tracefile.model import Mask
+from gpuprof.tracefile.trace import Mask
 
 MOST = SPREAD
 """A measured step can ask for this many times the cost that is usual on such a host before the host's own speed must

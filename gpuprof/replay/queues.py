@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64, Calls
+from gpuprof.tracefile.trace import F64, I64, Calls
 
 QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
 """Launched and unfinished items that a stream takes, where the recording does not show it filled."""

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.transform import scale
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.trace import F64
 
 
 @dataclass(frozen=True, slots=True)

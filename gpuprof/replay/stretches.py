@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 
 @dataclass(frozen=True, slots=True)

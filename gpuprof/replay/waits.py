@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.replay.calls import CallKinds, recorded_waits
-from gpuprof.replay.lags import CLEAR_NS, RETURN_NS, usual
 from gpuprof.replay.lanes import Pieces
+from gpuprof.replay.latencies import CLEAR_NS, RETURN_NS, usual
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.trace import F64, I64
 
 SLACK_NS = 1_000
 """Host and device clocks agree to about this."""

@@ -8,10 +8,10 @@ import numpy as np
 
 from gpuprof.replay.calls import CallKinds
 from gpuprof.replay.graph import NEVER
-from gpuprof.replay.lags import CLEAR_NS, GAP_NS, LATENCY_NS, prompt, usual
 from gpuprof.replay.lanes import Pieces
+from gpuprof.replay.latencies import CLEAR_NS, GAP_NS, LATENCY_NS, prompt, usual
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64, U8, Mask
+from gpuprof.tracefile.trace import F64, I64, U8, Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def _carried(timeline: Timeline, pairs: np.ndarray, low: int, stream: I64, start
 def copy_own_ns(timeline: Timeline, work: Work, begun: F64) -> F64:
     """What a blocking copy's call does before its copy can start; NaN on other work.
 
-    Told by copies that started on an idle stream: there the launch is all that they waited for. `begun`: when each call
+    Estimated from copies that started on an idle stream: they waited for their launch only. `begun`: when each call
     began its own work, which it does when its stream has room.
     """
     own = np.full(len(work), np.nan)

@@ -8,12 +8,12 @@ import numpy as np
 
 from gpuprof.replay.edge_list import EdgeList
 from gpuprof.replay.graph import ANCHOR, EVENT, GRAPH, LAUNCH, NEVER, STREAM
-from gpuprof.replay.lags import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
 from gpuprof.replay.lanes import Pieces
+from gpuprof.replay.latencies import CLEAR_NS, EVENT_LAG_NS, GAP_NS, LATENCY_NS, bind, prompt, usual
 from gpuprof.replay.waits import near_edges
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.trace import F64, I64
 
 _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 """Columns of lags: the three reasons that the start of GPU work waits for."""

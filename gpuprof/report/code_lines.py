@@ -36,6 +36,11 @@ def wrapped(line: str, width: int) -> list[str]:
     return [text for text in lines if text]
 
 
+def parts(code: str) -> tuple[str, ...]:
+    """Code in the parts between which a line may break: after punctuation, not inside an identifier."""
+    return tuple(part for part in _AFTER.findall(code) if part)
+
+
 def _in_comment(line: str) -> bool:
     return line.startswith("#") or " #" in line
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpuprof.diagnosis.comparison.model import Comparison, Term
+from gpuprof.diagnosis.comparison.comparison import Comparison, Term
 from gpuprof.report import comparison_words as words
 from gpuprof.report.stepbar import Bar, Part
 

@@ -9,7 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.comparison.model import Comparison, KernelDifference, Mechanism, Note
+from gpuprof.diagnosis.comparison.comparison import Comparison, KernelDifference, Mechanism, Note
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
 from gpuprof.report import stepbar
@@ -18,6 +18,7 @@ from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import count, duration
 from gpuprof.report.rank_lines import SHOWN
 from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, spaced
+from gpuprof.timeline.workload import words_of
 
 ROWS = 5
 """Kernels and ops shown where nobody asked for more."""
@@ -40,7 +41,7 @@ def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
         [*_headline(comparison, width), *paragraph(comparison.summary)],
         section("quality", _notes(warnings)),
         section("A", _side(comparison, "a", inner)) + section("B", _side(comparison, "b", inner)),
-        section("step", _steps(comparison, inner)),
+        section(comparison.unit, _steps(comparison, inner)),
         section("why", _mechanisms(comparison)),
         section("waterfall", _waterfall(comparison, inner)),
         section("phases", _phases(comparison, inner)) + section("counts", _counts(comparison, inner)),
@@ -116,7 +117,8 @@ def _mechanisms(comparison: Comparison) -> list[Text | Table]:
 
 def _mechanism(one: Mechanism, comparison: Comparison) -> Text:
     part = words.part(one, "it")
-    gain = words.each(one, comparison) or f"{words.signed(one.difference_ns)} a step{f', {part}' if part else ''}"
+    unit = words_of(comparison.unit)
+    gain = words.each(one, comparison) or f"{words.signed(one.difference_ns)} {unit}{f', {part}' if part else ''}"
     return Text.assemble((escape(one.title), "bold"), f"   {gain}")
 
 

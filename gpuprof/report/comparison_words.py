@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.leftovers import WORK
-from gpuprof.diagnosis.comparison.model import (
+from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     KernelDifference,
     Mechanism,
@@ -12,12 +11,14 @@ from gpuprof.diagnosis.comparison.model import (
     Side,
     Term,
 )
+from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import count, duration, duration_range, gib, share
 from gpuprof.timeline.frames import MODULE
+from gpuprof.timeline.workload import words_of
 
 KNOWN = {
     "unprofiled": "timed without a profiler",
@@ -81,9 +82,10 @@ def steps(comparison: Comparison) -> str:
     """`49 → 26 ms a step  (−23 ms, −47 %)`."""
     step = comparison.step
     both = both_times(step.a_ns, step.b_ns, exact=True)
+    unit = words_of(comparison.unit)
     if not step.difference_ns:
-        return f"{duration(step.a_ns)} a step, both"
-    return f"{both} a step ({signed(step.difference_ns)}, {signed_percent(step.difference_ns, step.a_ns)})"
+        return f"{duration(step.a_ns)} {unit}, both"
+    return f"{both} {unit} ({signed(step.difference_ns)}, {signed_percent(step.difference_ns, step.a_ns)})"
 
 
 def both_times(a_ns: float, b_ns: float, exact: bool = False) -> str:
@@ -181,7 +183,7 @@ def unexplained(comparison: Comparison) -> str:
     """`+1.2 ms a step unexplained`; empty where that is next to nothing."""
     step, rest = comparison.step, comparison.unexplained_ns
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
-    return f"{signed(rest)} a step unexplained" if abs(rest) >= least else ""
+    return f"{signed(rest)} {words_of(comparison.unit)} unexplained" if abs(rest) >= least else ""
 
 
 def names(comparison: Comparison) -> tuple[str, str]:
@@ -223,7 +225,7 @@ def rank(one: RankDifference) -> tuple[str, str, str]:
 def kernel_changes(comparison: Comparison) -> str:
     """`238 → 180 ms a step as recorded: by number −30 ms, by time each −28 ms; 37 new, 49 gone, 99 in both`."""
     found = comparison.kernels
-    text = f"{both_times(found.a_ns, found.b_ns)} a step as recorded"
+    text = f"{both_times(found.a_ns, found.b_ns)} {words_of(comparison.unit)} as recorded"
     if not found.difference_ns:
         return text
     # Fewer pieces of more work each: that the one takes back what the other gives says nothing.
@@ -248,8 +250,9 @@ def prediction(one: Prediction) -> str:
     # Rarely does a change of the batch come out at just the size that was foretold.
     work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
+    tried = f" gpuprof try measured {duration(one.tried_ns)};" if one.tried_ns is not None else ""
     text = (
-        f"{one.by.upper()}'s diagnosis predicted {range_ms} for {one.title}{work};"
+        f"{one.by.upper()}'s diagnosis predicted {range_ms} for {one.title}{work};{tried}"
         f" {other} {how[one.known]} {duration(one.measured_ns)}"
     )
     return f"{text}: as predicted" if one.inside else f"{text}: {_off(one)}"
@@ -267,7 +270,7 @@ def test(comparison: Comparison) -> str:
     found = comparison.significance
     if found is None or found.p is None:
         return ""
-    of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} steps"
+    of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} {comparison.unit}s"
     if found.significant is None:
         few = "four of each at least (gpuprof trace times some)"
         return f"{of} are too few to distinguish a difference from noise: {few}"
@@ -288,8 +291,8 @@ def work(comparison: Comparison) -> str:
         return ""
     noun = found.measure.removesuffix("s")
     if found.equal:
-        return f"{count(round(found.b))} {found.measure} a step in both"
-    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} a step"
+        return f"{count(round(found.b))} {found.measure} {words_of(comparison.unit)} in both"
+    text = f"{count(round(found.a))} → {count(round(found.b))} {found.measure} {words_of(comparison.unit)}"
     if found.a_ns_per and found.b_ns_per:
         text += f": {both_times(found.a_ns_per, found.b_ns_per)} a {noun}"
     return text

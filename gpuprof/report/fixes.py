@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report.code_lines import wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
@@ -50,15 +50,13 @@ def fixes(diagnosis: Diagnosis, shown: int, width: int) -> list[Text | Table]:
         return []
     lines: list[Text | Table] = []
     for number, finding in enumerate(diagnosis.findings[:shown], 1):
-        head = Text.assemble((escape(finding.title), "bold"), "   ", gain(finding, now, diagnosis.unit))
-        if told := measured(finding):
-            head.append(f"   {told}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
+        head = _head(finding, gain(finding, now, diagnosis.unit), width - NUMBER)
         code = [
             Text(part, "cyan", overflow="ignore", no_wrap=True)
             for line in finding.fix.splitlines()
             for part in wrapped(escape(line), width - NUMBER)
         ]
-        lines.append(_numbered(number, [head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
+        lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
     more = diagnosis.findings[shown:]
     if more:
         lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
@@ -67,6 +65,17 @@ def fixes(diagnosis: Diagnosis, shown: int, width: int) -> list[Text | Table]:
         gained = gain(both, now, diagnosis.unit)
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
     return lines
+
+
+def _head(finding: Finding, gained: str, width: int) -> list[Text]:
+    """Title and gain in one line, or the gain in a second one: a time is not broken between number and unit."""
+    numbers = Text(gained)
+    if told := measured(finding):
+        numbers.append(f"   {told}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
+    title = Text(escape(finding.title), "bold")
+    if title.cell_len + 3 + numbers.cell_len <= width:
+        return [Text.assemble(title, "   ", numbers)]
+    return [title, numbers]
 
 
 def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:

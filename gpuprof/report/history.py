@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import to_json
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.record.scalars import PREFIX, scalars
 from gpuprof.report import markdown, words
 from gpuprof.report.numbers import duration, percent, rate

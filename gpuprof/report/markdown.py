@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gpuprof.diagnosis.comparison.model import Comparison
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import comparison_words, fixes, run_words, stepbar, words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
@@ -42,7 +42,7 @@ def comparison(found: Comparison, rows: int = ROWS) -> str:
          comparison_words.signed(term.difference_ns))
         for term in terms[:rows]
     ]  # fmt: skip
-    parts += [_table(("step", "A", "B", "B − A"), lines)] if lines else []
+    parts += [_table((found.unit, "A", "B", "B − A"), lines)] if lines else []
     told = comparison_words.told(found)[:rows]
     parts += ["\n".join(f"- **{_text(one.title)}**: {_text(comparison_words.sentence(one))}" for one in told)]
     parts += [_text(comparison_words.test(found))]

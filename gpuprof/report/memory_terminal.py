@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Group
 from rich.text import Text
 
-from gpuprof.memory.model import Device, Difference, MemoryReport
+from gpuprof.memory.memory_report import Device, Difference, MemoryReport
 from gpuprof.report import memory_words as words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.numbers import share

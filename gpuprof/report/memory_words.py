@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.memory.model import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
+from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, share
 from gpuprof.report.palette import OWNER_PAINTS

@@ -10,14 +10,14 @@ from collections.abc import Iterable, Sequence
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import run_words, stepbar, words
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, duration, share
 from gpuprof.report.stepbar import Bar, Part
 
 if TYPE_CHECKING:
-    from gpuprof.tracefile.model import Trace
+    from gpuprof.tracefile.trace import Trace
 
 ROWS = 8
 WORTH_NAMING = 0.005

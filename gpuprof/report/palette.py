@@ -1,8 +1,10 @@
 """The colours of a page: one source for its charts, its HTML and its timeline. Data only.
 
-Every thing that has a colour has two, for a light and for a dark page. The hues are those of Okabe and Ito, told
-apart under the common kinds of colour blindness; neighbours that share a hue differ in lightness. The light ones
-are those of the step bar.
+Every thing that has a colour has two, for a light and for a dark page, and the same two in every view; nothing else has
+them. Greens are GPU work by what limits it; blue, crimson, cyan, olive, brown, rose kernels by what they compute;
+violets the phases of a step; orange, yellow, vermilion what the CPU does while the GPU waits, hatched where
+it waits; slates a step's time and numbered things. The hues around Okabe and Ito's are told apart under the common
+kinds of colour blindness within each set; those that share a hue differ in lightness.
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from types import MappingProxyType
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.report.stepbar import PAINTS
 
-_YELLOW, _GREY = PAINTS["python"].page, "#c3c8ce"
+_YELLOW, _GREY = PAINTS["python"].page, "#c5cad0"
 """Seen on white, where Okabe and Ito's yellow is not; a grey that is lighter than the hues that may look grey."""
+
+_DARK_GREY = "#7a838e"
+"""The same on a dark page."""
 
 LIGHT_PAGE, DARK_PAGE = "#ffffff", "#14171c"
 """The backgrounds that the colours are made for."""
@@ -41,10 +46,10 @@ def _of_bar(key: str, label: str, dark: str) -> Paint:
 
 WORK_PAINTS = _keyed(
     (
-        _of_bar("compute", "compute", "#1fb88b"),
+        _of_bar("compute", "compute", "#159b74"),
         _of_bar("communication", "communication", "#d993b8"),
-        _of_bar("copy", "copies", "#5577c8"),
-        _of_bar("idle", "idle", "#5a616b"),
+        _of_bar("copy", "copies", "#4a67bd"),
+        _of_bar("idle", "idle", "#565d67"),
     )
 )
 """What a GPU does: work of three kinds, and nothing."""
@@ -55,12 +60,12 @@ CAUSE_PAINTS = _keyed(
         _of_bar("python", "Python between ops", "#f0e442"),
         _of_bar("sync", "waiting for the GPU", "#e8702a"),
         _of_bar("input", "waiting for data", "#56b4e9"),
-        _of_bar("transfer", "copies to the GPU", "#5577c8"),
+        _of_bar("transfer", "copies to the GPU", "#4a67bd"),
         _of_bar("allocator", "allocating memory", "#9a3f9a"),
-        Paint("communication", "waiting for other ranks", "#dfb3cc", "#d9a2c1"),
-        _of_bar("device", "between kernels", "#a8e0ca"),
-        _of_bar("profiler", "the profiler itself", "#8b929c"),
-        _of_bar("unknown", "not known", "#4a5058"),
+        Paint("communication", "waiting for other ranks", "#e9bfd8", "#efcbe0"),
+        _of_bar("device", "between kernels", "#d8c2a2"),
+        _of_bar("profiler", "the profiler itself", "#a2abb5"),
+        _of_bar("unknown", "not known", "#6e5049"),
     )
 )
 """Why a GPU waits, in the order in which charts stack it."""
@@ -73,11 +78,11 @@ BUDGET_PAINTS = _keyed(
             for key, dark in (
                 ("input", CAUSE_PAINTS["input"].dark),
                 ("save", "#c7603a"),
-                ("evaluation", "#35a356"),
+                ("evaluation", "#276b7a"),
                 ("logging", "#cfae45"),
                 ("garbage_collection", "#86501a"),
                 ("allocator", CAUSE_PAINTS["allocator"].dark),
-                ("periodic", "#c8385a"),
+                ("periodic", "#ff8f7d"),
                 ("new_shapes", "#ec4a94"),
                 ("compile", "#6a4be0"),
             )
@@ -90,16 +95,16 @@ BUDGET_PAINTS = _keyed(
 
 PHASE_PAINTS = _keyed(
     (
-        Paint("data", "data", "#56b4e9", "#7cc8f2"),
-        Paint("forward", "forward", "#009e73", "#1fb88b"),
-        Paint("backward", "backward", "#0072b2", "#2f7fc4"),
-        Paint("recompute", "recompute", _YELLOW, "#f0e442"),
-        Paint("optimizer", "optimizer", "#d55e00", "#e8702a"),
+        Paint("data", "data", "#56b4e9", "#56b4e9"),
+        Paint("forward", "forward", "#cabdf0", "#cdc5f7"),
+        Paint("backward", "backward", "#5540a8", "#7058cc"),
+        Paint("recompute", "recompute", "#8270c8", "#9482e2"),
+        Paint("optimizer", "optimizer", "#35246b", "#54409c"),
         Paint("communication", "communication", "#cc79a7", "#d993b8"),
-        Paint("other", "other", _GREY, "#646b75"),
+        Paint("other", "other", _GREY, _DARK_GREY),
     )
 )
-"""Parts of a training step."""
+"""Parts of a training step: shades of violet; data and communication as everywhere."""
 
 OWNER_PAINTS = _keyed(
     (
@@ -116,7 +121,7 @@ OWNER_PAINTS = _keyed(
         Paint("workspace", "workspace", "#86501a", "#b97b3f"),
         Paint("awaiting_free", "freed, still in use by a stream", "#5796a0", "#75c3cf"),
         Paint("before_history", "allocated before the history", "#98a8bf", "#7d8a9b"),
-        Paint("other", "other", _GREY, "#646b75"),
+        Paint("other", "other", "#c3c8ce", "#646b75"),
         Paint("unused", "unused (fragmentation, cache)", "#cfc4b0", "#524940"),
     )
 )
@@ -124,14 +129,14 @@ OWNER_PAINTS = _keyed(
 
 CATEGORY_PAINTS = _keyed(
     (
-        Paint("tensor", "matrix multiplications", "#0072b2", "#3d9bdc"),
-        Paint("attention", "attention", "#009e73", "#1fb88b"),
-        Paint("norm", "norms and reductions", "#56b4e9", "#8fd0f5"),
-        Paint("elementwise", "elementwise and casts", "#e69f00", "#e9a820"),
-        Paint("gather", "gather, embedding", _YELLOW, "#f0e442"),
-        Paint("quantized", "dequantize", "#d55e00", "#e8702a"),
+        Paint("tensor", "matrix multiplications", "#0072b2", "#2f8fd6"),
+        Paint("attention", "attention", "#b01e4c", "#e0436f"),
+        Paint("norm", "norms and reductions", "#6fdbe8", "#7fdfea"),
+        Paint("elementwise", "elementwise and casts", "#94a012", "#b4c02c"),
+        Paint("gather", "gather, embedding", "#7a5230", "#a97a50"),
+        Paint("quantized", "dequantize", "#e8879b", "#f0a3b3"),
         Paint("communication", "communication", "#cc79a7", "#d993b8"),
-        Paint("other", "optimizer, memory, other", _GREY, "#646b75"),
+        Paint("other", "optimizer, memory, other", _GREY, _DARK_GREY),
     )
 )
 """What kernels do, in as many groups as there are hues; `category_group` says which group a category is in."""
@@ -169,46 +174,52 @@ def category_group(category: str) -> str:
 
 BOUND_PAINTS = _keyed(
     (
-        Paint("compute", "compute-bound", "#009e73", "#1fb88b"),
-        Paint("memory", "memory-bound", "#0072b2", "#3d9bdc"),
-        Paint("latency", "latency-bound", "#a99be0", "#b9adf0"),
+        Paint("compute", "compute-bound", "#00563f", "#0b7053"),
+        Paint("memory", "memory-bound", "#00a97b", "#22c496"),
+        Paint("latency", "latency-bound", "#79cfae", "#8fe3c4"),
     )
 )
-"""What keeps a kernel from being faster."""
+"""What keeps a kernel from being faster: shades of the green of all GPU work, paler where less of the GPU is used."""
 
 MARK_PAINTS = _keyed((Paint("finding", "finding", "#4a5568", "#b4bdc9"),))
 """What gpuprof says of a stretch of time: ink, since hues stand for what was recorded."""
 
+
+def _as_cause(key: str, label: str, cause: str) -> Paint:
+    return Paint(key, label, CAUSE_PAINTS[cause].light, CAUSE_PAINTS[cause].dark)
+
+
 HOST_PAINTS = _keyed(
     (
-        Paint("op", "op", "#56b4e9", "#7cc8f2"),
-        Paint("launch", "launch", "#e69f00", "#e9a820"),
-        Paint("sync", "synchronisation", "#d55e00", "#e8702a"),
-        Paint("copy", "copy", "#0072b2", "#2f7fc4"),
-        Paint("allocator", "allocator", "#a5669c", "#b97bb1"),
-        Paint("range", "range", _GREY, "#646b75"),
-        Paint("python", "Python", _YELLOW, "#f0e442"),
+        _as_cause("launch", "launch", "launch"),
+        _as_cause("sync", "synchronisation", "sync"),
+        _as_cause("copy", "copy", "transfer"),
+        _as_cause("allocator", "allocator", "allocator"),
+        Paint("range", "range", _GREY, _DARK_GREY),
+        _as_cause("python", "Python", "python"),
     )
 )
-"""What a host thread does: ops, calls of the CUDA runtime by what they are for, ranges, Python frames."""
+"""What a host thread does but ops, which have the colour of their phase: calls of the CUDA runtime by what they are for
+in the colour of what a GPU waits for meanwhile, ranges, Python frames."""
 
 
 SERIES_PAINTS = tuple(
     Paint(str(i), "", light, dark)
     for i, (light, dark) in enumerate(
         (
-            ("#0072b2", "#3d9bdc"),
-            ("#d55e00", "#e8702a"),
-            ("#009e73", "#1fb88b"),
-            ("#cc79a7", "#d993b8"),
-            ("#e69f00", "#e9a820"),
-            ("#56b4e9", "#8fd0f5"),
-            (_GREY, "#646b75"),
-            (_YELLOW, "#f0e442"),
+            ("#24364f", "#dfe8f5"),
+            ("#6d88b3", "#8fa9d1"),
+            ("#46608a", "#b5c7e3"),
+            ("#9db1d2", "#6b84ab"),
+            ("#34496a", "#cbd8ec"),
+            ("#b5c5df", "#566e94"),
+            ("#5a749e", "#a2b8da"),
+            ("#86a0c8", "#7c96be"),
         )
     )
 )
-"""Things of one kind, told apart by number: GPUs, ranks, lines of one chart."""
+"""Things of one kind, told apart by number: GPUs, ranks, lines of one chart. Shades of one slate, since hues say what
+kind of thing something is; neighbours differ in lightness."""
 
 
 def text_on(fill: str) -> str:

@@ -9,10 +9,11 @@ from rich.console import Group
 from rich.text import Text
 
 from gpuprof.projection.memory import MOST_BATCH
-from gpuprof.projection.model import Explanation, MemoryFit, OnGpu, Projection
+from gpuprof.projection.projection import Explanation, MemoryFit, OnGpu, Projection
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, gib, share
+from gpuprof.timeline.workload import words_of
 
 WIDEST = 160
 GUTTER = 2
@@ -45,7 +46,8 @@ def render(projection: Projection, width: int = 80) -> Group:
 def _head(projection: Projection) -> list[Text]:
     r, asked = projection.recorded, projection.asked
     line = Text.assemble(
-        (f"{duration(r.step_ns.expected)} a step", "bold"), f" recorded on {escape(r.device_name or r.gpu)}"
+        (f"{duration(r.step_ns.expected)} {words_of(projection.unit)}", "bold"),
+        f" recorded on {escape(r.device_name or r.gpu)}",
     )
     if r.busy_ns <= r.step_ns.expected:
         line.append(f", of which the GPU works {duration(r.busy_ns)}")
@@ -79,7 +81,7 @@ def _steps(projection: Projection, width: int) -> list[Text]:
     samples = any(one.samples_per_hour for one in projection.gpus)
     tokens = any(one.tokens_per_hour for one in projection.gpus)
     batched = any(one.batch_share < 1 for one in projection.gpus)
-    titles = ["GPU", "a step", "80 %", "× recorded", "limited by"]
+    titles = ["GPU", words_of(projection.unit), "80 %", "× recorded", "limited by"]
     titles += ["batch"] if batched else []
     titles += ["samples/h"] if samples else []
     titles += ["tokens/h"] if tokens else []
@@ -216,7 +218,7 @@ def _hosts(projection: Projection, width: int) -> list[Text]:
 def _ranks(projection: Projection, width: int) -> list[Text]:
     if not projection.asked.ranks or not any(one.scaling for one in projection.gpus):
         return []
-    rows = [["GPU", "GPUs", "a step", "exchange", "waited for", "efficiency", "over"]]
+    rows = [["GPU", "GPUs", words_of(projection.unit), "exchange", "waited for", "efficiency", "over"]]
     for one in projection.gpus:
         for scaling in one.scaling:
             rows.append([

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.record.goodput import Goodput as Whole

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Device, DeviceEstimate, Diagnosis
+from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
 
 IDLE = "idle"
 LEAST_EXCESS = 0.005
@@ -42,33 +42,33 @@ class Paint:
     fill: str
 
 
-# Pages: the palette of Okabe and Ito, told apart under the common kinds of colour blindness; but a yellow that is
-# seen on white, and copies and unknown causes in hues that nothing beside them has. Terminals: names
+# Pages: around the palette of Okabe and Ito, told apart under the common kinds of colour blindness; no other thing
+# on a page has one of these colours (gpuprof.report.palette). Terminals: names
 # of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
 # hatched.
 PAINTS = {
-    "compute": Paint("green", "#009e73", "█"),
+    "compute": Paint("green", "#1c7f60", "█"),
     "communication": Paint("magenta", "#cc79a7", "▓"),
-    "copy": Paint("blue", "#3f63b0", "▒"),
+    "copy": Paint("blue", "#2b478f", "▒"),
     "launch": Paint("yellow", "#e69f00", "░"),
     "python": Paint("bright_blue", "#dccc60", "∙"),
     "sync": Paint("red", "#d55e00", "╱"),
     "input": Paint("cyan", "#56b4e9", "╲"),
-    "transfer": Paint("blue", "#3f63b0", "▚"),
+    "transfer": Paint("blue", "#2b478f", "▚"),
     "allocator": Paint("bright_magenta", "#a5669c", "╳"),
-    "profiler": Paint("bright_black", "#999999", "─"),
-    "device": Paint("green", "#88c9b0", "┄"),
-    "unknown": Paint("bright_black", "#5b6168", "?"),
+    "profiler": Paint("bright_black", "#808891", "─"),
+    "device": Paint("green", "#c9ae8a", "┄"),
+    "unknown": Paint("bright_black", "#56595e", "?"),
     "save": Paint("bright_red", "#b8502a", "▤"),
-    "evaluation": Paint("bright_green", "#2f9e68", "▥"),
+    "evaluation": Paint("bright_green", "#589c97", "▥"),
     "logging": Paint("bright_yellow", "#b8a13e", "▧"),
     "garbage_collection": Paint("white", "#6e2f10", "▨"),
-    "periodic": Paint("bright_red", "#8f2d46", "▩"),
+    "periodic": Paint("bright_red", "#ff7f6b", "▩"),
     "new_shapes": Paint("magenta", "#c9417d", "▣"),
     "compile": Paint("bright_blue", "#4338ca", "▦"),
-    "idle": Paint("bright_black", "#b8b8b8", "░"),
+    "idle": Paint("bright_black", "#adb1b6", "░"),
 }
-_WAITING_FOR_A_PEER = Paint("bright_magenta", "#d9a2c1", "∿")
+_WAITING_FOR_A_PEER = Paint("bright_magenta", "#e9bfd8", "∿")
 
 
 def paint(part: Part) -> Paint:

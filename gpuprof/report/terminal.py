@@ -1,4 +1,4 @@
-"""The diagnosis as a screen of text: verdict, step, where the GPU waits, kernels, and what to do next.
+"""The diagnosis as text: first the answer (verdict, step, one to three fixes), and with `verbose` everything else.
 
 `render` is a pure function of the Diagnosis and the width. Everything is rich `Text`, never markup, so a name
 from a trace is only ever a name. Colour repeats what words and fills say, and may be missing.
@@ -12,8 +12,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.comparison.model import Note
-from gpuprof.diagnosis.model import Diagnosis, Issue
+from gpuprof.diagnosis.comparison.comparison import Note
+from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
 from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
@@ -28,6 +28,9 @@ WIDEST = 160
 ROWS = 5
 """Kernels shown where nobody asked for more."""
 FIXES = 5
+ANSWER_LINES = 15
+"""Lines of the answer: what fits on any terminal without scrolling. Fixes give way to it, all but the first."""
+ANSWER_FIXES = 3
 GAPS = 3
 NOTES = 5
 """Notes of the run that are shown."""
@@ -55,25 +58,62 @@ _MARKS = {"error": ("✗", "bold red"), "warning": ("!", "bold yellow"), "info":
 def render(
     diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, next_step: str | None = None, *, verbose: bool = False
 ) -> Group:
-    """The diagnosis for a terminal of `width` columns, with `rows` kernels; `verbose`: also what is not advised.
+    """The answer for a terminal of `width` columns, or with `verbose` all that is known, with `rows` kernels.
 
-    `next_step` replaces the last line's advice; an empty one leaves it out.
+    `next_step` replaces the last lines' advice; an empty one leaves it out.
     """
     width = max(40, min(width, WIDEST))
+    blocks = _everything(diagnosis, width, rows, next_step) if verbose else _answer(diagnosis, width, next_step)
+    return Group(*spaced(block for block in blocks if block))
+
+
+Block = list[Text | Table]
+
+
+def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Block]:
+    """Verdict, step and as many fixes as fit ANSWER_LINES; where there are none, what the step depends on."""
     inner = width - GUTTER
+    head = [*_top(diagnosis, width), section(diagnosis.unit, _step(diagnosis, inner))]
+    found = [section("fixes", fixes.fixes(diagnosis, n, inner)) for n in range(ANSWER_FIXES, 0, -1)]
+    answers = [[*head, advice] for advice in found]
+    answer = next((blocks for blocks in answers if _height(blocks, width) <= ANSWER_LINES), answers[-1])
+    if not diagnosis.findings:
+        answer.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
+        answer.append(section("GPU waits", _causes(diagnosis, inner)))
+    advice = words.next_step(diagnosis) if next_step is None else next_step
+    more = words.more(diagnosis) if next_step is None else ""
+    closing = section("replay", paragraph(fixes.footer(diagnosis), "dim"))
+    closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
+    return [*answer, closing]
+
+
+def _height(blocks: Iterable[Block], width: int) -> int:
+    """Lines that blocks take on a terminal of `width` columns."""
+    from rich.console import Console
+
+    lines = spaced(block for block in blocks if block)
+    return len(Console(width=width, color_system=None).render_lines(Group(*lines)))
+
+
+def _top(diagnosis: Diagnosis, width: int) -> list[Block]:
+    """The verdict, and what is wrong with the recording."""
     bad = [i for i in diagnosis.quality.issues if i.severity != "info"]
+    return [[*_headline(diagnosis, width), *_summary(diagnosis)], section("quality", issues(bad))]
+
+
+def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | None) -> list[Block]:
+    inner = width - GUTTER
     notes = [i for i in diagnosis.quality.issues if i.severity == "info"]
     if diagnosis.run:
         notes += [Issue("run_note", "info", note) for note in diagnosis.run.notes[:NOTES]]
     advice = words.next_step(diagnosis) if next_step is None else next_step
-    blocks = [
-        [*_headline(diagnosis, width), *_summary(diagnosis)],
-        section("quality", issues(bad)),
+    return [
+        *_top(diagnosis, width),
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, max(rows, FIXES), inner)),
-        section("considered", fixes.considered(diagnosis)) if verbose else [],
+        section("considered", fixes.considered(diagnosis)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
         + section("longest", _longest(diagnosis, inner)),
@@ -86,7 +126,6 @@ def render(
         + section("source", [Text(words.source(diagnosis, inner), "dim")])
         + section("next", paragraph(advice, "bold")),
     ]
-    return Group(*spaced(block for block in blocks if block))
 
 
 def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
@@ -119,8 +158,14 @@ def _headline(diagnosis: Diagnosis, width: int) -> list[Text]:
     """Verdict, step time and GPU on one line, or the GPU on a second where they do not fit."""
     left = Text(no_wrap=True, overflow="ellipsis")
     left.append(words.label(diagnosis), f"bold {_verdict_style(diagnosis)}".strip())
-    if time := words.step_time(diagnosis):
+    time, more = words.step_time(diagnosis), ""
+    if left.cell_len + 3 + len(time) > width:
+        time, _, more = time.partition(" (")
+    if time:
         left.append("   ").append(time, "bold")
+    if more:
+        below = Text(" · ".join(filter(None, (more.removesuffix(")"), words.gpus(diagnosis)))), "dim")
+        return [left, below]
     gpus, versions = words.gpus(diagnosis), words.versions(diagnosis)
     work = run_words.tokens(diagnosis)
     # What gives way first: the versions, then the work of a step.
@@ -362,11 +407,11 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
     return flow(items, width)
 
 
-def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS) -> str:
-    """The same as text without colours."""
+def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, *, verbose: bool = True) -> str:
+    """The same as text without colours, all of it unless `verbose` is false."""
     from rich.console import Console
 
     console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
     with console.capture() as captured:
-        console.print(render(diagnosis, width, rows), soft_wrap=False)
+        console.print(render(diagnosis, width, rows, verbose=verbose), soft_wrap=False)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())

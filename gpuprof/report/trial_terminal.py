@@ -8,7 +8,7 @@ from rich.text import Text
 from gpuprof.report.lines import Column, table
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, percent
-from gpuprof.trial.model import Fix, Interval, Row, Trial
+from gpuprof.trial.trial import Fix, Interval, Row, Trial
 
 WIDEST = 160
 WIDE, NARROW = 120, 78

@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Diagnosis, Environment, Gap, PhaseGaps, Steps
-from gpuprof.diagnosis.unit_words import in_unit
+from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps, Steps
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
 from gpuprof.timeline.frames import MODULE
+from gpuprof.timeline.unit_words import in_unit
 
 WORTH_MENTIONING = 0.05
 """Share of a step below which the profiler's cost changes nothing that a person would do."""
@@ -228,6 +228,13 @@ def _next_step(diagnosis: Diagnosis) -> str:
     if steps.unprofiled_ns is None and slowed:
         return "time a step without the profiler, then add --step-ms MS"
     return "add --json for every number"
+
+
+def more(diagnosis: Diagnosis) -> str:
+    """Where the rest of the diagnosis is; nothing where there is none."""
+    if diagnosis.quality.status == "unusable" or _lacks_trace(diagnosis) or _ran_on_cpu(diagnosis):
+        return ""
+    return "-v shows the run, waits, kernels, phases and notes; gpuprof report draws them"
 
 
 def waits_for(gap: Gap | PhaseGaps) -> str:

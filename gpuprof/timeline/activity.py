@@ -13,7 +13,7 @@ import numpy as np
 
 from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.trace import F64, I64
 
 
 @dataclass(frozen=True, slots=True)

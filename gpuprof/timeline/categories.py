@@ -11,7 +11,7 @@ import re
 
 import numpy as np
 
-from gpuprof.tracefile.model import KERNEL, MEMCPY, U8, Trace
+from gpuprof.tracefile.trace import KERNEL, MEMCPY, U8, Trace
 
 CATEGORIES = (
     "gemm",
@@ -148,16 +148,16 @@ KERNELS: Rules = _rules(
     ("elementwise", r"act_and_mul|swiglu|geglu|silu_(and_)?mul|gelu_(and_)?mul|_d?fg_kernel|_scale_kernel|[sdch]axpy"),
     ("loss", r"nll_loss|cross_entropy|mse_loss"),
     ("dropout", r"dropout|bernoulli"),
-    ("embedding", r"embedding"),
+    ("embedding", r"embedding|compute_grad_weight|krn_partial|num_of_partial_segments"),
     (
         "gather/scatter/index",
-        r"index|indices|gather|scatter|sort|topk|nonzero|masked_|DeviceSelect|DeviceScan|RadixSort|unique|where|scan_"
+        r"index|indices|gather|scatter|sort|topk|nonzero|masked_|DeviceSelect|DeviceScan|DeviceCompact|RadixSort|unique|where|scan_"
         r"|permute_|recat_|routing|finalize(MoeRouting|Kernel)|align_block|bitmatrix|to_dense_repr|token_ids|position_kernel"
         r"|upsample|interpolat|bucketize|offsets_range",
     ),
     (
         "cast/copy",
-        r"copy_kernel|CatArray|Memcpy|LoadWithCast|bfloat16_copy|transpose_kernel|quant|qparam|_to_float_|_hfp8",
+        r"copy_kernel|CatArray|chunk_cat|split_with_sizes_copy|Memcpy|LoadWithCast|bfloat16_copy|transpose_kernel|quant|qparam|_to_float_|_hfp8",
     ),
     ("reduction", r"reduce_kernel|reduce|DeviceReduce|norm_kernel|lpnorm|moe_sum|_pool|pooling"),
     (

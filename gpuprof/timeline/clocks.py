@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.trace import F64, I64
 
 ROUNDS = 200
 FLOOR_NS = 1_000.0

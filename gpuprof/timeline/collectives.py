@@ -16,7 +16,7 @@ import numpy as np
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I32, I64, NO_TEXT, Columns, Trace
+from gpuprof.tracefile.trace import ABSENT, I32, I64, NO_TEXT, Columns, Trace
 
 KINDS = (
     "all_reduce",

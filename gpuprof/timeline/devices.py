@@ -10,7 +10,7 @@ from gpuprof.timeline.categories import COMMUNICATION as COMMUNICATION_CATEGORY
 from gpuprof.timeline.intervals import Intervals, clip, complement, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.phases import OTHER, PHASES
-from gpuprof.tracefile.model import ABSENT, I64, KERNEL, U8, Trace
+from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, U8, Trace
 
 COMPUTE, COMMUNICATE, COPY = 0, 1, 2
 

@@ -8,7 +8,7 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.timeline.nesting import Nesting
-from gpuprof.tracefile.model import OP, Mask, Trace
+from gpuprof.tracefile.trace import OP, Mask, Trace
 
 DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
 """Between the calls of two ops a thread that launches spends less than this. In a longer stretch the host does

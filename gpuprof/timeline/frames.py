@@ -8,7 +8,7 @@ import sys
 import numpy as np
 
 from gpuprof.timeline.nesting import Nesting, climb, nest
-from gpuprof.tracefile.model import ABSENT, FLOW_FWDBWD, I32, I64, NO_TEXT, Trace
+from gpuprof.tracefile.trace import ABSENT, FLOW_FWDBWD, I32, I64, NO_TEXT, Trace
 
 MODULE = "nn.Module: "
 """What comes before the name of a module, in its frame or range."""

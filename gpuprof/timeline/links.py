@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.timeline.nesting import Nesting, climb
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, FLOW_LAUNCH, I32, I64, OP, Trace
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, FLOW_LAUNCH, I32, I64, OP, Trace
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 
 from gpuprof.timeline.clocks import Link, clock_offsets
 from gpuprof.timeline.collectives import KINDS, P2P, TOGETHER, UNKNOWN_GROUP, Collectives
-from gpuprof.tracefile.model import ABSENT, F64, I64, Mask
+from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 
 NOISE_NS = 20_000.0
 """Ends of one collective on two ranks of a host differ by some µs, and clocks drift by as much within a recording."""

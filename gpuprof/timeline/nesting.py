@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 ROUNDING_NS = 1000
 """A span may end this much later than the one that contains it: recordings in whole microseconds round start and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpuprof.timeline.intervals import Intervals, union
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.trace import Trace
 
 PROFILERS_OWN = re.compile(r"Activity Buffer|Buffer Flush|Instrumentation|^Resource|CUPTI", re.IGNORECASE)
 """Overhead records that are the profiler's. "Command Buffer Full" is back-pressure, module loading is the program's."""

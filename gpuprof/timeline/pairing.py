@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I64, KERNEL, NO_TEXT, OP, Ops, Trace
+from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Ops, Trace
 
 ENOUGH = 0.5
 """Of the export's launches that must be found in the other recording: with fewer it is of another program."""

@@ -19,7 +19,7 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, climb, inherit
 from gpuprof.timeline.steps import Steps
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
 
 PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other")
 DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(PHASES))

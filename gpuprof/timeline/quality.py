@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.captures import captures, within
 from gpuprof.timeline.dispatch import has_ops, lacks_inner_ops
+from gpuprof.timeline.graph_captures import captures, within
 from gpuprof.timeline.intervals import clip
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.startup import MUCH_START_UP
 from gpuprof.timeline.steps import LONGEST_NS, whole_ns
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
+from gpuprof.tracefile.trace import ABSENT, KERNEL, NO_TEXT, OP, WHOLE_GRAPH, Trace
 
 LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphLaunch)")
 """Calls that must lead to GPU work. Copies and sets need not: those of no bytes leave none."""
@@ -273,7 +273,7 @@ def _far(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
         yield (
             "impossible_times",
             "error",
-            f"{far:,} kernels or copies that the steps launched lie more than a day from them: their times are wrong,"
+            f"Of the kernels and copies that the steps launched {far:,} lie more than a day from them: times are wrong,"
             " so none can be believed. Record again.",
         )
 
@@ -303,7 +303,7 @@ def _silent_end(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, st
             "silent_end",
             "error",
             f"Nothing was recorded in the last {(high - last) / 1e6:,.2f} of {(high - low) / 1e6:,.2f} ms: the range"
-            " that is called a step goes on long after its work. Step the profiler once a step (prof.step()), or name"
+            " that is called a step goes on long after its work. Call prof.step() once a step, or name"
             " the range that is a step with --step.",
         )
 

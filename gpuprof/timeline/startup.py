@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, join, union
 from gpuprof.timeline.links import Links
-from gpuprof.tracefile.model import I64, Mask, Trace
+from gpuprof.tracefile.trace import I64, Mask, Trace
 
 LIBRARIES, CONTEXT, ALLOCATIONS, COMPILATION = "loading code", "creating the context", "first allocations", "compiling"
 

@@ -16,10 +16,10 @@ from gpuprof.errors import GpuprofError
 from gpuprof.timeline.intervals import Cover, join
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import busiest_thread
-from gpuprof.timeline.numbered import unnumbered
+from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.serving import is_iteration
 from gpuprof.timeline.startup import start_up_spans
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
 
 CUT_SHARE = 0.7
 """A step with less than this share of the usual launches was cut by the recording: steps of one training differ by

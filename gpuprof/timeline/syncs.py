@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.trace import Trace
 
 _BLOCKING = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
 _END_SHARE = 0.05

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from gpuprof.timeline.phases import COMMUNICATION, HostPhases, gpu_phases, host_
 from gpuprof.timeline.startup import StartUp, start_up
 from gpuprof.timeline.steps import Steps, find_steps, possible
 from gpuprof.timeline.workload import Workload, workload_of
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, I64, U8, Trace
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, U8, Trace
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,8 @@ class Timeline:
     """What of the window is the program's start."""
     workload: Workload
     """Whether it is training or inference."""
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `remembered` keeps."""
 
     @property
     def window(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import OPTIMIZER, HostPhases
 from gpuprof.timeline.serving import Activity, activity_of, engine_of, is_iteration
 from gpuprof.timeline.steps import Steps
-from gpuprof.tracefile.model import ANNOTATION, NO_TEXT, OP, U8, Trace
+from gpuprof.tracefile.trace import ANNOTATION, NO_TEXT, OP, U8, Trace
 
 Kind = Literal["training", "inference", "unknown"]
 Unit = Literal["step", "iteration", "request", "token"]

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.runfile import PARTIAL
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.nsys.database import is_sqlite
 from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
 from gpuprof.tracefile.ranks import processes_in
 from gpuprof.tracefile.run import RunFolder, find_run, read_run
+from gpuprof.tracefile.trace import Trace
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read, bytes in the file) now and then while a large file is read."""

@@ -24,10 +24,10 @@ import numpy as np
 from gpuprof import runfile
 from gpuprof.errors import UnreadableTrace
 from gpuprof.nsight.convert import REPORTS
-from gpuprof.tracefile.model import ABSENT, F64, I32, I64, LATEST_NS, U8, Columns, Mask
 from gpuprof.tracefile.nsys.address import split_process, with_process
 from gpuprof.tracefile.nsys.report import EXPORTS
 from gpuprof.tracefile.program import Program, program_of
+from gpuprof.tracefile.trace import ABSENT, F64, I32, I64, LATEST_NS, U8, Columns, Mask
 
 UNKNOWN_STAGE = 255
 """A stage that this version knows nothing of."""

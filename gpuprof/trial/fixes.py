@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
-from gpuprof.trial.model import Fix, Interval
+from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.trial import Fix, Interval
 
 _WORKERS = re.compile(r"num_workers=(\d+)")
 _MULTIPLE = re.compile(r"pad_to_multiple_of=(\d+)")
@@ -26,6 +27,9 @@ class Candidate:
     step_ns: Interval | None = None
     speedup: Interval | None = None
     lines: str = ""
+    """What to write, as the finding says it; empty where none does."""
+    flags: OwnFlags | None = None
+    """The program's own flags that make it; None where it is applied from outside."""
 
 
 def parse(text: str) -> list[Fix]:
@@ -89,7 +93,7 @@ def fix_for(finding: Finding) -> Fix | None:
 def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:
     """The fixes asked for, with what the diagnosis predicts of those that it advises with the same value."""
     known = {one.fix: one for one in candidates}
-    return [known.get(fix) or Candidate(fix, lines=lines_for(fix)) for fix in asked]
+    return [known.get(fix) or Candidate(fix) for fix in asked]
 
 
 def combination(names: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
-from gpuprof.trial.model import SCHEMA, Trial
+from gpuprof.trial.trial import SCHEMA, Trial
 
 SCHEMA_FILE = Path(__file__).with_name("schema") / "trial-1.json"
 

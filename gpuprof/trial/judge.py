@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpuprof.trial.model import Interval, Process, Status
+from gpuprof.trial.trial import Interval, Process, Status
 
 T80 = (3.078, 1.886, 1.638, 1.533, 1.476, 1.440, 1.415, 1.397, 1.383)
 """90th percentile of Student's t for 1, 2, … degrees of freedom."""

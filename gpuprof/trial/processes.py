@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ from gpuprof import runfile
 from gpuprof.record.command import Target
 from gpuprof.record.scratch import BLOCKED
 from gpuprof.record.supervise import INJECT
-from gpuprof.record.trialarm import PLAN
+from gpuprof.record.trial_setup import PLAN
 from gpuprof.trial import guard
-from gpuprof.trial.model import Fix, Process
+from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
 TICK_S = 0.05
@@ -31,6 +32,8 @@ RANKS_S = 60.0
 MEMORY_S, MEMORY_MIB = 30.0, 256
 """How long GPU memory may take to be free again, and how much more than before counts as free."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
+OUT_OF_MEMORY = "out of memory"
+"""How the error of a process begins that had too little of it."""
 _LAST = 300
 SHORT, LONGEST = "/tmp", 44
 """Where scratch folders go if the path of the usual place has more bytes than these; multiprocessing adds 60."""
@@ -63,6 +66,11 @@ class Outcome:
                 if not patch.get("applied"):
                     return str(patch.get("text"))
         return None
+
+    @property
+    def failure(self) -> str | None:
+        """Why it tells nothing about its fixes; None where it does."""
+        return self.process.error or (None if self.process.step_ns else "it was not timed") or self.not_applied
 
     @property
     def proof(self) -> str:
@@ -104,24 +112,40 @@ class Starter:
             signal.signal(signal.SIGINT, before)
 
     def run(
-        self, fixes: Sequence[Fix], settle: int | None, steps: int | None, seconds: float, limit_s: float
+        self,
+        fixes: Sequence[Fix],
+        settle: int | None,
+        steps: int | None,
+        seconds: float,
+        limit_s: float,
+        flags: Mapping[Fix, OwnFlags] | None = None,
+        gate: Path | None = None,
     ) -> Outcome:
-        """One process: started, timed and ended. limit_s: when it is given up."""
+        """One process: started, timed and ended.
+
+        limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches. gate:
+        what it waits for after its first step.
+        """
+        by_flag = {fix: flags[fix] for fix in fixes if flags and fix in flags}
+        argv = self._target.argv
+        for own in by_flag.values():
+            argv = own.applied_to(argv)
         self._number += 1
         name = " + ".join(map(str, fixes))
         folder = self.scratch / str(self._number)
         (folder / "tmp").mkdir(parents=True)
         plan = {
-            "fixes": [{"name": fix.name, "value": fix.value} for fix in fixes], "scratch": str(folder / "files"),
+            "fixes": [{"name": fix.name, "value": fix.value, "by_flag": _settings(by_flag.get(fix))} for fix in fixes],
+            "scratch": str(folder / "files"),
             "allowed": [str(self.scratch), *caches()], "network": self._network, "settle": settle, "steps": steps,
-            "seconds": seconds,
+            "seconds": seconds, "gate": None if gate is None else str(gate),
         }  # fmt: skip
         (folder / "files").mkdir()
         runfile.write_json(folder / PLAN, plan)
         self._await_memory()
         begun, begun_ns = time.monotonic(), time.time_ns()
         try:
-            why = self._start_and_wait(folder, self._environment(folder, name), limit_s)
+            why = self._start_and_wait(folder, argv, self._environment(folder, name), limit_s)
         finally:
             self.end()
         wall_ns = int((time.monotonic() - begun) * 1e9)
@@ -146,16 +170,18 @@ class Starter:
             runfile.TRIAL_VARIABLE: str(folder),
         }  # fmt: skip
 
-    def _start_and_wait(self, folder: Path, environment: dict[str, str], limit_s: float) -> str | None:
+    def _start_and_wait(
+        self, folder: Path, argv: Sequence[str], environment: dict[str, str], limit_s: float
+    ) -> str | None:
         """None once every rank has written; else why not."""
         with (folder / LOG).open("wb") as log:
             try:
                 self._process = subprocess.Popen(
-                    self._target.argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
-                return f"{self._target.argv[0]}: cannot be started ({error.strerror})"
+                return f"{argv[0]}: cannot be started ({error.strerror})"
         end, first_seen = time.monotonic() + limit_s, None
         while True:
             over = self._process.poll() is not None
@@ -192,6 +218,10 @@ class Starter:
             if now is None or now <= self._used_mib + MEMORY_MIB:
                 return
             time.sleep(0.2)
+
+
+def _settings(own: OwnFlags | None) -> dict[str, Any] | None:
+    return None if own is None else dict(own.settings)
 
 
 def _short_folder() -> str | None:
@@ -267,4 +297,4 @@ def _why(folder: Path, code: int) -> str:
 
 def _classified(text: str) -> str:
     text = " ".join(text.split())[:300]
-    return f"out of memory: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith("out of memory") else text
+    return f"{OUT_OF_MEMORY}: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith(OUT_OF_MEMORY) else text

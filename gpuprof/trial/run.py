@@ -8,11 +8,12 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
-from gpuprof.trial import judge, same, tree
+from gpuprof.trial import folder_state, judge, same_training
 from gpuprof.trial.fixes import Candidate, combination, lines_for
-from gpuprof.trial.model import Baseline, Fix, Process, Row, Sameness, Status, Trial
+from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.plan import Plan, plan
-from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.processes import OUT_OF_MEMORY, Outcome, Starter
+from gpuprof.trial.trial import Baseline, Fix, Process, Row, Sameness, Status, Trial
 
 STRETCH_S = 15.0
 """Seconds of the timed stretch at most; it ends earlier where its mean is known well enough."""
@@ -37,14 +38,16 @@ class _Turns:
     settle: int | None = None
     steps: int | None = None
     limit_s: float = FIRST_LIMIT_S
+    flags: dict[Fix, OwnFlags] = field(default_factory=dict)
+    """Fixes that the program's own flags make."""
     outcomes: list[Outcome] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def run(self, fixes: Sequence[Fix]) -> Outcome:
         """One more process; raises GpuprofError if it changed the user's files."""
-        before = tree.state_of(self.tree_of, self.starter.scratch)
-        outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s)
-        changed = tree.changes(before, tree.state_of(self.tree_of, self.starter.scratch))
+        before = folder_state.state_of(self.tree_of, self.starter.scratch)
+        outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s, self.flags)
+        changed = folder_state.changes(before, folder_state.state_of(self.tree_of, self.starter.scratch))
         if changed and not self.allowed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise GpuprofError(
@@ -56,8 +59,13 @@ class _Turns:
         return outcome
 
     def turn(self, fixes: Sequence[Fix]) -> Outcome:
-        """A process that counts."""
+        """A process that counts. Where a flag of the program's does not do what it is named after, a patch does it."""
         outcome = self.run(fixes)
+        own = self.flags.get(fixes[0]) if len(fixes) == 1 else None
+        if own is not None and outcome.failure and not outcome.failure.startswith(OUT_OF_MEMORY):
+            self.note(f"{fixes[0]}: {own} did not do it ({outcome.failure}), so it is applied from outside")
+            del self.flags[fixes[0]]
+            outcome = self.run(fixes)
         self.outcomes.append(outcome)
         return outcome
 
@@ -91,6 +99,7 @@ def run_trial(
     folder does not catch. tell: says what is going on.
     """
     turns = _Turns(starter, tell, Path.cwd(), allowed)
+    turns.flags = {one.fix: one.flags for one in candidates if one.flags is not None}
     if world_size > 1:
         # With room for what the workers have made ahead, by default two batches each.
         workers = (int(one.fix.value) for one in candidates if one.fix.name == "input_workers")
@@ -138,7 +147,7 @@ def _take_turns(turns: _Turns, chosen: Plan, tell: Tell) -> list[Row]:
                 continue
             outcome = turns.turn(fixes)
             _tell_outcome(outcome, number, tell)
-            if fixes and (outcome.process.step_ns is None or outcome.not_applied):
+            if fixes and outcome.failure:
                 dead.add(name)
     _tell_outcome(turns.turn(()), chosen.rounds, tell)
     return [_row(turns, (one.fix,), one) for one in chosen.chosen]
@@ -194,6 +203,7 @@ def _row(turns: _Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
         status, reason = "not_applied", why or "it was not timed"
     else:
         status, reason = judge.status_of(gain), timed[0].proof
+    own = [flags for fix in fixes if (flags := turns.flags.get(fix))]
     plain = [one.ranks for one in turns.of("") if one.process.step_ns is not None]
     known = status not in ("failed", "not_applied")
     sameness = _sameness(timed, plain) if known else None
@@ -206,14 +216,16 @@ def _row(turns: _Turns, fixes: tuple[Fix, ...], candidate: Candidate) -> Row:
         step_ns=round(sum(steps) / len(steps)) if known and steps else None, speedup=gain if known else None,
         peak_bytes=max((one.process.peak_bytes or 0 for one in timed), default=0) or None,
         start_ns=max((one.process.start_ns or 0 for one in timed), default=0) or None,
-        sameness=sameness, rounds=len(timed), lines=candidate.lines or lines_for(fixes[0]),
+        sameness=sameness, rounds=len(timed),
+        lines=candidate.lines or (str(own[0]) if own else lines_for(fixes[0])),
+        flags=" ".join(map(str, own)) or None,
     )  # fmt: skip
 
 
 def _sameness(timed: Sequence[Outcome], plain: Sequence[tuple[dict, ...]]) -> Sameness | None:
     if not timed or not plain:
         return None
-    return same.compare(timed[0].ranks, plain[0], plain[1] if len(plain) > 1 else None)
+    return same_training.compare(timed[0].ranks, plain[0], plain[1] if len(plain) > 1 else None)
 
 
 def _left_out(candidate: Candidate, budget_s: float) -> Row:

@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuprof import runfile
 from gpuprof.diagnosis.diagnose import diagnose
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings.input_workers import SPREAD
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
@@ -21,7 +21,8 @@ from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.tracefile.read import read_recording
 from gpuprof.tracefile.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate
-from gpuprof.trial.model import Interval
+from gpuprof.trial.own_flags import own_flags
+from gpuprof.trial.trial import Interval
 
 START_S = 20.0
 """From the start of a training to its first step, where no run says it."""
@@ -105,6 +106,15 @@ def predict_workers(subject: Subject, candidate: Candidate) -> Candidate:
     step = Interval(step_ns / factor, step_ns, step_ns * factor)
     gain = Interval(now_ns / (step_ns * factor), now_ns / step_ns, now_ns / (step_ns / factor))
     return replace(candidate, step_ns=step, speedup=gain)
+
+
+def with_flags(subject: Subject, candidate: Candidate, argv: Sequence[str]) -> Candidate:
+    """The candidate made by the program's own flags, where it declared them."""
+    own = subject.run.own
+    workers = int((own.loader or {}).get("num_workers") or 0)
+    if candidate.fix.name == "input_workers" and workers >= int(candidate.fix.value):
+        return candidate
+    return replace(candidate, flags=own_flags(candidate.fix, own.program, argv))
 
 
 def worth_trying(subject: Subject, candidates: Sequence[Candidate], workers: Candidate) -> list[Candidate]:

@@ -13,9 +13,9 @@ from helpers.paths import ROOT, SHARED
 from helpers.traces import shared_trace
 
 import gpuprof
-from benchmarks import accuracy, accuracy_page, alone, out_of_sample
+from benchmarks import accuracy, accuracy_page, out_of_sample, trace_only
 from benchmarks.accuracy import Case, Result
-from benchmarks.alone import Alone
+from benchmarks.trace_only import Alone
 from gpuprof.replay.build import build
 from gpuprof.replay.profiler_cost import recorded_events
 
@@ -52,8 +52,8 @@ def everything() -> list[Result]:
 
 
 @pytest.fixture(scope="module")
-def told(everything) -> list[Alone]:
-    return alone.everything(everything)
+def from_traces(everything) -> list[Alone]:
+    return trace_only.everything(everything)
 
 
 @pytest.fixture(scope="module")
@@ -111,19 +111,19 @@ def test_the_unprofiled_step_from_the_trace_alone(everything):
     assert statistics.mean(r.covered for r in everything if r.covered is not None) >= 0.80
 
 
-def test_the_unprofiled_step_from_trace_files_without_their_runs(told):
+def test_the_unprofiled_step_from_trace_files_without_their_runs(from_traces):
     """Of eight of ten intervals that are meant so that much must meet what was measured, and those that do not must not
     all miss on one side: before ops that were left out were counted nine lay above and one below."""
-    of_runs = [one for one in told if not one.bare]
+    of_runs = [one for one in from_traces if not one.bare]
     assert len(of_runs) >= 26
-    assert statistics.median(abs(one.error) for one in told) <= 0.02
+    assert statistics.median(abs(one.error) for one in from_traces) <= 0.02
     assert statistics.median(abs(one.error) for one in of_runs) <= 0.05
-    assert {one.name for one in told if abs(one.error) > 0.30} <= {"tiny.graphs", "parameter_syncs"}
-    sides = [one.side for one in told]
-    assert sides.count(0) >= 0.80 * len(told)
-    assert max(sides.count(1), sides.count(-1)) <= 0.12 * len(told)
-    assert statistics.median(one.width for one in told) <= 1.4
-    assert max(one.width for one in told) <= 2.0
+    assert {one.name for one in from_traces if abs(one.error) > 0.30} <= {"tiny.graphs", "parameter_syncs"}
+    sides = [one.side for one in from_traces]
+    assert sides.count(0) >= 0.80 * len(from_traces)
+    assert max(sides.count(1), sides.count(-1)) <= 0.12 * len(from_traces)
+    assert statistics.median(one.width for one in from_traces) <= 1.4
+    assert max(one.width for one in from_traces) <= 2.0
 
 
 @pytest.mark.parametrize("path", ["runs/tiny_lora/trace.rank0", "pairs/moe_small", "pairs/optimizer", "pairs/combined"])
@@ -136,9 +136,10 @@ def test_what_was_left_out_of_a_file_is_reckoned(path, tmp_path, monkeypatch):
     texts = cut_run.thin(events)
     cut.write(tmp_path / "thin.json.gz", head + ",".join(texts) + tail)
     whole, thin = (gpuprof.diagnose(file) for file in (data / f"{path}.json.gz", tmp_path / "thin.json.gz"))
-    assert alone.LEFT_OUT in {issue.id for issue in thin.quality.issues} - {issue.id for issue in whole.quality.issues}
+    issues_of_thin, issues = ({issue.id for issue in one.quality.issues} for one in (thin, whole))
+    assert trace_only.LEFT_OUT in issues_of_thin - issues
     assert reckoned_events(thin) == pytest.approx(reckoned_events(whole), rel=0.15)
-    low, high = alone.unprofiled_ms(thin)
+    low, high = trace_only.unprofiled_ms(thin)
     assert whole.steps is not None and whole.steps.estimated_ns is not None
     assert low < whole.steps.estimated_ns / accuracy.MS < high
 
@@ -190,11 +191,12 @@ def test_every_miss_has_its_reason(everything):
     assert set(dict(accuracy_page.misses(everything))) == set(json.loads(accuracy_page.REASONS.read_text()))
 
 
-def test_the_page_is_of_these_results(everything, told, tests_only):
+@pytest.mark.slow  # leaves each program out once: a minute and a half
+def test_the_page_is_of_these_results(everything, from_traces, tests_only):
     """`python -m benchmarks.accuracy_page` writes it anew. Last digits may differ between processors, lines may not."""
     written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     reasons = json.loads(accuracy_page.REASONS.read_text(encoding="utf-8"))
-    now = "".join(accuracy_page.page(everything, reasons, told, tests_only, list(out_of_sample.left_out())))
+    now = "".join(accuracy_page.page(everything, reasons, from_traces, tests_only, list(out_of_sample.left_out())))
 
     def without_digits(text: str) -> str:
         return re.sub(r"[+−]?\d[\d.,]*", "", text)

@@ -9,7 +9,7 @@ from helpers.traces import each_shared, shared_trace
 
 from gpuprof.diagnosis.analyse import replay_error
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import simulate

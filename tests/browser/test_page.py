@@ -16,7 +16,7 @@ from helpers.rank_program import RankProgram
 from helpers.rank_program import write as write_ranks
 
 import gpuprof
-from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.diagnosis import Issue, Range
 from gpuprof.report import fixes
 from gpuprof.report.names import escape
 from gpuprof.report.palette import CAUSE_PAINTS
@@ -43,7 +43,7 @@ def opened_run(run, visit):
 
 
 @pytest.fixture(params=["demo", "run"])
-def told(request):
+def opened(request):
     """(a report, its page)."""
     return request.getfixturevalue(request.param), request.getfixturevalue(f"opened_{request.param}")
 
@@ -51,8 +51,8 @@ def told(request):
 # -- alone
 
 
-def test_it_opens_without_a_complaint_and_asks_for_nothing(told):
-    report, seen = told
+def test_it_opens_without_a_complaint_and_asks_for_nothing(opened):
+    report, seen = opened
     assert seen.complaints == []
     assert [url for url in seen.requests if not url.startswith(("data:", "blob:"))] == [report.path.as_uri()]
     assert seen.page.title().startswith(seen.page.locator("h1 .bound").inner_text())
@@ -72,8 +72,8 @@ def test_the_command_writes_the_same_page(one_kernel, tmp_path):
 # -- the first screen
 
 
-def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(told):
-    report, seen = told
+def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(opened):
+    report, seen = opened
     first = report.diagnosis.findings[0]
     said = {
         "h1": report.diagnosis.verdict.bound.upper(),
@@ -95,8 +95,8 @@ def test_the_first_screen_has_the_verdict_the_step_and_the_first_fix(told):
     assert parts[0][0] == pytest.approx(whole[0], abs=1) and parts[-1][2] == pytest.approx(whole[2], abs=1)
 
 
-def test_every_link_of_the_heading_leads_to_a_section(told):
-    _, seen = told
+def test_every_link_of_the_heading_leads_to_a_section(opened):
+    _, seen = opened
     assert sections(seen) == links(seen) | {"verdict"}
     for section in sorted(links(seen)):
         seen.page.locator(f"nav[aria-label=Sections] a[href='#{section}']").click()
@@ -117,6 +117,36 @@ def test_nothing_reaches_out_of_a_window_of_any_width(opened_demo):
         if found > width:
             wider[width] = found
     assert wider == {}
+
+
+def test_a_fix_is_copied_as_it_is_written(demo, opened_demo):
+    seen = opened_demo
+    block = seen.page.locator("#fixes .card pre").first
+    seen.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    block.get_by_role("button", name="Copy the code").click()
+    until(lambda: block.locator(".copy").inner_text(), lambda text: text == "Copied")
+    assert seen.page.evaluate("() => navigator.clipboard.readText()") == demo.diagnosis.findings[0].fix
+
+
+def test_what_to_do_first_gains_for_sure(run, visit, tmp_path):
+    one, other = (replace(run.diagnosis.findings[0], id=i, title=i) for i in ("unsure", "sure"))
+    findings = (replace(one, speedup=Range(1.02, 1.4, 1.9)), replace(other, speedup=Range(1.1, 1.2, 1.3)))
+    for shown, title in ((findings, "sure"), (findings[:1], None)):
+        report = write(replace(run.diagnosis, findings=shown, combined=None), tmp_path / "page.html")
+        with visit(report, scripts=False) as seen:
+            first = seen.page.locator("#verdict .first .fix-title")
+            assert (first.inner_text() if first.count() else None) == title
+
+
+def test_a_phone_shows_the_time_of_kernels_and_whole_identifiers(demo, visit):
+    with visit(demo, width=390) as seen:
+        seen.drawn()
+        head = seen.page.locator("#kernels-view thead button[data-column=time]").bounding_box()
+        assert head is not None and head["x"] + head["width"] <= 390
+        for pre in seen.page.locator("#fixes pre").all():
+            assert pre.evaluate("pre => getComputedStyle(pre).overflowWrap") == "normal"
+        plots = seen.page.locator("#gpu .chart .nsewdrag.drag")
+        assert plots.count() and all(plot.bounding_box()["width"] >= 200 for plot in plots.all())
 
 
 # -- without scripts

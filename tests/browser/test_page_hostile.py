@@ -15,7 +15,7 @@ from helpers.hostile import IMAGE, PAYLOADS, SCRIPT
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 import gpuprof
-from gpuprof.diagnosis.model import Considered, Diagnosis, Evidence, Finding, Issue, Range
+from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Evidence, Finding, Issue, Range
 from gpuprof.report.names import escape
 
 pytest_plugins = ["helpers.browser"]
@@ -105,9 +105,9 @@ REACHING = """() => [...document.querySelectorAll("main *")].filter(e =>
 
 
 def elements(seen: Visit) -> list[str]:
-    """Tags of the page in order, but for what is inside of charts: those break their lines by what is in them."""
+    """Tags of the page in order, but for what is inside of charts and for places where a line may break."""
     return seen.page.evaluate(
-        """() => [...document.querySelectorAll("*")]
+        """() => [...document.querySelectorAll("*:not(wbr)")]
             .filter(e => !e.closest("svg svg, .chart-stage *")).map(e => e.tagName + (e.id && "#" + e.id))"""
     )
 

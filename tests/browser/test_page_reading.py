@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from helpers.browser import Report, Visit, until, words, write
 
-from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.report import fixes
 
 pytest_plugins = ["helpers.browser"]

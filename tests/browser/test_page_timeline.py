@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
-from helpers.browser import Report, Visit, told, until, words
+from helpers.browser import Report, Visit, shown_time, until, words
 from helpers.unpack import Event
 
 from gpuprof.diagnosis.evidence import AND_ON
@@ -70,7 +70,7 @@ class Hand:
     def follow(self, event: Event) -> None:
         """The button of the details that shows another event; the innermost of those that read the same."""
         button = self.seen.page.locator(".tl-facts").get_by_role("button", name=event.name, exact=True)
-        button.and_(self.seen.page.get_by_title(f"{told(event.ns)}: show it", exact=True)).last.click()
+        button.and_(self.seen.page.get_by_title(f"{shown_time(event.ns)}: show it", exact=True)).last.click()
 
     def clear(self) -> None:
         """Nothing selected, measured or sought, everything in view."""
@@ -136,7 +136,7 @@ def test_evidence_leads_to_its_place(hand, run):
             evidence.ns, rel=0.25
         )
         measured = seen.page.locator(".tl-facts[aria-label='Measured range']")
-        if not marked and not (measured.count() and told(evidence.ns) in measured.inner_text()):
+        if not marked and not (measured.count() and shown_time(evidence.ns) in measured.inner_text()):
             wrong.append(f"{said}: {duration(evidence.ns)}, but {duration(event.ns)} are marked")
         tracks = hand.canvas
         assert tracks["y"] >= 0 and tracks["y"] + 100 <= 900, "the timeline is on the screen"
@@ -171,7 +171,7 @@ def test_the_track_of_findings_says_what_they_are(hand, run):
     hand.click(index)
     assert hand.selected is not None
     said, chosen = hand.details(), run.events[hand.selected]
-    assert words(chosen.name) in said and told(chosen.ns) in said and chosen.detail in said
+    assert words(chosen.name) in said and shown_time(chosen.ns) in said and chosen.detail in said
     assert any(f.title in event.name for f in run.diagnosis.findings)
 
 
@@ -184,14 +184,14 @@ def test_a_click_tells_all_of_a_kernel_and_leads_to_its_launch(hand, run):
     hand.click(index)
     assert hand.selected == index
     said = hand.details()
-    assert kernel.name in said and told(kernel.ns) in said and kernel.detail in said
-    assert f"{told(kernel.start_ns - call.start_ns)} before it started" in said
+    assert kernel.name in said and shown_time(kernel.ns) in said and kernel.detail in said
+    assert f"{shown_time(kernel.start_ns - call.start_ns)} before it started" in said
     hand.follow(call)
     assert hand.selected == kernel.link
     start, end = hand.seen.view
     assert start < call.start_ns + call.ns and call.start_ns < end, "it is in view"
     said = hand.details()
-    assert call.name in said and told(call.ns) in said and kernel.name in said, "and what it launched"
+    assert call.name in said and shown_time(call.ns) in said and kernel.name in said, "and what it launched"
     hand.follow(kernel)
     assert hand.selected == index
 
@@ -219,7 +219,7 @@ def test_a_wait_says_what_it_is_for_and_leads_there(hand, run):
     hand.click(index)
     assert hand.selected == index
     said = hand.details()
-    assert wait.name in said and wait.detail in said and told(wait.ns) in said
+    assert wait.name in said and wait.detail in said and shown_time(wait.ns) in said
     hand.follow(run.events[wait.link])
     assert hand.selected == wait.link
 
@@ -230,11 +230,24 @@ def test_what_is_under_the_pointer_is_told(hand, run):
     hand.seen.page.mouse.move(x, y)
     tip = hand.seen.page.locator(".tl-tip")
     said = tip.inner_text()
-    assert run.events[index].name in said and told(run.events[index].ns) in said
+    assert run.events[index].name in said and shown_time(run.events[index].ns) in said
     box = tip.bounding_box()
     assert box["x"] >= 0 and box["x"] + box["width"] <= 1280
     hand.seen.page.mouse.move(2, 2)
     assert tip.is_hidden()
+
+
+def test_keys_that_move_the_view_take_the_words_at_the_pointer_away(hand, run):
+    tip = hand.seen.page.locator(".tl-tip")
+    for key in "wd0":
+        hand.seen.page.mouse.move(2, 2)
+        hand.press("0")
+        hand.seen.page.mouse.move(*hand.place(index_of(run, "stream")))
+        assert tip.is_visible()
+        hand.press("w")
+        if key != "w":
+            hand.press(key)
+        until(tip.is_hidden, bool)
 
 
 def test_a_double_click_zooms_to_an_event(hand, run):
@@ -299,13 +312,13 @@ def test_a_range_is_measured(hand, run):
     page.mouse.up()
     start, end = (low + (x - box["x"]) / box["width"] * (high - low) for x in xs)
     said = hand.details("Measured range")
-    assert said.startswith(told(end - start))
+    assert said.startswith(shown_time(end - start))
     idle = sum(
         max(0, min(end, e.start_ns + e.ns) - max(start, e.start_ns))
         for e in run.events
         if run.header["tracks"][e.track]["kind"] == "waits"
     )
-    assert f"busy, {told(end - start - idle)}" in said
+    assert f"busy, {shown_time(end - start - idle)}" in said
     assert hand.seen.view == pytest.approx((low, high)), "measuring does not move"
     hand.press("Escape")
     assert page.locator(".tl-facts").count() == 0
@@ -402,7 +415,7 @@ def stream(report: Report, event) -> bool:
 
 
 def full(report: Report, name: str) -> str:
-    """The whole form of a name, lower case; names are told apart by their index, but here all of the text count."""
+    """The whole form of a name, lower case; an index distinguishes equal names; here all of the text counts."""
     cached = report.__dict__.setdefault("_full", {})
     if not cached:
         strings = report.header["strings"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from helpers.browser import Report, told, until, words
+from helpers.browser import Report, shown_time, until, words
 
 pytest_plugins = ["helpers.browser"]
 
@@ -122,7 +122,7 @@ def test_totals_are_those_of_the_diagnosis(page, run):
     wanted = {"gpu": diagnosis.kernels.total_ns, "idle": diagnosis.gaps.total_ns}
     for kind, ns in wanted.items():
         show(page, kind)
-        assert here(page, kind) == f"{tree(run, kind).names[0]} {told(ns / steps)} (100 %) a step"
+        assert here(page, kind) == f"{tree(run, kind).names[0]} {shown_time(ns / steps)} (100 %) a step"
     causes = {c.cause: c.ns for c in diagnosis.gaps.by_cause if c.ns}
     found = tree(run, "idle")
     assert {found.total[i] for i in found.children(0)} == set(causes.values())
@@ -151,7 +151,7 @@ def test_a_click_zooms_to_what_is_under_it(page, run, kind):
         node = child
         way.append(node)
         said = here(page, kind)
-        assert told(found.total[node]) in said and share(found.total[node], whole) in said
+        assert shown_time(found.total[node]) in said and share(found.total[node], whole) in said
         assert said.startswith(found.names[node][:30])
     assert len(way) > 2
     crumbs = panel.locator("nav ol li")
@@ -186,7 +186,7 @@ def test_a_search_sums_up_what_it_finds_and_highlights_it(page, run):
     field.fill("AtEn::Mul")
     count, ns = found.outermost("aten::mul")
     assert count > 3
-    assert said.inner_text() == f"{count:,} found: {told(ns)} a step ({share(ns, found.total[0])})"
+    assert said.inner_text() == f"{count:,} found: {shown_time(ns)} a step ({share(ns, found.total[0])})"
     until(lambda: picture(panel), lambda now: now != before)
     field.fill("no such thing")
     assert said.inner_text() == "nothing found"
@@ -211,7 +211,7 @@ def test_names_are_told_under_the_pointer(page, run):
     page.mouse.move(box["x"] + 20, box["y"] + ROW * 1.5)
     child = found.children(0)[0]
     tip = words(panel.locator("[role=tooltip]").inner_text())
-    assert found.names[child] in tip and f"{told(found.total[child])} a step" in tip
+    assert found.names[child] in tip and f"{shown_time(found.total[child])} a step" in tip
     assert share(found.total[child], found.total[0]) in tip
     page.mouse.move(2, 2)
     assert panel.locator("[role=tooltip]").is_hidden()
@@ -228,7 +228,7 @@ def test_the_heaviest_names_are_a_table(page, run):
     row = panel.locator("tbody tr").first
     name = max(sums, key=lambda name: sums[name])
     assert row.locator("button").inner_text() == name
-    assert row.locator("td").first.inner_text() == told(sums[name])
+    assert row.locator("td").first.inner_text() == shown_time(sums[name])
     row.locator("button").click()
     assert panel.locator("input").input_value() == name
     assert panel.locator("output").inner_text() != "nothing found"
@@ -290,13 +290,13 @@ def test_rows_are_those_of_the_diagnosis(table, run):
     rows, diagnosis, steps = kernels(run), run.diagnosis, run.diagnosis.steps.count
     show_all(table)
     assert column(table, "name") == [row["name"] for row in rows]
-    assert column(table, "time") == [told(row["ns"] / steps) for row in rows]
+    assert column(table, "time") == [shown_time(row["ns"] / steps) for row in rows]
     assert column(table, "op") == [row["op"] for row in rows]
     assert column(table, "bound") == [row["bound"] or "–" for row in rows]
     total = diagnosis.kernels.total_ns
     assert column(table, "share") == [share(row["ns"], total) for row in rows]
     foot = words(table.locator("tfoot").inner_text())
-    assert f"all {len(rows)}" in foot and told(total / steps) in foot and "100 %" in foot
+    assert f"all {len(rows)}" in foot and shown_time(total / steps) in foot and "100 %" in foot
     assert f"{diagnosis.kernels.count / steps:,.0f}" in foot
     whole = dict(enumerate(run.header["strings"])) | {int(i): text for i, text in run.header["full"].items()}
     sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
@@ -323,8 +323,10 @@ def test_a_click_on_a_head_sorts_and_another_turns_it(table, run, name, numeric)
         assert table.page.evaluate("() => document.activeElement.dataset.column") == name, "the focus stays"
         first = ends[1] if descending else ends[0]
         steps = run.diagnosis.steps.count
-        told_first = first if key == "name" else f"{first / steps:,.0f}" if key == "count" else told(first / steps)
-        assert column(table, name)[0] == told_first
+        shown_first = (
+            first if key == "name" else f"{first / steps:,.0f}" if key == "count" else shown_time(first / steps)
+        )
+        assert column(table, name)[0] == shown_first
 
 
 def by(key: str):
@@ -334,7 +336,9 @@ def by(key: str):
 def test_sorting_is_in_order_from_the_first_to_the_last(table, run):
     table.locator("[data-column=median]").click()
     show_all(table)
-    assert column(table, "median") == [told(ns) for ns in sorted((r["median_ns"] for r in kernels(run)), reverse=True)]
+    assert column(table, "median") == [
+        shown_time(ns) for ns in sorted((r["median_ns"] for r in kernels(run)), reverse=True)
+    ]
 
 
 def test_a_filter_leaves_the_rows_that_hold_all_its_words(table, run):
@@ -345,7 +349,7 @@ def test_a_filter_leaves_the_rows_that_hold_all_its_words(table, run):
     assert 0 < len(wanted) < len(rows)
     assert column(table, "name") == [r["name"] for r in wanted]
     foot = words(table.locator("tfoot").inner_text())
-    assert f"all {len(wanted)}" in foot and told(sum(r["ns"] for r in wanted) / steps) in foot
+    assert f"all {len(wanted)}" in foot and shown_time(sum(r["ns"] for r in wanted) / steps) in foot
     table.locator("input[type=search]").fill("no such thing")
     assert "No kernel matches." in table.locator("tbody").inner_text()
     table.locator("input[type=search]").fill("")
@@ -376,15 +380,15 @@ def test_groups_are_sums(table, run, by_):
     wanted = sorted(sums.items(), key=lambda item: -item[1])
     show_all(table)
     assert column(table, "name") == [name or f"no {by_} known" for name, _ in wanted]
-    assert column(table, "time") == [told(ns / steps) for _, ns in wanted]
+    assert column(table, "time") == [shown_time(ns / steps) for _, ns in wanted]
     found = dict(zip(column(table, "name"), column(table, "time"), strict=True))
-    told_ = {
+    shown_times = {
         "category": [(c.category, c.ns) for c in kernels_.by_category],
         "op": [(o.name, o.ns) for o in kernels_.by_op],
         "phase": [(p.name, p.ns) for p in kernels_.by_phase],
         "module": [],
     }[by_]
-    assert {name: told(ns / steps) for name, ns in told_}.items() <= found.items()
+    assert {name: shown_time(ns / steps) for name, ns in shown_times}.items() <= found.items()
     first = table.locator(".kernels-open").first
     assert first.get_attribute("aria-expanded") == "false"
     first.click()

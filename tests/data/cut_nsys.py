@@ -4,7 +4,7 @@
 
 The export keeps what a diagnosis comes from, of the recorded process alone: other tables (paths, host, messages), the
 processes and threads of the rest of the machine, and texts that nothing refers to are left out. `--with`: a run of the
-same program under torch.profiler, whose middle step is put beside it, so that the folder holds both kinds.
+same program under torch.profiler, whose middle step is put next to it, so that the folder holds both kinds.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path)
     parser.add_argument("target", type=Path)
-    parser.add_argument("--with", type=Path, dest="beside", metavar="TORCH_RUN")
+    parser.add_argument("--with", type=Path, dest="torch_run", metavar="TORCH_RUN")
     args = parser.parse_args()
     args.target.mkdir(parents=True, exist_ok=True)
     ranks = [json.loads(path.read_text()) for path in sorted(args.run.glob("rank*.json"))]
     pids = [rank["pid"] for rank in ranks]
     cut_export(next(args.run.glob("nsys.sqlite*")), args.target / "nsys.sqlite.gz", pids)
-    if args.beside:
-        cut_trace(args.beside / "trace.rank0.json.gz", args.target / "trace.rank0.json.gz", whole=True)
+    if args.torch_run:
+        cut_trace(args.torch_run / "trace.rank0.json.gz", args.target / "trace.rank0.json.gz", whole=True)
     write_rest(args.run, args.target, ranks)
 
 

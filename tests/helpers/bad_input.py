@@ -39,7 +39,7 @@ for name, path, modes in json.load(sys.stdin):
             os.dup2(handle, fd)
             os.close(handle)
         begun = time.monotonic()
-        code = main(["diagnose", os.fsdecode(bytes.fromhex(path)), *(["--json"] if mode == "json" else [])])
+        code = main(["diagnose", os.fsdecode(bytes.fromhex(path)), "--json" if mode == "json" else "-v"])
         seconds = time.monotonic() - begun
         sys.stdout.flush()
         sys.stderr.flush()

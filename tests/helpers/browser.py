@@ -236,7 +236,7 @@ def run(tmp_path_factory) -> Report:
     return written_once(tmp_path_factory, "run", lambda _: diagnosed(RUN))
 
 
-def told(ns: float) -> str:
+def shown_time(ns: float) -> str:
     """A duration as the views tell it: three digits, the unit that needs no zeros."""
     scale, unit = next(((s, u) for s, u in UNITS if ns >= s * 0.9995), UNITS[-1])
     value = ns / scale

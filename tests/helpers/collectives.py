@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpuprof.timeline.collectives import KINDS, CollectiveColumns, Collectives
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.trace import ABSENT
 
 
 def collectives(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 
 from gpuprof.diagnosis.comparison.compare import compare
-from gpuprof.diagnosis.comparison.model import Comparison
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 

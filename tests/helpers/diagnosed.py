@@ -11,7 +11,7 @@ import pytest
 from isal import igzip
 
 import gpuprof
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from helpers.once import once
 
 KEPT = 12

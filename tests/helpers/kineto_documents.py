@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
 
 from gpuprof.tracefile.kineto import layout, stream
-from gpuprof.tracefile.kineto.small import Parsed
+from gpuprof.tracefile.kineto.columns import Tables
+from gpuprof.tracefile.kineto.envelope import find_events, object_end
+from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, event_then_close, is_whole
 
 
 class Raw(str):
@@ -101,6 +104,29 @@ def as_json(text: str):
 
 def parsed_from(path: Path, block_bytes: int = stream.BLOCK_BYTES) -> Parsed:
     return stream.read_stream(path, path.stat().st_size, None, block_bytes)
+
+
+SEPARATOR = re.compile(rb'\}[\s\x00]*(?:,[\s\x00]*)?(?=\{\s*"(?:ph|name|cat|pid|tid|ts|dur|args|s|id|bp)"\s*:)')
+
+
+def cut_at_separators(data: bytes) -> Parsed:
+    """What a reader finds that knows nothing but separators: the text is cut at each, and each piece is an event."""
+    parsed = Parsed(tables=Tables(), strings=Strings(), keys={})
+    begin, _ = find_events(data)
+    starts = [begin, *(found.end() for found in SEPARATOR.finditer(data, begin))]
+    texts: list[bytes] = []
+    for start, after in zip(starts, [*starts[1:], len(data)], strict=True):
+        texts.append(data[start:after].strip(stream.BETWEEN))
+        end = event_then_close(texts[-1])
+        if end is not None:
+            texts[-1] = texts[-1][:end]
+            break
+    else:
+        parsed.truncated = NO_END
+        if not is_whole(texts[-1]):
+            texts[-1] = texts[-1][: object_end(texts[-1]) or 0]
+    add_texts(filter(None, texts), parsed)
+    return parsed
 
 
 def events_in(parsed: Parsed) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gpuprof.diagnosis.model import (
+from gpuprof.diagnosis.diagnosis import (
     CategoryTime,
     CauseTime,
     Device,

@@ -11,7 +11,7 @@ import pytest
 
 import gpuprof
 from gpuprof.report.terminal import render
-from gpuprof.tracefile.model import KERNEL, MEMCPY, MEMSET
+from gpuprof.tracefile.trace import KERNEL, MEMCPY, MEMSET
 from helpers.make_nsys import NsysBuilder, training
 from helpers.paths import SHARED
 from helpers.valid_json import document
@@ -80,7 +80,7 @@ def answered(path: Path) -> gpuprof.Diagnosis | None:
         assert len(str(error)) < 2_000
         return None
     document(diagnosis)
-    render(diagnosis, 100, 5)
+    render(diagnosis, 100, 5, verbose=True)
     return diagnosis
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.plain_digest import labels_of, plain_digest
-from gpuprof.ranks.model import BACKWARD, FORWARD, LOCAL, NO_ROW, OPTIMIZER, OTHER, Digest
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, LOCAL, NO_ROW, OPTIMIZER, OTHER, Digest
 from gpuprof.timeline.collectives import KINDS, p2p_text
-from gpuprof.tracefile.model import ABSENT
+from gpuprof.tracefile.trace import ABSENT
 
 APART_NS = 10**12
 """Samples of steps lie this far apart."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.timeline.pairing import Pairing
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import KERNEL, OP, Trace
+from gpuprof.tracefile.trace import KERNEL, OP, Trace
 
 
 def spans(trace: Trace) -> list[tuple[int, int, int, str, int]]:

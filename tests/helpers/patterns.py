@@ -111,6 +111,35 @@ def inference_engine() -> TraceBuilder:
     return builder
 
 
+def silent_decode() -> TraceBuilder:
+    """One iteration of a decoding engine, which launches its pass as a graph in 2.4 ms and waits, unrecorded, to 17."""
+    builder = TraceBuilder().annotation("execute_context_0(0)_generation_8(8)", 0, 2_400_000)
+    for k in range(40):
+        t = 200_000 + k * 40_000
+        builder.op("aten::copy_", t, t + 30_000, **{"Input Dims": [[8], [8]], "Input type": ["long", "long"]})
+        builder.launch("elementwise_copy", (t + 5_000, t + 12_000), (t + 15_000, t + 17_000))
+    builder.call("cudaGraphLaunch", 2 * MS, 2_300_000, correlation=777)
+    names = ("nvjet_hsh_128x64", "void vllm::rms_norm_kernel<c10::BFloat16>", "flash_fwd_splitkv_kernel<bfloat16>")
+    for k in range(200):
+        t = 2_350_000 + k * 72_000
+        builder.gpu(names[k % len(names)], t, t + 71_500, correlation=777, **{"graph id": 7, "graph node id": k})
+    return builder
+
+
+def early_end() -> TraceBuilder:
+    """Training steps of 5 ms that the CPU binds, the last of which goes on for 25 ms in which nothing was recorded."""
+    builder = TraceBuilder()
+    for number in range(3):
+        at = number * 5 * MS
+        builder.step(number, at, at + (5 * MS if number < 2 else 30 * MS))
+        for k in range(50):
+            call = at + k * 90_000
+            builder.op("aten::mm", call, call + 45_000, **SHAPES)
+            builder.launch("gemm", (call + 5_000, call + 15_000), (call + 20_000, call + 22_000))
+    return builder
+
+
 PATTERNS: tuple[Callable[[], TraceBuilder], ...] = (
     graph_capture, unequal_steps, ahead, small_batch, far_kernel, beyond_peak, one_kernel, silent_end, inference_engine,
+    silent_decode, early_end,
 )  # fmt: skip

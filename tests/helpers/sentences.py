@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.report.terminal import plain
 
 NUMBER = r"[\d,]+(?:\.\d+)?"

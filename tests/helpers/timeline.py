@@ -7,8 +7,8 @@ from pathlib import Path
 import gpuprof
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.small import read_small
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.kineto.msgspec_reader import read_small
+from gpuprof.tracefile.trace import Trace
 from helpers.make_trace import TraceBuilder
 
 
@@ -28,4 +28,6 @@ def _trace_of(recording: Path | Trace | TraceBuilder) -> Trace:
 def built(builder: TraceBuilder) -> Trace:
     """What a builder holds, read without a file."""
     data = builder.text().encode()
-    return build(read_small(data), "t.json", len(data))
+    parsed = read_small(data)
+    assert parsed
+    return build(parsed, "t.json", len(data))

@@ -9,7 +9,9 @@ from pathlib import Path
 
 from gpuprof.record.command import Target
 from gpuprof.trial.fixes import parse
+from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.trial import Fix
 from helpers.command import working_in
 from helpers.warm_torch import warm_python
 
@@ -54,14 +56,25 @@ def write_training(folder: Path, code: str, name: str = "train.py") -> Path:
     return script
 
 
-def tried(folder: Path, code: str, fix: str = "", *, fresh: bool = False, seconds: float = 0.5) -> Outcome:
-    """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing."""
+def tried(
+    folder: Path,
+    code: str,
+    fix: str = "",
+    *,
+    fresh: bool = False,
+    seconds: float = 0.5,
+    flags: dict[Fix, OwnFlags] | None = None,
+) -> Outcome:
+    """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing.
+
+    flags: the fixes that the program's own flags make.
+    """
     script = write_training(folder, code)
     python = sys.executable if fresh else warm_python()
     target = Target((python, str(script)), "train", python, True, ())
     with working_in(folder), Starter(target, network=False) as starter:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        return starter.run(parse(fix) if fix else (), None, None, seconds, LIMIT_S)
+        return starter.run(parse(fix) if fix else (), None, None, seconds, LIMIT_S, flags)
 
 
 def applied(outcome: Outcome) -> str:

@@ -7,8 +7,8 @@ import json
 import pytest
 from jsonschema import Draft202012Validator
 
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import dumps, schema
-from gpuprof.diagnosis.model import Diagnosis
 
 VALIDATOR = Draft202012Validator(schema())
 

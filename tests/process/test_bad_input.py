@@ -46,7 +46,7 @@ def event(cat: str = "cpu_op", extra: str = "", args: str = "", **values: str) -
     return f'{{"cat": "{cat}", {outer}{extra}, "args": {{{inner}{args}}}}}'
 
 
-def beside(*events: str) -> str:
+def with_events(*events: str) -> str:
     """A sound trace with these events before its own."""
     return text().replace('"traceEvents": [\n', '"traceEvents": [\n' + "".join(f"{e},\n" for e in events), 1)
 
@@ -181,7 +181,7 @@ BROKEN = {
     "backslashes": Case(lambda: text().replace("gemm", r"C:\tmp\gemm"), "report", "repaired_events"),
     "a byte order mark": Case(lambda: b"\xef\xbb\xbf" + text().encode(), "report"),
     "deep args": Case(
-        lambda: beside(event(args=', "deep": ' + "[" * 50_000 + "]" * 50_000)), "report", "unreadable_events"
+        lambda: with_events(event(args=', "deep": ' + "[" * 50_000 + "]" * 50_000)), "report", "unreadable_events"
     ),
     "header of other types": Case(
         lambda: (
@@ -243,25 +243,28 @@ READABLE_TIMES = ('"12.5"', "1E3", "1e-400", "0." + "0" * 300 + "1", "-0", "-5",
 IMPOSSIBLE_TIMES = ("4.7e15", "-4.7e15", "9.2e15", "-9.2e15")
 
 ONE_TIME = {
-    **{f"a time of {t[:25]}": Case(lambda t=t: beside(event(ts=t)), "report", "unreadable") for t in UNREADABLE_TIMES},
     **{
-        f"a duration of {t[:25]}": Case(lambda t=t: beside(event("kernel", dur=t)), "report", "unreadable_events")
+        f"a time of {t[:25]}": Case(lambda t=t: with_events(event(ts=t)), "report", "unreadable")
         for t in UNREADABLE_TIMES
     },
-    **{f"a time of {t[:25]}": Case(lambda t=t: beside(event("kernel", ts=t)), "report") for t in READABLE_TIMES},
+    **{
+        f"a duration of {t[:25]}": Case(lambda t=t: with_events(event("kernel", dur=t)), "report", "unreadable_events")
+        for t in UNREADABLE_TIMES
+    },
+    **{f"a time of {t[:25]}": Case(lambda t=t: with_events(event("kernel", ts=t)), "report") for t in READABLE_TIMES},
     # A day after all other events: hardly any GPU work in the window.
-    **{f"a time of {t}": Case(lambda t=t: beside(event("kernel", ts=t)), "unusable") for t in ("9e10", "-9e10")},
-    **{f"a duration of {t[:25]}": Case(lambda t=t: beside(event(dur=t)), "report") for t in READABLE_TIMES},
+    **{f"a time of {t}": Case(lambda t=t: with_events(event("kernel", ts=t)), "unusable") for t in ("9e10", "-9e10")},
+    **{f"a duration of {t[:25]}": Case(lambda t=t: with_events(event(dur=t)), "report") for t in READABLE_TIMES},
 }
 VALUES = {
     # The reader drops or reads the one event; the text of the rest is that of "no keys at all".
     **{name: replace(case, modes=("json",)) for name, case in ONE_TIME.items()},
     **{
-        f"a time of {t}": Case(lambda t=t: beside(event("kernel", ts=t)), "unusable", "impossible_times")
+        f"a time of {t}": Case(lambda t=t: with_events(event("kernel", ts=t)), "unusable", "impossible_times")
         for t in IMPOSSIBLE_TIMES
     },
     **{
-        f"{what} of {HUGE}": Case(lambda key=key, what=what: beside(event("kernel", **{key: HUGE})), "report")
+        f"{what} of {HUGE}": Case(lambda key=key, what=what: with_events(event("kernel", **{key: HUGE})), "report")
         for key, what in (
             ("correlation", "a correlation"),
             ("External id", "an External id"),
@@ -273,22 +276,26 @@ VALUES = {
         )
     },
     "an occupancy of 1e300": Case(
-        lambda: beside(event("kernel", args=', "est. achieved occupancy %": 1e300')), "report"
+        lambda: with_events(event("kernel", args=', "est. achieved occupancy %": 1e300')), "report"
     ),
     "a grid of other numbers": Case(
-        lambda: beside(event("kernel", args=', "grid": [1, 2, 3e9], "block": [1, 2, 3, 4], "shared memory": -1.5')),
+        lambda: with_events(
+            event("kernel", args=', "grid": [1, 2, 3e9], "block": [1, 2, 3, 4], "shared memory": -1.5')
+        ),
         "report",
     ),
-    "a pid of 5,000 digits": Case(lambda: beside(event(pid="9" * 5000)), "report"),
+    "a pid of 5,000 digits": Case(lambda: with_events(event(pid="9" * 5000)), "report"),
     "ids that are text": Case(
-        lambda: beside(event("ac2g", ph='"s"', extra=', "id": "0x1f"'), event("ac2g", ph='"f"', extra=', "id": "x"')),
+        lambda: with_events(
+            event("ac2g", ph='"s"', extra=', "id": "0x1f"'), event("ac2g", ph='"f"', extra=', "id": "x"')
+        ),
         "report",
     ),
     "290 years": Case(lambda: alone(event(ts="-4.5e15"), event("kernel", ts="4.5e15")), "unusable", "impossible_times"),
     "two days": Case(lambda: alone(event(ts="0"), event("kernel", ts="172800e6")), "unusable", "impossible_times"),
     "one kernel of 145 years": Case(lambda: alone(event("kernel", dur="4.6e15")), "unusable", "impossible_times"),
     "kernels of 500 years in all": Case(
-        lambda: beside(*(event("kernel", ts=str(i), dur="3.1e15", stream=str(i)) for i in range(5))),
+        lambda: with_events(*(event("kernel", ts=str(i), dur="3.1e15", stream=str(i)) for i in range(5))),
         "unusable",
         "impossible_times",
     ),
@@ -304,7 +311,7 @@ VALUES = {
         lambda: alone(*(event(c, ts=str(i)) for c in ("cuda_runtime", "kernel") for i in range(5_000))), "report"
     ),
     "devices -1 and 10^9": Case(
-        lambda: beside(*(event("kernel", device=d) for d in ("-1", "1000000000", "-2147483648", "2147483648"))),
+        lambda: with_events(*(event("kernel", device=d) for d in ("-1", "1000000000", "-2147483648", "2147483648"))),
         "report",
     ),
     "optimizer steps at one time": Case(
@@ -315,18 +322,18 @@ VALUES = {
         lambda: re.sub(r'("ProfilerStep.*?"dur": )\d+', r"\g<1>0", text()), "report", "no_steps"
     ),
     "args of other types": Case(
-        lambda: beside(
+        lambda: with_events(
             *(re.sub(r'"args": .*', f'"args": {args}}}', event("kernel")) for args in ("[1]", '"x"', "null", "3"))
         ),
         "report",
     ),
     "all keys of other types": Case(
-        lambda: beside(
+        lambda: with_events(
             '{"ph": [["X"]], "cat": {"a": 1}, "name": null, "pid": {}, "tid": [1], "ts": 5, "dur": 1, "args": 1}'
         ),
         "report",
     ),
-    "no keys at all": Case(lambda: beside("{}", '{"ph": "X"}'), "report", "unreadable_events"),
+    "no keys at all": Case(lambda: with_events("{}", '{"ph": "X"}'), "report", "unreadable_events"),
     "thousands of step names": Case(
         lambda: alone(
             event("kernel"),

@@ -12,7 +12,7 @@ from gpuprof.costs.convolution import convolution
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.elementwise import ARITY
 from gpuprof.costs.gemm import gemm
-from gpuprof.costs.streaming import streaming
+from gpuprof.costs.memory_ops import streaming
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from helpers.command import gpuprof_command, in_process
 
 import gpuprof.cli.trace
-from gpuprof.costs.measured import SCRIPT
+from gpuprof.costs.measured_rates import SCRIPT
 
 STAND_IN = """
 class _Cuda:

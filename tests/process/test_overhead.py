@@ -35,7 +35,7 @@ def test_a_figure_is_the_median_whatever_a_few_pairs_say():
     assert not found.missed
     assert figure("start", "ms", [61], limit=60).missed
     assert not figure("start", "ms", [60], limit=60).missed
-    assert not figure("told", "share", [9.0]).missed, "what has no limit cannot miss it"
+    assert not figure("reported", "share", [9.0]).missed, "what has no limit cannot miss it"
     with pytest.raises(ValueError, match="start"):
         figure("start", "ms", [])
 
@@ -89,5 +89,12 @@ def test_the_start_is_measured_without_torch(tmp_path: Path):
 def test_tracing_costs_little():
     pytest.importorskip("torch", reason="torch is not installed")
     found = figures(measure(KINDS, rounds=3, blocks=20), slack=GENEROUS)
-    assert {one.name for one in found} >= {"start", "step", "hooks after", "hooks baseline", "before, after", "told"}
+    assert {one.name for one in found} >= {
+        "start",
+        "step",
+        "hooks after",
+        "hooks baseline",
+        "before, after",
+        "reported",
+    }
     assert not [one.name for one in found if one.missed], table(found)

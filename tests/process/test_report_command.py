@@ -41,7 +41,7 @@ def command(*arguments: object, cwd: Path, python: str = "", **variables: str) -
 
 def one_line(stderr: str) -> str:
     assert re.fullmatch(r"gpuprof: [^\n]{10,2000}\n", stderr), stderr
-    assert "please report it" not in stderr, "a mistake of the user's is told as a bug"
+    assert "please report it" not in stderr, "a mistake of the user's is reported as a bug"
     return stderr[:-1]
 
 
@@ -115,7 +115,7 @@ def test_of_a_run_it_is_written_into_its_folder(tmp_path: Path, capsys, monkeypa
     )  # fmt: skip
     assert not (new / "report.html").exists()
     code, out, err = run(capsys, "report")
-    assert (code, out) == (0, "") and told(err).samefile(new / "report.html")
+    assert (code, out) == (0, "") and written_path(err).samefile(new / "report.html")
     for folder in (old, new):
         assert is_page(folder / "report.html")
         assert names(folder) - names(RUNS[0].parent) == {"report.html"}
@@ -123,7 +123,7 @@ def test_of_a_run_it_is_written_into_its_folder(tmp_path: Path, capsys, monkeypa
         assert title and folder.name in title[1], "latest is another run tomorrow"
 
 
-def told(stderr: str) -> Path:
+def written_path(stderr: str) -> Path:
     """Where the only report is, by what was said."""
     (place,) = re.findall(r"^gpuprof: report: (.+)$", stderr, re.MULTILINE)
     return Path(place)
@@ -314,7 +314,7 @@ def test_without_gpu_work_the_page_says_why_there_is_no_verdict(tmp_path: Path, 
     TraceBuilder().step(0, 0, MS).op("aten::mm", 0, 1000).write(tmp_path / "cpu.json")
     code, out, err = run(capsys, "report", "cpu.json")
     assert (code, out) == (2, "")
-    assert told(err) == Path("cpu.report.html")
+    assert written_path(err) == Path("cpu.report.html")
     assert "CPU only" in err, "exit code 2 is not left unexplained"
     assert is_page(tmp_path / "cpu.report.html")
     assert "CPU only" in text_of(tmp_path / "cpu.report.html")
@@ -382,7 +382,7 @@ def test_trace_writes_it_into_the_run(tmp_path: Path, wanted: bool):
         assert not (folder / "report.html").exists() and "report" not in done.stderr
         return
     assert is_page(folder / "report.html")
-    assert (tmp_path / told(done.stderr)).samefile(folder / "report.html")
+    assert (tmp_path / written_path(done.stderr)).samefile(folder / "report.html")
 
 
 # -- from Python

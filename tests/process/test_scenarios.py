@@ -1,4 +1,4 @@
-"""The scenarios: what is told of them, how they are run and timed, and what was measured."""
+"""The scenarios: their metadata, how they are run and timed, and what was measured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.support.lengths import DATA, LONGEST, draw
 
 ALL = list(scenarios())
-MEASURED = [told for told in ALL if told.truth is not None]
+MEASURED = [entry for entry in ALL if entry.truth is not None]
 BOUNDS = {"compute", "memory", "latency", "host", "input", "transfer", "communication", "balanced"}
 
 
@@ -32,22 +32,24 @@ def python(*words: str, **options) -> subprocess.CompletedProcess[str]:
     return finished([sys.executable, *words], cwd=ROOT, text=True, timeout=250, **options)
 
 
-@pytest.mark.parametrize("told", ALL, ids=lambda told: told.name)
-def test_what_is_told(told: Scenario):
-    assert set(told.says) <= BOUNDS and told.says
-    assert told.title and told.why.endswith(".")
-    assert {fix.finding for fix in told.fixes} - {None} <= {page.id for page in PAGES}
-    assert len(set(told.variants())) == len(told.variants())
-    if told.program is not None:
-        assert (told.program.module is None) is not (told.program.script is None)
-        assert (told.program.version is None) is (told.program.script is None), "of a script, the commit is told"
-        assert all(fix.arguments or fix.environment for fix in told.fixes)
-        assert told.role == "test" and told.free, "somebody else's program is never fitted to, and its mean step counts"
+@pytest.mark.parametrize("entry", ALL, ids=lambda entry: entry.name)
+def test_metadata(entry: Scenario):
+    assert set(entry.says) <= BOUNDS and entry.says
+    assert entry.title and entry.why.endswith(".")
+    assert {fix.finding for fix in entry.fixes} - {None} <= {page.id for page in PAGES}
+    assert len(set(entry.variants())) == len(entry.variants())
+    if entry.program is not None:
+        assert (entry.program.module is None) is not (entry.program.script is None)
+        assert (entry.program.version is None) is (entry.program.script is None), "of a script, the commit is given"
+        assert all(fix.arguments or fix.environment for fix in entry.fixes)
+        assert entry.role == "test" and entry.free, (
+            "somebody else's program is never fitted to, and its mean step counts"
+        )
         return
-    source = (told.folder / "train.py").read_text(encoding="utf-8")
+    source = (entry.folder / "train.py").read_text(encoding="utf-8")
     assert source.startswith('"""'), "says what is trained, on what"
     assert "def train(run: Run)" in source
-    compile(source, told.name, "exec")
+    compile(source, entry.name, "exec")
 
 
 def test_all_are_listed_without_torch():
@@ -93,7 +95,7 @@ def test_lengths_have_the_mean_that_is_told(data: str):
 PROGRAM = ROOT / "tests" / "helpers" / "stand_in_scenario.py"
 STAND_IN = (
     "import sys, scenarios.measure; from scenarios.__main__ import main;"
-    f"scenarios.measure.launched = lambda told: [sys.executable, {str(PROGRAM)!r}];"
+    f"scenarios.measure.launched = lambda entry: [sys.executable, {str(PROGRAM)!r}];"
     "sys.argv[1:1] = ['measure']; sys.exit(main())"
 )
 """`python -m scenarios measure`, with programs that have no model and take steps of a millisecond."""
@@ -138,8 +140,8 @@ def test_a_process_that_fails_is_told(tmp_path: Path):
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
-    told = scenario("small_batch")
-    count, program = len(told.variants()), str(PROGRAM).encode()
+    entry = scenario("small_batch")
+    count, program = len(entry.variants()), str(PROGRAM).encode()
     mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which everyone hands on to whom he starts
 
     def left() -> list[Path]:
@@ -156,7 +158,7 @@ def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
         commands = [(each / "cmdline").read_bytes().split(b"\0") for each in left()]
         return len(commands) == 1 + count and sum(command[1:2] == [program] for command in commands) == count
 
-    words = [sys.executable, "-c", STAND_IN, told.name, "--rounds", "1", "--out", str(tmp_path)]
+    words = [sys.executable, "-c", STAND_IN, entry.name, "--rounds", "1", "--out", str(tmp_path)]
     measurement = subprocess.Popen(["env", mark, "SLOW=1", *words], cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         assert wait_for(all_run, 60)
@@ -170,45 +172,45 @@ def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
         measurement.wait()
 
 
-@pytest.mark.parametrize("told", MEASURED, ids=lambda told: told.name)
-def test_the_truth(told: Scenario):
-    """At least five fresh processes of each variant, one after the other, on the GPU that it is told of."""
-    truth = told.truth
+@pytest.mark.parametrize("entry", MEASURED, ids=lambda entry: entry.name)
+def test_the_truth(entry: Scenario):
+    """At least five fresh processes of each variant, one after the other, on the GPU that it names."""
+    truth = entry.truth
     assert truth and all("H200" in gpu for gpu in truth["machine"]["gpus"]) and truth["machine"]["gpus"]
     order = [process["fix"] for process in truth["processes"]]
-    assert len(order) >= (2 if told.free else 5) * len(told.variants())
-    assert order == list(told.variants()) * (len(order) // len(told.variants()))
-    for fix in told.fixes:
-        before, after = told.measured_ms(), told.measured_ms(fix.name)
+    assert len(order) >= (2 if entry.free else 5) * len(entry.variants())
+    assert order == list(entry.variants()) * (len(order) // len(entry.variants()))
+    for fix in entry.fixes:
+        before, after = entry.measured_ms(), entry.measured_ms(fix.name)
         assert before and after and before[0] <= before[1] and after[0] <= after[1]
-        middle, middle_after = (statistics.median(told.values_ms(name)) for name in ("", fix.name))
+        middle, middle_after = (statistics.median(entry.values_ms(name)) for name in ("", fix.name))
         gains = middle_after / fix.work < before[0]
         if fix.finding is not None:  # what nothing is predicted of need not be as sure
             gains = gains and after[1] / fix.work < middle
-        assert gains is fix.gains or told.steps_differ, "a fix gains more than processes differ"
+        assert gains is fix.gains or entry.steps_differ, "a fix gains more than processes differ"
 
 
 def test_eight_of_ten_values_are_the_measured_interval():
-    told = scenario("small_batch")
-    truth = told.truth
+    entry = scenario("small_batch")
+    truth = entry.truth
     assert truth
     compiled = [process for process in truth["processes"] if process["fix"] == "compile"]
     values = [process["free_ms"] for process in compiled]
     values += [statistics.median(process["synchronised_ms"]) for process in compiled]
-    low, high = told.measured_ms("compile") or (0.0, 0.0)
+    low, high = entry.measured_ms("compile") or (0.0, 0.0)
     assert sum(low <= value <= high for value in values) == 8 == len(values) - 2
 
 
-@pytest.mark.parametrize("told", [told for told in ALL if told.recording], ids=lambda told: told.name)
-def test_the_recording_is_a_run_of_the_scenario(told: Scenario):
-    assert told.recording and errors_in(told.recording) == []
-    manifest = json.loads((told.recording / "manifest.json").read_text())
-    program = told.module if told.program is None else told.program.module
+@pytest.mark.parametrize("entry", [entry for entry in ALL if entry.recording], ids=lambda entry: entry.name)
+def test_the_recording_is_a_run_of_the_scenario(entry: Scenario):
+    assert entry.recording and errors_in(entry.recording) == []
+    manifest = json.loads((entry.recording / "manifest.json").read_text())
+    program = entry.module if entry.program is None else entry.program.module
     assert program in manifest["command"] and "--fix" not in manifest["command"]
-    if told.program is not None:
-        assert manifest["command"][3:] == told.program.words()
+    if entry.program is not None:
+        assert manifest["command"][3:] == entry.program.words()
     assert manifest["status"] == "finished"
-    assert sum(path.stat().st_size for path in told.recording.iterdir()) < 2_000_000
+    assert sum(path.stat().st_size for path in entry.recording.iterdir()) < 2_000_000
 
 
 def test_reasons_are_of_scenarios_and_recordings_that_there_are():
@@ -218,19 +220,19 @@ def test_reasons_are_of_scenarios_and_recordings_that_there_are():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("told", "fix"),
+    ("entry", "fix"),
     [
-        pytest.param(told, fix, id=f"{told.name}-{fix or 'as it is'}")
-        for told in ALL
-        if not {"unsloth", "bitsandbytes", "triton"} & set(told.needs)  # which need a GPU
-        if not (told.program and told.program.script)  # which needs a checkout
-        for fix in told.variants()
+        pytest.param(entry, fix, id=f"{entry.name}-{fix or 'as it is'}")
+        for entry in ALL
+        if not {"unsloth", "bitsandbytes", "triton"} & set(entry.needs)  # which need a GPU
+        if not (entry.program and entry.program.script)  # which needs a checkout
+        for fix in entry.variants()
     ],
 )
-def test_it_trains_on_a_cpu(told: Scenario, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    need("torch", "transformers", "peft", *told.needs)
+def test_it_trains_on_a_cpu(entry: Scenario, fix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    need("torch", "transformers", "peft", *entry.needs)
     monkeypatch.setenv("SCENARIO_MATERIAL", str(tmp_path / "material"))
     words = ["--fix", fix] if fix else []
-    done = python("-m", "scenarios", "run", told.name, *words, "--timed")
+    done = python("-m", "scenarios", "run", entry.name, *words, "--timed")
     assert done.returncode == 0, done.stderr[-2000:]
     assert '"free_ms"' in done.stdout

@@ -57,6 +57,7 @@ def test_running_out_of_memory_ends_as_without(tmp_path: Path):
     begin = re.compile(r"Traceback.*?CUDA out of memory\n", re.DOTALL)
     assert begin.findall(kept.stderr) == begin.findall(bare.stderr) != []
     assert "observers 1" in kept.stderr
+    assert "who held its memory: gpuprof memory" in kept.stderr
     assert "observers 0" in plain.stderr and "observers 0" in bare.stderr
     assert [path.name for path in (tmp_path / "run").glob("*.pickle")] == ["memory.rank0.oom.pickle"]
     assert not list((tmp_path / "plain").glob("*.pickle"))

@@ -213,14 +213,14 @@ def train(tmp_path: Path, code: str, *options: str) -> Run:
 def test_a_training(tmp_path: Path):
     found = train(tmp_path, "train(60); sys.exit(5)", "--steps", "4", "--baseline", "3", "--no-report")
     assert found.code == 5, found.stderr
-    told = found.stdout.split("\n")
-    begin, end = told.index("start"), told.index("stop")
-    assert told[begin + 1] == "begin step_14" and told[end - 1] == "end step_17"
-    marks = told[begin + 1 : end]
+    printed = found.stdout.split("\n")
+    begin, end = printed.index("start"), printed.index("stop")
+    assert printed[begin + 1] == "begin step_14" and printed[end - 1] == "end step_17"
+    marks = printed[begin + 1 : end]
     assert [m for m in marks if "step_" in m] == [f"{w} step_{n}" for n in (14, 15, 16, 17) for w in ("begin", "end")]
     assert marks.count("push backward") == marks.count("push optimizer") == 4
     assert sum(m.startswith("push") for m in marks) == marks.count("pop")
-    assert not [m for m in told[:begin] + told[end + 1 :] if m.startswith(("push", "begin"))]
+    assert not [m for m in printed[:begin] + printed[end + 1 :] if m.startswith(("push", "begin"))]
     (window,) = found.rank()["windows"]
     assert (window["window"], window["file"], window["first_step"], window["steps"]) == ("nsys", "nsys.sqlite", 14, 4)
     stages = {step["step"]: (step["stage"], step["profiled"]) for step in found.steps()}

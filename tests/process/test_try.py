@@ -169,6 +169,34 @@ def test_a_fix_that_fails_and_one_that_does_nothing_are_rows_with_their_reasons(
     assert tree_hash(tmp_path) == before
 
 
+IGNORES = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--num_workers", type=int, default=0)
+given = parser.parse_args()
+train(net(), torch.utils.data.DataLoader(Data(wait=0.001), batch_size=8, num_workers=given.workers))
+"""
+
+
+@pytest.mark.parametrize(("name", "own"), [("--workers", "--workers 2"), ("--num_workers", None)])
+def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(tmp_path: Path, name: str, own: str | None):
+    prepare(tmp_path, IGNORES)
+    run = make_run(tmp_path)
+    rank = json.loads((run / "rank0.json").read_text())
+    rank["program"] = {"flags": [{"names": [name], "kind": "value"}]}
+    (run / "rank0.json").write_text(json.dumps(rank))
+    done = run_try(tmp_path, "--rounds", "1", "--json", "--fix", "input_workers=2")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    Draft202012Validator(schema()).validate(found)
+    (row,) = found["rows"]
+    assert (row["flags"], row["status"]) == (own, "unconfirmed")
+    assert row["lines"] == (own or "DataLoader(..., num_workers=2, persistent_workers=True)")
+    result = "input_workers=2: --num_workers 2 did not do it (0 workers alive), so it is applied from outside"
+    assert (result in found["notes"]) == (own is None)
+
+
 @pytest.mark.parametrize(
     ("ends", "words"),
     [

@@ -8,7 +8,9 @@ import pytest
 from helpers.installed import need
 from helpers.trials import applied, tried
 
-from gpuprof.trial import same
+from gpuprof.trial import same_training
+from gpuprof.trial.fixes import parse
+from gpuprof.trial.own_flags import OwnFlags
 
 need("torch")
 
@@ -53,7 +55,7 @@ def test_workers_shorten_the_step_and_leave_the_batches_alone(tmp_path: Path):
     assert applied(fixed) == "2 workers alive, before: 0"
     assert plain.process.step_ns and fixed.process.step_ns
     assert fixed.process.step_ns < 0.75 * plain.process.step_ns
-    assert same.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
+    assert same_training.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
     assert nothing_left(tmp_path)
 
 
@@ -67,7 +69,7 @@ class Stream(torch.utils.data.IterableDataset):
 train(net(), torch.utils.data.DataLoader(Stream(), batch_size=8))
 """
     plain, fixed = tried(tmp_path, code), tried(tmp_path, code, "input_workers=2")
-    found = same.compare(fixed.ranks, plain.ranks, None)
+    found = same_training.compare(fixed.ranks, plain.ranks, None)
     assert found.verdict == "different" and found.text.startswith("samples are repeated")
 
 
@@ -76,7 +78,7 @@ def test_a_fused_optimizer_takes_the_steps(tmp_path: Path):
     assert applied(fixed) == "AdamW(fused=True) took the steps"
     assert plain.process.step_ns and fixed.process.step_ns
     assert fixed.process.step_ns < 0.9 * plain.process.step_ns
-    assert same.compare(fixed.ranks, plain.ranks, plain.ranks).verdict in ("bitwise", "within_scatter")
+    assert same_training.compare(fixed.ranks, plain.ranks, plain.ranks).verdict in ("bitwise", "within_scatter")
 
 
 def test_an_optimizer_that_refuses_gets_its_own_arguments_back(tmp_path: Path):
@@ -89,13 +91,13 @@ def test_an_optimizer_that_refuses_gets_its_own_arguments_back(tmp_path: Path):
 def test_checkpointed_calls_become_plain_ones(tmp_path: Path):
     plain, fixed = tried(tmp_path, CHECKPOINTED), tried(tmp_path, CHECKPOINTED, "recompute")
     assert applied(fixed).endswith("checkpointed calls ran without")
-    assert same.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
+    assert same_training.compare(fixed.ranks, plain.ranks, None).verdict == "bitwise"
 
 
 def test_autocast_computes_in_bf16_and_says_that_it_is_another_arithmetic(tmp_path: Path):
     plain, fixed = tried(tmp_path, PLAIN), tried(tmp_path, PLAIN, "autocast")
     assert applied(fixed) == "a linear layer's output is bfloat16"
-    found = same.compare(fixed.ranks, plain.ranks, plain.ranks)
+    found = same_training.compare(fixed.ranks, plain.ranks, plain.ranks)
     assert found.verdict == "different" and found.text.startswith("the same samples")
 
 
@@ -138,7 +140,7 @@ def test_what_needs_a_gpu_says_so(tmp_path: Path, fix: str):
         ("larger_batch=2", "the program makes no TrainingArguments"),
         ("adapter_casts", "no PEFT model was made"),
         ("pad_to_multiple", "no collator of transformers or TRL was used"),
-        ("expert_loop", "no transformers model was built"),
+        ("expert_loop", "transformers is not used"),
         ("syncs", "the program makes no TrainingArguments"),
         ("channels_last", "the model has no 2-D convolution to convert"),
         ("recompute", "nothing was checkpointed by torch.utils.checkpoint"),
@@ -181,6 +183,39 @@ trainer = Trainer(model, arguments, train_dataset=Texts(), data_collator=collate
 trainer.train()
 trainer.save_model("final")
 """
+
+
+FLAGGED = """
+import argparse
+from torch.utils.checkpoint import checkpoint
+parser = argparse.ArgumentParser()
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--no-checkpointing", action="store_true")
+given = parser.parse_args()
+loader = torch.utils.data.DataLoader(Data(), batch_size=8, num_workers=given.workers)
+
+def loss_of(model, x):
+    y = model(x) if given.no_checkpointing else checkpoint(model, x, use_reentrant=False)
+    return y.square().mean()
+
+train(net(), loader, loss_of=loss_of)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fix", "words", "proof"),
+    [
+        ("input_workers=2", ("--workers", "2"), "2 workers alive"),
+        ("recompute", ("--no-checkpointing",), "nothing is checkpointed"),
+    ],
+)
+def test_the_programs_own_flags_make_a_fix(tmp_path: Path, fix: str, words: tuple[str, ...], proof: str):
+    assert applied(tried(tmp_path, FLAGGED, fix, flags={parse(fix)[0]: OwnFlags(words)})) == proof
+
+
+def test_a_flag_that_does_something_else_is_seen(tmp_path: Path):
+    found = tried(tmp_path, FLAGGED, "recompute", flags={parse("recompute")[0]: OwnFlags(("--workers", "1"))})
+    assert found.not_applied and found.not_applied.endswith("calls were checkpointed")
 
 
 @pytest.mark.slow

@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.budget import Stretch, attributed, budget, in_words, mean_ahead
-from gpuprof.diagnosis.lengths_ahead import new_lengths_ahead
 from gpuprof.diagnosis.timed_steps import timed_steps
-from gpuprof.record.stretch import AFTERMATH_NS, MOST_STEPS, PRECISE, AfterWindows, block_of, half_width, more_steps
+from gpuprof.diagnosis.unseen_lengths import unseen_lengths
+from gpuprof.record.free_run_length import (
+    AFTERMATH_NS,
+    MOST_STEPS,
+    PRECISE,
+    AfterWindows,
+    block_of,
+    half_width,
+    more_steps,
+)
 
 MS = 1_000_000
 CAUSES = ("input", "save", "evaluation", "logging", "garbage_collection", "allocator", "new_shapes")
@@ -151,7 +159,7 @@ def test_lengths_yet_to_be_seen(seed: int, known: int, grid: int, steps: int):
         return np.ceil(draw.lognormal(5.5, 0.4, n) / grid).astype(np.int64) * grid
 
     seen = lengths(known)
-    expected = new_lengths_ahead(seen, steps)
+    expected = unseen_lengths(seen, steps)
     futures = [len(np.setdiff1d(lengths(steps), seen)) for _ in range(20)]
     assert expected is not None
     assert 0.5 * np.mean(futures) - 8 <= expected <= 1.6 * np.mean(futures) + 8

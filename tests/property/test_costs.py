@@ -18,11 +18,11 @@ from gpuprof.costs.work import KernelWork
 
 
 @given(st.floats(1, 1e10), st.floats(1, 1e10), st.integers(1, 500), st.integers(1, 500), st.integers(1, 300))
-def test_a_product_reads_its_factors_once_at_least(left, right, rows, columns, beside):
-    read = traffic(left, right, rows, columns, beside, 50e6)
+def test_a_product_reads_its_factors_once_at_least(left, right, rows, columns, other_bytes):
+    read = traffic(left, right, rows, columns, other_bytes, 50e6)
     assert read >= (left + right) * (1 - 1e-12)
     assert read <= left * columns + right * rows + left + right  # each tile on its own
-    if left + right <= 50e6 or rows * columns <= beside:
+    if left + right <= 50e6 or rows * columns <= other_bytes:
         assert read == pytest.approx(left + right)
 
 

@@ -8,7 +8,7 @@ from helpers import oracle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.tracefile.kineto.number import nanoseconds
+from gpuprof.tracefile.kineto.microseconds import nanoseconds
 
 
 @given(st.decimals(min_value=-(10**15), max_value=10**15, places=3, allow_nan=False))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gpuprof.timeline.pairing import Pairing, pair
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.trace import Trace
 
 
 @st.composite

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.graph import (
     NEVER,
 )

@@ -10,12 +10,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers.budgets import PROFILE, budget
-from helpers.kineto_documents import FEW, LAYOUTS, Float, Raw, as_json, ends_of_events, events_in, parsed_from, rows_of
+from helpers.kineto_documents import (
+    FEW,
+    LAYOUTS,
+    Float,
+    Raw,
+    as_json,
+    cut_at_separators,
+    ends_of_events,
+    events_in,
+    parsed_from,
+    rows_of,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.tracefile.kineto import layout
-from gpuprof.tracefile.kineto.small import NO_END, read_small
+from gpuprof.tracefile.kineto.msgspec_reader import NO_END
 
 
 @pytest.fixture(autouse=True)
@@ -223,7 +234,7 @@ BYTES = st.sampled_from([*b'"\\{}[],: \n\0\x01\xff\xc3', *b"0a-.eN"])
 @pytest.mark.parametrize("name", ["kineto", "compact", "windows"])
 @budget(40)
 @given(data=st.data(), block_bytes=st.sampled_from([96, 400, 1 << 20]))
-def test_damage_costs_hardly_more_than_it_costs_the_small_reader(name, data, block_bytes, file):
+def test_damage_costs_hardly_more_than_cutting_at_separators(name, data, block_bytes, file):
     """One damage costs no more; of several each further one may cost one event more, where they lie together."""
     whole = bytearray(LAYOUTS[name].document(FEW * 2, 1))
     begin = whole.index(b"[") + 1
@@ -240,7 +251,7 @@ def test_damage_costs_hardly_more_than_it_costs_the_small_reader(name, data, blo
         else:
             whole[at:at] = whole[at - 20 : at]
     file.write_bytes(whole)
-    wanted = read_small(bytes(whole))
+    wanted = cut_at_separators(bytes(whole))
     parsed = parsed_from(file, block_bytes)
     assert events_in(parsed) >= events_in(wanted) - (damages - 1), bytes(whole)
     assert parsed.truncated in (None, wanted.truncated), bytes(whole)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.cli import quick, trace
+from gpuprof.cli import trace, trace_without_click
 from gpuprof.record.options import DEFAULTS, OPTIONS, Option
 from gpuprof.record.redact import MASK, redact
 
@@ -89,7 +89,7 @@ def test_the_quick_way_agrees_with_click(arguments: list[str]):
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr("sys.stdout", sys.stderr)
         expected = by_click(list(arguments), monkeypatch)
-    request = quick.parse(arguments)
+    request = trace_without_click.parse(arguments)
     if request is not None:
         assert expected == (request.options, request.out, request.module, request.words)
 
@@ -97,14 +97,14 @@ def test_the_quick_way_agrees_with_click(arguments: list[str]):
 @given(st.lists(WORDS, max_size=5))
 def test_the_targets_words_are_never_touched(words: list[str]):
     for before in (["--steps", "2", "train.py"], ["-m", "train"], ["--stacks", "train.py"], ["--nvtx", "--", "x"]):
-        request = quick.parse([*before, *words])
+        request = trace_without_click.parse([*before, *words])
         assert request is not None and request.words[len(request.words) - len(words) :] == tuple(words)
 
 
 def test_the_defaults_are_those_of_click():
     with pytest.MonkeyPatch.context() as monkeypatch:
         expected = by_click(["train.py"], monkeypatch)
-    request = quick.parse(["train.py"])
+    request = trace_without_click.parse(["train.py"])
     assert request is not None
     assert expected == (DEFAULTS, None, None, ("train.py",)) == (request.options, None, None, request.words)
 
@@ -116,7 +116,7 @@ def test_every_option_means_the_same_either_way(option: Option, monkeypatch: pyt
     found = []
     for flag in flags:
         words = [flag, *value, "train.py"]
-        request = quick.parse(words)
+        request = trace_without_click.parse(words)
         assert request is not None and by_click(words, monkeypatch) == (request.options, None, None, ("train.py",))
         found.append(request.options)
     assert [name for name in DEFAULTS if found[-1][name] != DEFAULTS[name]] == [option.name]

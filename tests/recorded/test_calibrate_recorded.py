@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers.paths import ROOT
 
-from benchmarks import calibrate, refit, roles
+from benchmarks import calibrate, fit_or_test, refit
 from benchmarks.refit import Knob, Refit
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.findings import compile, recompute
@@ -28,7 +28,7 @@ def test_a_known_number_is_found_again(truth, monkeypatch):
     made = refit._predicted(HOST, looked, timed, truth)
     assert made is not None
     monkeypatch.setattr(refit, "timed_fix", lambda *_: (case, replace(timed, step_ms=(made[0] / 1e6,) * 2)))
-    assert refit.told(HOST, PAIR).scale == pytest.approx(truth, rel=0.03)
+    assert refit.fitted_step(HOST, PAIR).scale == pytest.approx(truth, rel=0.03)
     assert numbers()["compile.HOST"].rising == compile.HOST, "left as it was"
 
 
@@ -37,17 +37,17 @@ def test_a_step_that_no_value_explains_says_nothing(monkeypatch):
     assert timed is not None
     for step in (0.001, 1e6):
         monkeypatch.setattr(refit, "timed_fix", lambda *_, step=step: (case, replace(timed, step_ms=(step, step))))
-        assert refit.told(HOST, PAIR) is None
+        assert refit.fitted_step(HOST, PAIR) is None
 
 
 def test_a_fix_that_does_not_depend_on_the_number_says_nothing():
     knob = Knob(("recompute.READ_BACK",), recompute, ("READ_BACK",))  # 0 times anything
-    assert refit.told(knob, "tests/data/pairs/checkpoint.json.gz") is None
+    assert refit.fitted_step(knob, "tests/data/pairs/checkpoint.json.gz") is None
 
 
 def test_what_was_fitted_lies_where_the_table_says():
     """The share of the bandwidth, the price of a round and the hooks of checkpointing, as the commands find them."""
-    with roles.only_fit():
+    with fit_or_test.only_fit():
         found = {one.name: one for subject in ("projection", "batch") for one in calibrate.SUBJECTS[subject]()}
     for name in ("projection.USUAL_REACH", "batch.ROUND"):
         one, old = found[name], numbers()[name]
@@ -57,7 +57,7 @@ def test_what_was_fitted_lies_where_the_table_says():
 
 
 def test_noise_is_that_of_the_processes():
-    with roles.only_fit():
+    with fit_or_test.only_fit():
         found = {one.name: one for one in calibrate.noise()}
     assert found["noise.GPU_PROCESS"].value < found["noise.PROCESS"].value < numbers()["noise.PROCESS"].high
     assert len(found["noise.PROCESS"].values) > 40

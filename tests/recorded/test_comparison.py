@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 import gpuprof
-from benchmarks import twins
+from benchmarks import fixed_pairs
 from gpuprof.diagnosis.baseline import step_time
 from gpuprof.diagnosis.comparison import mechanisms
 from gpuprof.diagnosis.comparison.cells import Cell, Cells, allot, busy_shares
@@ -28,13 +28,13 @@ from gpuprof.diagnosis.comparison.compare import (
     phase_differences,
     terms,
 )
+from gpuprof.diagnosis.comparison.comparison import Side, Work
 from gpuprof.diagnosis.comparison.counts import Counts, OpTable, own_work
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.kernels import KernelTable, compare_kernels, compare_ops, difference
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
-from gpuprof.diagnosis.comparison.model import Side, Work
 from gpuprof.diagnosis.comparison.significance import (
     arrangements,
     correlation,
@@ -43,16 +43,17 @@ from gpuprof.diagnosis.comparison.significance import (
     significance,
     unprofiled,
 )
+from gpuprof.diagnosis.diagnosis import Finding, Measured, Range
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Finding, Range
 from gpuprof.errors import GpuprofError
+from gpuprof.report.comparison_words import prediction
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMPUTE
-from gpuprof.timeline.exclusive import exclusive_ns
+from gpuprof.timeline.exclusive_time import exclusive_ns
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import build_timeline
 
-TWINS = twins.RECORDED_PAIRS
+TWINS = fixed_pairs.RECORDED_PAIRS
 """One program recorded without and with a change: before, after, and the finding that advises it. Those of the
 scenarios are in tests/accuracy."""
 NAMES = [f"{before} → {after}" for before, after, _ in TWINS]
@@ -158,8 +159,8 @@ def test_neighbouring_steps_that_resemble_each_other():
 def test_the_steps_of_a_run_are_those_that_its_step_was_told_from():
     run = diagnosed("tests/data/runs/tiny_lora")
     steps = unprofiled(run)
-    told = step_time(steps, None, None)
-    assert told is not None and run.steps is not None and told.ns == run.steps.unprofiled_ns
+    found_there = step_time(steps, None, None)
+    assert found_there is not None and run.steps is not None and found_there.ns == run.steps.unprofiled_ns
     assert run.run is not None and len(steps) == run.run.baseline.free_steps
     assert len(unprofiled(diagnosed("tiny"))) == 0
 
@@ -195,11 +196,11 @@ def make_facts(cells: Cells, counts: Counts, findings: tuple[str, ...] = (), **c
         real_tokens=None, samples=None, product_flops=None, products=100,
         kernels=counts.total, launches=counts.launches, syncs=counts.syncs, peak_bytes=None,
     )  # fmt: skip
-    told = tuple(
+    found_there = tuple(
         Finding(name, name, "high", (), "do it", Range(1.0, 2.0, 3.0), Range(1.0, 1.5, 2.0)) for name in findings
     )
     table = KernelTable(1, {}, {})
-    return Facts(replace(side, **changes), cells, counts, table, OpTable({}, {}), told)
+    return Facts(replace(side, **changes), cells, counts, table, OpTable({}, {}), found_there)
 
 
 @given(CELLS, CELLS)
@@ -215,8 +216,8 @@ def test_terms_and_phases_sum_to_both_steps(a, b):
 def test_mechanisms_and_the_rest_sum_to_the_difference(a, b, ratio):
     work = None if ratio is None else Work("tokens", 100.0, 100.0 * ratio, ratio, ratio == 1, 1.0, 1.0)
     found = explain(a, b, work)
-    told = sum(sum(phases.values()) for _, phases in found.parts)
-    assert told + found.rest_ns == b.side.step_ns - a.side.step_ns
+    found_there = sum(sum(phases.values()) for _, phases in found.parts)
+    assert found_there + found.rest_ns == b.side.step_ns - a.side.step_ns
     # Nothing that costs time is said to have saved some.
     assert all(one.more * sum(phases.values()) >= 0 for one, phases in found.parts)
 
@@ -405,10 +406,10 @@ def test_less_padding_is_told_from_a_larger_batch():
         assert work is not None
         shorter = replace(b, cells={cell: ns // 2 for cell, ns in b.cells.items()})
         shorter = replace(shorter, side=replace(shorter.side, step_ns=sum(shorter.cells.values())))
-        told = {one.id: one.text for one, _ in explain(a, shorter, work).parts if one.id in WORK}
-        assert list(told) == [name]
+        found_there = {one.id: one.text for one, _ in explain(a, shorter, work).parts if one.id in WORK}
+        assert list(found_there) == [name]
         if b is packed:
-            assert told[name].startswith(
+            assert found_there[name].startswith(
                 "60 % of A's tokens are padding, 2 % of B's: 400 → 1,030 tokens a step are real"
             )
 
@@ -442,9 +443,22 @@ def test_the_fix_of_a_twin_comes_first(a, b, mechanism):
     assert c.step.outcome == "faster"
     assert c.mechanisms[0].id == mechanism
     assert c.mechanisms[0].found == "a"
-    told = c.mechanisms[0].predictions
-    assert [p.by for p in told] == ["a"] and told[0].inside
-    assert told[0].measured_ns == c.step.b_ns
+    found_there = c.mechanisms[0].predictions
+    assert [p.by for p in found_there] == ["a"] and found_there[0].inside
+    assert found_there[0].measured_ns == c.step.b_ns
+
+
+def test_what_a_trial_measured_stands_next_to_what_was_predicted():
+    a, b, mechanism = TWINS[0]
+    before, after = diagnosed(a), diagnosed(b)
+    tried = Measured("confirmed", 7 * MS, 1.0, 1.1, 1.2, "bitwise", "")
+    found = [replace(one, measured=tried) if one.id == mechanism else one for one in before.findings]
+    c = compare(replace(before, findings=tuple(found)), after)
+    (found_there,) = c.mechanisms[0].predictions
+    assert found_there.tried_ns == 7 * MS
+    assert "; gpuprof try measured 7.0 ms; B " in prediction(found_there)
+    assert not list(Draft202012Validator(schema()).iter_errors(to_json(c)))
+    assert compared(a, b).mechanisms[0].predictions[0].tried_ns is None
 
 
 @pytest.mark.parametrize(("a", "b", "mechanism"), TWINS, ids=NAMES)

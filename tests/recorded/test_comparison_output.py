@@ -16,9 +16,9 @@ from jsonschema import Draft202012Validator
 from rich.console import Console
 
 import gpuprof
-from gpuprof.cli.change_gates import METRICS, Outcome, judge, parse
+from gpuprof.cli.comparison_gates import METRICS, Outcome, judge, parse
+from gpuprof.diagnosis.comparison.comparison import Comparison, Note, Significance, Work
 from gpuprof.diagnosis.comparison.json import schema
-from gpuprof.diagnosis.comparison.model import Comparison, Note, Significance, Work
 from gpuprof.errors import GpuprofError
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words

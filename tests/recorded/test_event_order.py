@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from helpers.sound import adds_up, numbers
+from helpers.diagnosis_invariants import adds_up, numbers
 from helpers.traces import WHOLE, resolve
 
 import gpuprof

@@ -24,7 +24,7 @@ from gpuprof.tracefile.kineto import layout, stream
 from gpuprof.tracefile.kineto.build import build
 from gpuprof.tracefile.kineto.layout import CATEGORIES, OTHER, TABLES
 from gpuprof.tracefile.kineto.reader import read_kineto
-from gpuprof.tracefile.model import ABSENT, NO_TEXT, Trace
+from gpuprof.tracefile.trace import ABSENT, NO_TEXT, Trace
 
 
 @dataclasses.dataclass(frozen=True)

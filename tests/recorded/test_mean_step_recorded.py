@@ -6,7 +6,7 @@ import pytest
 from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT, SHARED
 
-from gpuprof.diagnosis.model import Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 
 MS = 1e6
 

@@ -14,7 +14,7 @@ from helpers.valid_json import document
 import gpuprof
 from gpuprof.timeline.phases import BACKWARD
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, OP
+from gpuprof.tracefile.trace import ANNOTATION, OP
 
 
 @pytest.mark.parametrize("name", each_shared("nsys/mfu_2gpu_before", "nsys/h100_2gpu_1s", slow=False))

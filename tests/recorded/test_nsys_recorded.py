@@ -85,9 +85,9 @@ def test_the_counters_agree_with_the_roofline_on_what_binds(diagnosed, tmp_path)
         assert 30 < phase.tensor_percent < 50
         assert 35 < phase.dram_percent < 50
     both = to_json(diagnosed("dense_both"))["sensitivities"]
-    told = to_json(alone)["sensitivities"]
-    assert told["memory"] == pytest.approx(both["memory"], abs=0.1)
-    assert told["compute"] == pytest.approx(both["compute"], abs=0.1)
+    alone_gains = to_json(alone)["sensitivities"]
+    assert alone_gains["memory"] == pytest.approx(both["memory"], abs=0.1)
+    assert alone_gains["compute"] == pytest.approx(both["compute"], abs=0.1)
 
 
 def test_two_ranks_in_one_export(diagnosed):

@@ -24,7 +24,7 @@ from helpers.valid_json import document
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.model import KERNEL, MEMCPY
+from gpuprof.tracefile.trace import KERNEL, MEMCPY
 
 PUBLIC = [f"nsys/{name}" for name in ("mfu_2gpu_before", "h100_2gpu_1s", "pipit-saxpy", "weatherbench")]
 EXPORTS = [*PUBLIC, f"{TINY}.nsys"]

@@ -39,11 +39,11 @@ def test_a_pair_says_that_it_is_one():
     alone, both = diagnosed()
     found = document(both)
     message = issues(both)["paired"]
-    told = re.search(
+    counts = re.search(
         r"([\d,]+) of ([\d,]+) kernels and copies .* ([\d,]+) by the order .* ([\d,]+) as the n-th", message
     )
-    assert told, message
-    matched, launches, in_order, by_name = (int(number.replace(",", "")) for number in told.groups())
+    assert counts, message
+    matched, launches, in_order, by_name = (int(number.replace(",", "")) for number in counts.groups())
     database = unpacked(shared_export(f"{TINY}.nsys"))
     tables = ("KERNEL", "MEMCPY", "MEMSET")
     work = " UNION ALL ".join(f"SELECT correlationId c FROM CUPTI_ACTIVITY_KIND_{table}" for table in tables)

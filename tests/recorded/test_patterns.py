@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers import patterns
+from helpers.diagnosis_invariants import adds_up
 from helpers.make_trace import TraceBuilder
-from helpers.sound import adds_up
+from rich.console import Console, Group
 
 import gpuprof
 from gpuprof import Diagnosis
-from gpuprof.report import words
+from gpuprof.report import comparison_terminal, words
+from gpuprof.report import projection as projection_report
+from gpuprof.report.page.comparison import render as render_comparison
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 
@@ -90,3 +95,60 @@ def test_an_inference_engine_is_known_by_its_kernels_and_its_gpu(tmp_path: Path)
     assert found.kernels is not None
     names = {one.category for one in found.kernels.by_category}
     assert names == {"norm", "gemm", "attention", "grouped_gemm", "gather/scatter/index", "elementwise"}
+
+
+def test_an_engine_that_waits_unrecorded_is_judged_by_what_its_gpu_does(tmp_path: Path):
+    """Taken for Python code, the 14 ms after its last event would make it host-bound."""
+    found = diagnosed(patterns.silent_decode(), tmp_path)
+    assert (found.verdict.bound, found.unit) == ("memory", "iteration")
+    assert found.sensitivities is not None
+    assert found.sensitivities.memory > 0.8 and found.sensitivities.host < 0.2
+    assert found.verdict.confidence is not None and 0.5 <= found.verdict.confidence < 0.7
+    assert any("last event is at 14 % of the window" in text for text in found.verdict.doubts)
+
+
+def test_silence_of_cpu_and_gpu_leaves_no_sure_verdict(tmp_path: Path):
+    found = diagnosed(patterns.early_end(), tmp_path)
+    assert found.verdict.confidence is None or found.verdict.confidence < 0.5
+    assert found.verdict.second != "input"
+
+
+def test_an_unclear_verdict_says_what_would_decide(tmp_path: Path):
+    found = diagnosed(patterns.unequal_steps(), tmp_path)
+    assert found.verdict.second is not None and words.label(found).startswith("UNCLEAR: ")
+    assert found.verdict.doubts
+    for doubt in found.verdict.doubts:
+        assert doubt in found.verdict.summary
+        assert not re.search(r"\bsteps?\b", doubt)
+
+
+def test_a_recording_without_steps_has_none_in_its_text(tmp_path: Path):
+    made = patterns.small_batch()
+    made.events = [e for e in made.events if not e["name"].startswith("ProfilerStep")]
+    found = diagnosed(made, tmp_path)
+    assert found.steps is not None and found.steps.source == "none"
+    assert found.verdict.summary.startswith("The GPU works 0.4 ms of 18 ms recorded. ")
+    assert "step" not in found.verdict.summary
+
+
+def test_comparisons_and_projections_speak_of_iterations(tmp_path: Path):
+    path, other = (tmp_path / name for name in ("a.json", "b.json"))
+    patterns.inference_engine().write(path)
+    patterns.silent_decode().write(other)
+    comparison = gpuprof.compare(path, other)
+    assert comparison.unit == "iteration"
+    projection = gpuprof.project(other, ["H100 SXM5 80GB", "L20"])
+    assert projection.unit == "iteration"
+    screens = (shown(comparison_terminal.render(comparison)), shown(projection_report.render(projection)))
+    for screen in screens:
+        assert "an iteration" in screen
+        assert not re.search(r"(?<!:)\b[Ss]teps?\b", re.sub(r"ProfilerStep\S*|--step\S*", "", screen)), screen
+    page = render_comparison(comparison)
+    assert "Phases of the iteration" in page and "Phases of the step" not in page
+
+
+def shown(screen: Group) -> str:
+    console = Console(width=160, file=io.StringIO())
+    with console.capture() as capture:
+        console.print(screen)
+    return capture.get()

@@ -19,24 +19,24 @@ from jsonschema import Draft202012Validator
 
 import gpuprof
 from gpuprof.costs.hardware import Gpu, find, load_gpus
-from gpuprof.costs.measured import Measurement
+from gpuprof.costs.measured_rates import Measurement
 from gpuprof.costs.split import MEMORY
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.errors import GpuprofError
-from gpuprof.projection.asked import OPTIONS, parse_prices, question
 from gpuprof.projection.batch import grown
 from gpuprof.projection.cost import cost, mean_power_w, price_of
-from gpuprof.projection.elsewhere import Elsewhere, combined
+from gpuprof.projection.data_parallel import scaling
+from gpuprof.projection.gpu_names import gpu_named, variant_note
 from gpuprof.projection.host import another_host, measured_factor
 from gpuprof.projection.json import schema, to_json
 from gpuprof.projection.kernels import scaled_kernels
-from gpuprof.projection.model import Interval, Price
-from gpuprof.projection.names import gpu_named, variant_note
 from gpuprof.projection.project import project
-from gpuprof.projection.ranks import scaling
+from gpuprof.projection.projected_step import ProjectedStep, combined
+from gpuprof.projection.projection import Interval, Price
+from gpuprof.projection.question import OPTIONS, parse_prices, question
 from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
-from gpuprof.projection.sustained import POWER_CONSTANT, power_limited_flops, reach
+from gpuprof.projection.sustained_rates import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
@@ -58,7 +58,7 @@ def subject(name: str) -> Subject:
 
 
 def step(name: str, to: Gpu, share: float = 1.0, **asked: object) -> float:
-    elsewhere = Elsewhere(subject(name), question([to.name], **asked))  # type: ignore[arg-type]
+    elsewhere = ProjectedStep(subject(name), question([to.name], **asked))  # type: ignore[arg-type]
     return elsewhere.step_ns(reach(to), share)
 
 
@@ -76,7 +76,7 @@ def test_the_same_gpu_and_host_is_the_recorded_step(name):
     s = subject(name)
     assert step(name, s.gpu) == s.mean.now_ns() == s.step_ns.expected
     assert s.step_ns.expected == pytest.approx(diagnosed(RUNS / name).step_ns, rel=1e-3)
-    graph = Elsewhere(s, question([s.gpu.name])).graph(reach(s.gpu), 1.0)
+    graph = ProjectedStep(s, question([s.gpu.name])).graph(reach(s.gpu), 1.0)
     assert np.array_equal(graph.duration_ns, s.graph.duration_ns)
     assert np.array_equal(graph.edges.lag_ns, s.graph.edges.lag_ns)
 
@@ -150,7 +150,7 @@ def test_a_better_gpu_is_never_slower(compute, memory, name):
         base, measured_flops=(base.measured_flops or 0) * compute, memory_bytes_per_s=base.memory_bytes_per_s * memory,
         dense_flops={dtype: rate * compute for dtype, rate in base.dense_flops.items()},
     )  # fmt: skip
-    elsewhere = Elsewhere(subject(name), question([base.name]))
+    elsewhere = ProjectedStep(subject(name), question([base.name]))
     assert elsewhere.step_ns(reach(better), 1.0) <= elsewhere.step_ns(reach(base), 1.0) * (1 + 1e-9)
 
 
@@ -178,7 +178,7 @@ def test_half_a_gpu_takes_twice_as_long_where_the_gpu_binds():
         memory_bytes_per_s=here.memory_bytes_per_s / 2,
         gpu=dataclasses.replace(here.gpu, boost_mhz=(here.gpu.boost_mhz or 0) / 2),
     )  # fmt: skip
-    elsewhere = Elsewhere(s, question([s.gpu.name]))
+    elsewhere = ProjectedStep(s, question([s.gpu.name]))
     before, after = (elsewhere.graph(one, 1.0) for one in (here, half))
     kernels = before.resource == DEVICE
     ratio = after.duration_ns[kernels].sum() / before.duration_ns[kernels].sum()

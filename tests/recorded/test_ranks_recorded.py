@@ -13,7 +13,7 @@ from helpers.traces import shared_trace
 
 import gpuprof
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import (
     communication_cause,
     model_collectives,

@@ -12,8 +12,8 @@ from helpers.paths import ROOT
 from helpers.run_schema import errors_in
 from jsonschema import Draft202012Validator
 
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import dumps, schema
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.tracefile.run import read_run
 
@@ -102,32 +102,32 @@ def test_the_baseline_is_within_the_spread_of_bare_processes(name, kind):
     minutes apart on one host, differ by 73 to 87 %. Only steps bound by the GPU repeat within 3 %. Nor are these
     steps the same: gpuprof times steps 6 to 25, the bare processes theirs from the 16th on.
     """
-    told, truth = baseline_ms(name, kind), bare(name, kind)
+    reported, truth = baseline_ms(name, kind), bare(name, kind)
     low, high = min(process["p10"] for process in truth), max(process["p90"] for process in truth)
-    assert low <= told <= high
+    assert low <= reported <= high
 
 
 @pytest.mark.parametrize("name", VERDICTS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_baseline_is_near_that_of_some_bare_process(name, kind):
     """As near as steps of one program are on different hosts, whatever the spread; bound by the GPU, within 1 %."""
-    told = baseline_ms(name, kind)
-    apart = min(abs(told / process["median"] - 1) for process in bare(name, kind))
+    reported = baseline_ms(name, kind)
+    apart = min(abs(reported / process["median"] - 1) for process in bare(name, kind))
     assert apart < (0.01 if name == "dense8b_lora" else MACHINE_NOISE)
 
 
 @pytest.mark.parametrize("name", LAUNCH_BOUND)
 def test_recording_makes_launch_bound_steps_longer(name):
-    told = diagnosed(name).steps
-    assert told and told.unprofiled_ns and told.inflation
-    assert 1.3 < told.inflation < 2.5
-    assert told.inflation == pytest.approx(told.recorded_ns / told.unprofiled_ns, rel=1e-6)
-    assert told.recorded_ns > 1e6 * min(process["p90"] for process in bare(name, "free"))
+    reported = diagnosed(name).steps
+    assert reported and reported.unprofiled_ns and reported.inflation
+    assert 1.3 < reported.inflation < 2.5
+    assert reported.inflation == pytest.approx(reported.recorded_ns / reported.unprofiled_ns, rel=1e-6)
+    assert reported.recorded_ns > 1e6 * min(process["p90"] for process in bare(name, "free"))
 
 
 def test_recording_costs_a_busy_gpu_little():
-    told = diagnosed("dense8b_lora").steps
-    assert told and told.inflation and 1 < told.inflation < 1.1
+    reported = diagnosed("dense8b_lora").steps
+    assert reported and reported.inflation and 1 < reported.inflation < 1.1
 
 
 @pytest.mark.parametrize("name", VERDICTS)
@@ -166,11 +166,11 @@ def test_the_truth_is_what_was_timed(name):
     for process in TRUTH[name]["interleaved"] + TRUTH[name]["another_host"]:
         for kind in KINDS:
             ordered = sorted(process[f"{kind}_ms"])
-            told, count = process[kind], len(ordered)
-            assert told["steps"] == count
+            reported, count = process[kind], len(ordered)
+            assert reported["steps"] == count
             middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-            assert told["median"] == pytest.approx(middle, abs=2e-3)
-            assert (told["p10"], told["p90"]) == (ordered[count // 10], ordered[count * 9 // 10])
+            assert reported["median"] == pytest.approx(middle, abs=2e-3)
+            assert (reported["p10"], reported["p90"]) == (ordered[count // 10], ordered[count * 9 // 10])
 
 
 def test_nothing_names_a_machine():

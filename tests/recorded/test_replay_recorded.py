@@ -9,7 +9,7 @@ from helpers.traces import COMMITTED, shared_trace
 
 from benchmarks import replay as benchmark
 from gpuprof.diagnosis.analyse import replay_error
-from gpuprof.diagnosis.representative import representative
+from gpuprof.diagnosis.representative_steps import representative
 from gpuprof.replay.build import build
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.profiler_fit import remove_profiler

@@ -9,7 +9,7 @@ from helpers.make_run import MS, RECORDING, UNPROFILED_MS, usual_run
 from helpers.valid_json import is_valid
 
 import gpuprof
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.terminal import plain
 

@@ -6,13 +6,12 @@ import pytest
 from helpers.diagnosed import diagnosed
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
+from helpers.timeline import built
 from helpers.traces import each_shared, shared_trace, shared_truth
 
 import gpuprof
-from benchmarks.by_shares import by_shares
+from benchmarks.share_verdicts import by_shares
 from gpuprof.diagnosis import diagnose as diagnosing
-from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.small import read_small
 
 DEMO = ROOT / "gpuprof" / "data" / "demo.json.gz"
 COMMITTED = [
@@ -59,9 +58,9 @@ def test_shared_recordings(name, bounds, cause):
     if name == "ddp_straggler_rank1" or "unprofiled_ms" not in run:
         return
     for ms in run["unprofiled_ms"]:
-        told = gpuprof.diagnose(path, step_ms=ms)
-        assert told.verdict.bound in bounds, f"with --step-ms {ms}"
-        assert told.steps.inflation == pytest.approx(told.steps.recorded_ns / (ms * 1e6))
+        with_step = gpuprof.diagnose(path, step_ms=ms)
+        assert with_step.verdict.bound in bounds, f"with --step-ms {ms}"
+        assert with_step.steps.inflation == pytest.approx(with_step.steps.recorded_ns / (ms * 1e6))
 
 
 def test_a_step_time_from_outside_is_parted():
@@ -84,8 +83,7 @@ def test_an_inflated_step_is_not_called_host_bound_for_the_profilers_sake():
             made.launch("gemm", (at + 30_000, at + 40_000), (at + 40_000, at + 100_000))
         for i in range(events):
             made.op("aten::view", i * 1000, i * 1000 + 1)
-        data = made.text().encode()
-        return gpuprof.diagnose(build(read_small(data), "t.json", len(data)))
+        return gpuprof.diagnose(built(made))
 
     assert trace(0).verdict.bound == "host"
     inflated = trace(18_000)
@@ -117,10 +115,10 @@ def test_a_measured_step_that_cannot_be_of_this_run_is_doubted():
 def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
     """Rank 0 waits in its collectives for rank 1, which the profiler slows too: compute keeps its time."""
     path = shared_trace("h200/ddp_straggler_rank0")
-    recorded, told = diagnosed(path), gpuprof.diagnose(path, step_ms=115.4)
-    (estimate,) = told.devices_estimated
+    recorded, with_step = diagnosed(path), gpuprof.diagnose(path, step_ms=115.4)
+    (estimate,) = with_step.devices_estimated
     assert estimate.compute_ns == pytest.approx(recorded.devices[0].compute_ns / 2, rel=0.05)
-    assert (told.verdict.bound, told.verdict.cause) == ("communication", "peer_wait")
+    assert (with_step.verdict.bound, with_step.verdict.cause) == ("communication", "peer_wait")
     assert recorded.profiler.low_ns <= recorded.steps.recorded_ns - 115.4e6 <= recorded.profiler.high_ns
     assert recorded.steps.estimated_ns == pytest.approx(115.4e6, rel=0.1)
 

@@ -34,8 +34,8 @@ def test_what_a_fix_measured_lies_in_its_interval(name: str, finding: str, step_
 def test_none_gets_advice_for_language_models(name: str):
     diagnosis = diagnosed(VISION / f"{name}.json.gz")
     assert diagnosis._case is not None and not diagnosis._case.trains_on_tokens
-    told = {*(one.id for one in diagnosis.findings), *(one.id for one in diagnosis.considered)}
-    assert not {"padding", "fused_elementwise"} & told
+    named = {*(one.id for one in diagnosis.findings), *(one.id for one in diagnosis.considered)}
+    assert not {"padding", "fused_elementwise"} & named
 
 
 def test_batch_norms_without_conversions_are_advised():

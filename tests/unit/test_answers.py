@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gpuprof.interop.answers import MOST_BYTES, MOST_ROWS, page, text
+from gpuprof.interop.agent_answers import MOST_BYTES, MOST_ROWS, page, text
 
 
 def test_pages_follow_each_other_until_the_end():

@@ -24,8 +24,8 @@ FP32 = "float"
 
 
 def tall(program: Program, name: str, dims: list[Any], types: list[str] | None = None, kernel: str = PLAIN) -> None:
-    told = types if types is not None else [FP32 if one else "Scalar" for one in dims]
-    program.op(name, kernel, 50 * US, dims, told, grid=FULL)
+    result = types if types is not None else [FP32 if one else "Scalar" for one in dims]
+    program.op(name, kernel, 50 * US, dims, result, grid=FULL)
 
 
 def autocast(batch: int, length: int, hidden: int = HIDDEN, ahead=(), behind=()) -> Program:

@@ -11,7 +11,7 @@ from helpers import make_diagnosis as made
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.brief import LARGEST_BYTES, dumps, schema
-from gpuprof.diagnosis.model import Diagnosis, Finding, GpuName, Issue, Quality, Range
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, GpuName, Issue, Quality, Range
 
 
 def read(diagnosis: Diagnosis) -> dict:

@@ -10,7 +10,7 @@ import re
 import pytest
 from helpers.paths import ROOT
 
-from benchmarks import calibrate, roles
+from benchmarks import calibrate, fit_or_test
 from benchmarks.constants import constants, constants_of
 from gpuprof.calibration import (
     allocator,
@@ -43,21 +43,22 @@ BOUNDED = {"allocator.PINNED_RATE": "a share that cannot exceed 1, and at worst 
 DEFINITIONS = {
     "gpuprof/costs/work.py:UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS": "an A100's datasheet",
     "gpuprof/diagnosis/analyse.py:READS_WEIGHTS": "from datasheets: operations for each byte",
-    "gpuprof/projection/per_sample.py:LONG_NS": "what is long enough to look at",
+    "gpuprof/projection/sample_preparation.py:LONG_NS": "what is long enough to look at",
     "gpuprof/diagnosis/rank_digests.py:MANY": "from how many recordings on they are read in parallel",
     "gpuprof/timeline/matching.py:UNNAMED_SPREAD_NS": "how far ends of one collective may lie apart",
     "gpuprof/doctor/storage.py:SCARCE_DISK_BYTES": "what is worth a warning",
     "gpuprof/doctor/hardware.py:FEWEST_CPUS": "what is worth a warning",
-    "gpuprof/trial/same.py:FORMAT": "the resolution of number formats",
+    "gpuprof/trial/same_training.py:FORMAT": "the resolution of number formats",
     "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",
     "gpuprof/diagnosis/run.py:SKEWED": "what is worth a note",
     "gpuprof/diagnosis/run_budget.py:FEWEST_MADE": "a sample's least size",
     "gpuprof/projection/host.py:RANGE": "the factors that are shown",
     "gpuprof/record/schedule.py:BASELINES": "how much is timed",
-    "gpuprof/record/stretch.py:AFTERMATH_NS": "measured, but the recorder imports nothing of gpuprof but runfile",
+    "gpuprof/record/free_run_length.py:AFTERMATH_NS": "measured, but record/ imports nothing of gpuprof but runfile",
     "gpuprof/replay/profiler_fit.py:FITTED": "when an iteration may end",
     "gpuprof/report/projection.py:NAME_WIDTH": "a column's width",
+    "gpuprof/report/charts/groups.py:BEYOND": "room for what a measured ceiling is off",
     "gpuprof/timeline/nesting.py:ROUNDING_NS": "the resolution of a file format",
 }
 """Constants that speak of runs, recordings or GPUs and yet are no measured numbers, with what they are."""
@@ -97,16 +98,16 @@ def test_a_command_of_the_table_exists(command):
 def test_a_recording_of_the_table_exists_and_may_be_fitted_to(place):
     if not place.startswith("shared/"):
         assert (ROOT / place).exists()
-    assert place in roles.WHOLE or roles.role_of(place) == "fit"
+    assert place in fit_or_test.WHOLE or fit_or_test.role_of(place) == "fit"
 
 
 def test_every_recording_has_a_role():
-    found = list(roles.recordings())
+    found = list(fit_or_test.recordings())
     assert len(found) > 60
-    assert {roles.role_of(place) for place in found} <= {"fit", "test"}
-    assert roles.role_of("shared/traces/wild/any/trace.json.gz") == "test"
+    assert {fit_or_test.role_of(place) for place in found} <= {"fit", "test"}
+    assert fit_or_test.role_of("shared/traces/wild/any/trace.json.gz") == "test"
     with pytest.raises(KeyError, match=r"tests/data/new\.json\.gz has no role"):
-        roles.role_of("tests/data/new.json.gz")
+        fit_or_test.role_of("tests/data/new.json.gz")
 
 
 def test_every_scenario_says_its_role_itself():
@@ -119,42 +120,42 @@ def test_a_fitting_command_cannot_read_a_test_recording(tmp_path, monkeypatch):
     place = tmp_path / "shared" / "traces" / "wild" / "one.json.gz"
     place.parent.mkdir(parents=True)
     place.write_bytes(b"")
-    with roles.only_fit():
+    with fit_or_test.only_fit():
         (tmp_path / "other.json").write_text("{}")
-        with pytest.raises(roles.TestRecordingRead, match=r"shared/traces/wild/one\.json\.gz"):
+        with pytest.raises(fit_or_test.TestRecordingRead, match=r"shared/traces/wild/one\.json\.gz"):
             place.read_bytes()
-        with pytest.raises(roles.TestRecordingRead):
+        with pytest.raises(fit_or_test.TestRecordingRead):
             open(bytes(place), "rb")  # noqa: PTH123, SIM115
     assert place.read_bytes() == b""
 
 
 def test_a_scenario_that_only_tests_is_not_fitted_to(monkeypatch):
-    monkeypatch.setitem(roles.PLACES, "scenarios/padding", "test")
-    roles.roles.cache_clear()
+    monkeypatch.setitem(fit_or_test.PLACES, "scenarios/padding", "test")
+    fit_or_test.roles.cache_clear()
     try:
         truth = ROOT / "scenarios" / "padding" / "truth.json"
-        with roles.only_fit(), pytest.raises(roles.TestRecordingRead):
+        with fit_or_test.only_fit(), pytest.raises(fit_or_test.TestRecordingRead):
             truth.read_text()
-        with roles.only_fit():
+        with fit_or_test.only_fit():
             (ROOT / "scenarios" / "padding" / "scenario.json").read_text()
     finally:
         monkeypatch.undo()
-        roles.roles.cache_clear()
+        fit_or_test.roles.cache_clear()
 
 
 def test_fitting_is_guarded(monkeypatch, capsys):
     """The command itself refuses, whichever subject would read such a recording."""
     truth = ROOT / "scenarios" / "padding" / "truth.json"
-    monkeypatch.setitem(roles.PLACES, "scenarios/padding", "test")
+    monkeypatch.setitem(fit_or_test.PLACES, "scenarios/padding", "test")
     monkeypatch.setitem(calibrate.SUBJECTS, "noise", lambda: iter([truth.read_text()]))
     monkeypatch.setattr("sys.argv", ["calibrate", "noise"])
-    roles.roles.cache_clear()
+    fit_or_test.roles.cache_clear()
     try:
-        with pytest.raises(roles.TestRecordingRead):
+        with pytest.raises(fit_or_test.TestRecordingRead):
             calibrate.main()
     finally:
         monkeypatch.undo()
-        roles.roles.cache_clear()
+        fit_or_test.roles.cache_clear()
 
 
 def test_measured_constants_are_in_the_table():
@@ -331,7 +332,7 @@ IN_DOCUMENTS = {
         f"layers that were not recorded ({percent(projection.REPEATS.value - 1)} %), noise between processes "
         f"({percent(noise.GPU_PROCESS.value)} %)",
     ),
-    "elsewhere.md": (f"they are taken to reach {projection.USUAL_REACH.value:g}",),
+    "other_gpus.md": (f"they are taken to reach {projection.USUAL_REACH.value:g}",),
     "comparison.md": (
         f"differ by less than {percent(noise.PROCESS.value)} % are called",
         f"differ by some {percent(noise.PROCESS.value)} % even on one machine",

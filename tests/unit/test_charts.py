@@ -18,14 +18,16 @@ from helpers.paths import ROOT
 from helpers.traces import shared_trace
 
 from gpuprof.diagnosis.budget import NAMES
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.ranks.summary import Job, Member
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
+from gpuprof.report.charts.downsample import extremes
+from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
 from gpuprof.report.charts.style import number, plain
-from gpuprof.report.charts.thin import extremes
+from gpuprof.report.charts.telemetry import _throttled
 from gpuprof.report.stepbar import PAINTS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import PHASES
@@ -308,7 +310,7 @@ def test_thinning_keeps_the_extremes_of_every_stretch():
 
 def test_nothing_is_drawn_of_what_was_not_recorded(bare):
     assert set(drawn(bare)) == {"bandwidth", "gap_histogram", "phases", "roofline", "sensitivities", "what_if"}
-    assert set(drawn(unusable())) <= {"phases", "steps"}, "what is told without columns"
+    assert set(drawn(unusable())) <= {"phases", "steps"}, "what is shown without columns"
     by_hand = host_bound()
     assert set(drawn(by_hand)) == {"phases", "steps"}
     assert charts.steps(replace(by_hand, steps=replace(by_hand.steps, each_ns=(MS, MS)))) is None
@@ -495,3 +497,57 @@ def test_colours_are_told_apart(name, eye):
         for field in ("light", "dark"):
             apart = np.linalg.norm(lab(getattr(one, field), eye) - lab(getattr(other, field), eye))
             assert apart >= 8, (one.key, other.key, field)
+
+
+SAME_THING = {
+    # What is drawn in one colour on purpose: one thing under several names, and greys of what has no kind.
+    frozenset({"CAUSE_PAINTS.input", "PHASE_PAINTS.data"}),
+    frozenset({"PHASE_PAINTS.data", "BUDGET_PAINTS.input"}),
+    frozenset({"CAUSE_PAINTS.transfer", "WORK_PAINTS.copy"}),
+    frozenset({"CATEGORY_PAINTS.other", "BUDGET_PAINTS.variation"}),
+}
+GREYS = {"other", "variation", "range", "idle", "unknown", "profiler", "usual"}
+
+
+def test_one_colour_has_one_meaning_in_all_views():
+    """Kernels, phases, waits, limits, parts of the mean step: 8 apart in CIE L*a*b* where they mean two things."""
+    sets = ("CATEGORY_PAINTS", "PHASE_PAINTS", "CAUSE_PAINTS", "BOUND_PAINTS", "WORK_PAINTS", "BUDGET_PAINTS")
+    every = [(f"{name}.{p.key}", p) for name in sets for p in getattr(palette, name).values()]
+    for (one, a), (other, b) in itertools.combinations(every, 2):
+        same = a.key == b.key or frozenset({one, other}) in SAME_THING or {a.key, b.key} <= GREYS
+        for field in ("light", "dark"):
+            apart = np.linalg.norm(lab(getattr(a, field), "all") - lab(getattr(b, field), "all"))
+            assert same or apart >= 8, (one, other, field, apart)
+
+
+def test_calls_have_the_colour_of_the_wait_that_they_cause():
+    for key, cause in (("launch", "launch"), ("sync", "sync"), ("copy", "transfer"), ("python", "python")):
+        assert palette.HOST_PAINTS[key].light == palette.CAUSE_PAINTS[cause].light
+        assert palette.HOST_PAINTS[key].dark == palette.CAUSE_PAINTS[cause].dark
+
+
+# -- narrow windows, and what cannot be
+
+
+def test_no_point_is_above_its_ceiling(bare):
+    known = known_roofline(bare)
+    assert known is not None
+    groups = kernel_groups(*known, modelled_rows(*known))
+    real = max(groups, key=lambda group: group.flops_per_s)
+    helper = replace(real, name="prepare_grouped_gemm_data", flops=real.ns * 8e6)
+    kept, note = possible([real, helper], known[1].ceilings)
+    assert kept == [real] and note.startswith(" 1 kernel left out")
+    assert possible([real], known[1].ceilings) == ([real], "")
+
+
+def test_an_idle_gpu_is_not_held_back():
+    folder = diagnosed(THROTTLED_RUN).folder
+    assert folder is not None and _throttled(folder)[1] == "sw power cap"
+    idle = replace(folder, throttle_reasons=("gpu_idle",) * len(folder.throttle_reasons))
+    assert _throttled(idle) == ([], "")
+
+
+def test_in_a_narrow_window_the_legend_stands_below(bare):
+    layout = json.loads(charts.to_json(charts.roofline(bare)))["layout"]
+    narrow = layout["meta"]["narrow"]
+    assert narrow["legend.orientation"] == "h" and narrow["height"] > layout["height"]

@@ -13,13 +13,13 @@ from gpuprof.costs.attention import attention
 from gpuprof.costs.ceilings import ceilings
 from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, UNKNOWN
+from gpuprof.costs.foreach import CHUNK, chunk_fill, over_lists
+from gpuprof.costs.from_kernel_name import by_name
 from gpuprof.costs.gemm import gemm, tile
 from gpuprof.costs.hardware import find
-from gpuprof.costs.lists import CHUNK, chunk_fill, over_lists
-from gpuprof.costs.named import by_name
+from gpuprof.costs.memory_ops import streaming
 from gpuprof.costs.roofline import roofline
 from gpuprof.costs.split import NO_BOUND, PARTS, split
-from gpuprof.costs.streaming import streaming
 from gpuprof.costs.work import KernelWork, kernel_work
 
 CEILINGS = ceilings("NVIDIA H200", measurements={})

@@ -9,9 +9,9 @@ import pytest
 
 from gpuprof.costs.ceilings import TENSOR_EFFICIENCY, ceilings, ceilings_of
 from gpuprof.costs.hardware import find, load_gpus, name_of
-from gpuprof.costs.measured import Measurement, load_measurements, save_measurement
+from gpuprof.costs.measured_rates import Measurement, load_measurements, save_measurement
 from gpuprof.errors import GpuprofError
-from gpuprof.tracefile.model import GpuInfo
+from gpuprof.tracefile.trace import GpuInfo
 
 GPUS = load_gpus()
 BY_NAME = {gpu.name: gpu for gpu in GPUS}

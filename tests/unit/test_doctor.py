@@ -10,7 +10,7 @@ import pytest
 from gpuprof.doctor import facts as facts_of
 from gpuprof.doctor import nvidia, probe
 from gpuprof.doctor.examine import CHECKS, can_record, examine
-from gpuprof.doctor.model import Check, Facts, Gpu, Mount, Torch
+from gpuprof.doctor.machine_facts import Check, Facts, Gpu, Mount, Torch
 
 H200 = "0, NVIDIA H200, 00000000:00:06.0, 580.159.04, 700.00, 700.00, 1980, 1980, Default, Disabled, 0, 0, 0x1"
 """As nvidia-smi of driver 580 prints an idle H200 for FIELDS."""

@@ -8,7 +8,7 @@ import pytest
 from helpers.program import MS, PLAIN, SHORT, US, Program
 
 import gpuprof
-from gpuprof.diagnosis.model import Diagnosis, Verdict
+from gpuprof.diagnosis.diagnosis import Diagnosis, Verdict
 from gpuprof.report.words import label
 
 

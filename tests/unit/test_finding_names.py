@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+import gpuprof.diagnosis.findings
 from gpuprof.diagnosis.finding_names import SYNONYMS, key, pages_named
 from gpuprof.diagnosis.findings import PAGES
 
@@ -33,6 +37,28 @@ def test_id_and_title_name_their_page(page):
 )  # fmt: skip
 def test_remedies_name_their_page(text, finding):
     assert ids(text) == [finding]
+
+
+def titles_of_fixes() -> list[tuple[str, str]]:
+    """(id, title) of every fix, as the sources write them; what is filled in stands as the number 4."""
+    found = []
+    for path in Path(gpuprof.diagnosis.findings.__file__).parent.glob("[a-z]*.py"):
+        for line in re.findall(r"^ +title=(.*),$", path.read_text(encoding="utf-8"), re.M):
+            literals = re.findall(r'(f?)"((?:[^"\\]|\\.)*)"', line)
+            found += [(path.stem, re.sub(r"\{[^}]*\}", "4", text) if f else text) for f, text in literals]
+    return found
+
+
+def test_every_title_of_a_fix_names_its_page():
+    titles = titles_of_fixes()
+    assert len(titles) > 40
+    wrong = [(page, title, ids(title)) for page, title in titles if ids(title) != [page]]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("text", ["batch 4 → 16", "8 × the batch", "batch 8 -> 64"])
+def test_numbers_of_a_run_do_not_matter(text):
+    assert ids(text) == ["larger_batch"]
 
 
 def test_words_of_several_pages_name_them_all_and_none_none():

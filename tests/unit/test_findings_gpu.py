@@ -392,13 +392,13 @@ def test_little_padding_or_none_known_is_no_finding(tmp_path):
 # -- several GPUs
 
 
-def exchange(program: Program, beside: bool, passes: int = 1) -> None:
-    """Backward of 4 ms, then an all-reduce of 2 ms on a stream of its own: behind it all, or beside the second half."""
+def exchange(program: Program, overlapped: bool, passes: int = 1) -> None:
+    """Backward of 4 ms, then an all-reduce of 2 ms on a stream of its own: behind it all, or over its second half."""
     for _ in range(passes):
         program.tid, start = AUTOGRAD, program.now
         for number in range(4):
             program.op("aten::mm", PRODUCT, 1 * MS, [[4096, 4096], [4096, 4096]], [BF16, BF16])
-            if number == 1 or not beside:
+            if number == 1 or not overlapped:
                 program.free[20] = program.free[7]
         moved = {"Collective name": "allreduce", "In msg nelems": 44_000_000, "dtype": "Float", "Group size": 2}
         program.launch(
@@ -414,7 +414,7 @@ def exchange(program: Program, beside: bool, passes: int = 1) -> None:
 def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
     program = Program()
     for _ in range(4):
-        program.step(lambda: exchange(program, beside=False), sync=True)
+        program.step(lambda: exchange(program, overlapped=False), sync=True)
     case = program.case(tmp_path)
     before = case.step_ns / US
     proposal = only(exposed_communication, case, "overlap")
@@ -427,14 +427,14 @@ def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
 def test_transfers_beside_computation_are_no_finding(tmp_path):
     program = Program()
     for _ in range(4):
-        program.step(lambda: exchange(program, beside=True), sync=True)
+        program.step(lambda: exchange(program, overlapped=True), sync=True)
     assert not list(exposed_communication.find(program.case(tmp_path)))
 
 
 def test_gradients_need_not_be_exchanged_between_micro_steps(tmp_path):
     program = Program()
     for _ in range(4):
-        program.step(lambda: exchange(program, beside=False, passes=4), sync=True)
+        program.step(lambda: exchange(program, overlapped=False, passes=4), sync=True)
     case = program.case(tmp_path)
     proposal = only(exposed_communication, case, "no_sync")
     assert "no_sync" in proposal.fix

@@ -8,8 +8,8 @@ import pytest
 from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from jsonschema import Draft202012Validator
 
+from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
 from gpuprof.diagnosis.json import schema, to_json
-from gpuprof.diagnosis.model import Combined, Evidence, Finding, Range, Remaining, Replay
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.terminal import plain

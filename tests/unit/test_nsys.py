@@ -24,7 +24,7 @@ from helpers.valid_json import document
 import gpuprof
 from gpuprof.cli import main
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.model import ABSENT, WHOLE_GRAPH
+from gpuprof.tracefile.trace import ABSENT, WHOLE_GRAPH
 
 # -- made exports
 
@@ -111,12 +111,12 @@ def test_waits_arrive(tmp_path: Path):
     builder.sync(1, 95, 99, event=9, number=2, correlation=110).sync(77, 10, 20)
     trace = gpuprof.load(builder.write(tmp_path / "a.sqlite", shuffle=4))
     syncs = trace.syncs
-    told = [trace.strings[i] for i in syncs.name.tolist()]
-    assert Counter(told) == {"Stream Wait Event": 2, "Event Sync": 1, "Stream Sync": 2}, "no kind 77"
-    waits = [i for i, text in enumerate(told) if text == "Stream Wait Event"]
+    result = [trace.strings[i] for i in syncs.name.tolist()]
+    assert Counter(result) == {"Stream Wait Event": 2, "Event Sync": 1, "Stream Sync": 2}, "no kind 77"
+    waits = [i for i, text in enumerate(result) if text == "Stream Wait Event"]
     assert syncs.wait_stream[waits].tolist() == [7, 8]
     assert syncs.wait_correlation[waits].tolist() == [70, 80]
-    assert set(syncs.wait_stream[[i for i, text in enumerate(told) if text == "Stream Sync"]].tolist()) == {ABSENT}
+    assert set(syncs.wait_stream[[i for i, text in enumerate(result) if text == "Stream Sync"]].tolist()) == {ABSENT}
 
 
 def test_an_event_that_is_recorded_again_is_waited_for_as_it_was(tmp_path: Path):

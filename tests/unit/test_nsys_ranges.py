@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 
 import gpuprof
 from gpuprof.timeline.activity import activity
-from gpuprof.tracefile.model import ANNOTATION, NO_TEXT, OP
+from gpuprof.tracefile.trace import ANNOTATION, NO_TEXT, OP
 
 EXAMPLES = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.tracefile.kineto.number import nanoseconds
+from gpuprof.tracefile.kineto.microseconds import nanoseconds
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from helpers.installed import need
 
-from benchmarks import first_contact, other_programs_page
+from benchmarks import blind_predictions, other_programs_page
 from scenarios.catalogue import Fix, Program, Scenario, scenarios
 from scenarios.record import traced
 from scenarios.support import program as others
@@ -78,17 +78,17 @@ def test_a_fix_is_held_against_the_finding_that_does_the_same_work(work: float, 
 
 
 def test_a_first_contact_has_no_second(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    (name, *_) = (one.name for one in scenarios() if (one.folder / first_contact.NAME).exists())
+    (name, *_) = (one.name for one in scenarios() if (one.folder / blind_predictions.NAME).exists())
     monkeypatch.setattr("sys.argv", ["first_contact", name])
     with pytest.raises(SystemExit):
-        first_contact.main()
+        blind_predictions.main()
     assert "is there already" in capsys.readouterr().err
 
 
 def test_a_program_that_was_timed_was_predicted_before():
     for one in scenarios():
         if one.program is not None and one.truth is not None:
-            predicted = json.loads((one.folder / first_contact.NAME).read_text())
+            predicted = json.loads((one.folder / blind_predictions.NAME).read_text())
             assert predicted["bound"] and len(predicted["mean_ms"]) == 3
 
 

@@ -8,7 +8,7 @@ from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.program import MS, US
 
 import gpuprof
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.terminal import plain
 
 STEP = 10 * MS

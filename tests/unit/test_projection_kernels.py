@@ -7,16 +7,15 @@ import dataclasses
 import numpy as np
 import pytest
 from helpers.make_trace import TraceBuilder
+from helpers.timeline import timeline_of
 
 from gpuprof.costs.hardware import find
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.costs.split import MEMORY
 from gpuprof.projection.batch import grown
 from gpuprof.projection.kernels import USUAL_REACH, Scaled, scaled_kernels
-from gpuprof.projection.sustained import Reach, reach
-from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.small import read_small
+from gpuprof.projection.sustained_rates import Reach, reach
+from gpuprof.timeline.timeline import Timeline
 
 NS = 1_000_000
 ALL = 4.276e12 * NS / 1e9 / 4
@@ -40,9 +39,7 @@ def recorded(*kernels: tuple[str, str, float]) -> tuple[Timeline, Roofline]:
             dims = {"Input Dims": [[round(share * ALL / 2)]] * tensors, "Input type": ["float"] * tensors}
             trace.op(op, 1000 * i, 1000 * i + 900, **dims)
         trace.launch(name, (1000 * i + 10, 1000 * i + 20), work, grid=[9999, 1, 1], block=[i + 1, 1, 1])
-    data = trace.text().encode()
-    timeline = build_timeline(build(read_small(data), "t.json", len(data)))
-    assert timeline is not None
+    timeline = timeline_of(trace)
     found = roofline(timeline)
     assert found is not None
     return timeline, found

@@ -10,14 +10,14 @@ import pytest
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.diagnosis.projection_input.pass_peaks import pass_peaks
 from gpuprof.projection.activations import Line, Loss, Recorded, activations
-from gpuprof.projection.memory import Told, fit, share_that_fits, usage
+from gpuprof.projection.memory import RecordedMemory, fit, share_that_fits, usage
 from gpuprof.runfile import STAGES
-from gpuprof.tracefile.model import ABSENT
 from gpuprof.tracefile.run import StepColumns
+from gpuprof.tracefile.trace import ABSENT
 
 GB = 1e9
 PLAIN = Recorded(above_bytes=8 * GB, tokens=4_000)
-TOLD = Told(10_000_000_000, PLAIN, embedding_bytes=2 * GB)
+TOLD = RecordedMemory(10_000_000_000, PLAIN, embedding_bytes=2 * GB)
 
 
 def gpu(name: str) -> Gpu:
@@ -51,46 +51,46 @@ def test_without_more_known_all_of_the_peak_grows():
 
 
 def test_logits_are_there_once_however_many_layers():
-    told = dataclasses.replace(PLAIN, loss=Loss(50_000, 1.0))
-    assert near(activations(told, deeper=3.0).likely, 0, 12 * 50_000 + 3 * (2e6 - 12 * 50_000))
+    result = dataclasses.replace(PLAIN, loss=Loss(50_000, 1.0))
+    assert near(activations(result, deeper=3.0).likely, 0, 12 * 50_000 + 3 * (2e6 - 12 * 50_000))
 
 
 def test_a_peak_in_the_loss_has_no_gradients_beside_it():
-    told = dataclasses.replace(PLAIN, gradient_bytes=2 * GB)
-    assert near(activations(told).likely, -2 * GB, 2.5e6)
-    assert activations(told).likely.at(4_000) == pytest.approx(8 * GB)
+    result = dataclasses.replace(PLAIN, gradient_bytes=2 * GB)
+    assert near(activations(result).likely, -2 * GB, 2.5e6)
+    assert activations(result).likely.at(4_000) == pytest.approx(8 * GB)
 
 
 def test_a_peak_of_the_optimizer_is_a_floor():
-    told = Recorded(7.3 * GB, 256, layers=4, hidden=4096, loss=Loss(128_256, 1.0), gradient_bytes=7.3 * GB,
+    result = Recorded(7.3 * GB, 256, layers=4, hidden=4096, loss=Loss(128_256, 1.0), gradient_bytes=7.3 * GB,
                     temporary_bytes=7.3 * GB)  # fmt: skip
-    found = activations(told)
+    found = activations(result)
     assert found.basis == "optimizer"
     assert found.likely.at(2048) == found.most.at(2048) == 7.3 * GB
     assert found.likely.at(20_000) == pytest.approx((12 * 128_256 + 50 * 4 * 4096) * 20_000 - 7.3 * GB)
-    fused = dataclasses.replace(told, temporary_bytes=0.0, above_bytes=4e6)
+    fused = dataclasses.replace(result, temporary_bytes=0.0, above_bytes=4e6)
     assert activations(fused).basis == "optimizer", "no room for activations above gradients that are all there"
 
 
 def test_a_loss_in_pieces_leaves_a_rest_that_stays():
-    told = Recorded(4 * GB, 4_000, checkpointing=True, layers=4, hidden=2880, loss=Loss(200_000, 0.25))
-    found = activations(told)
+    result = Recorded(4 * GB, 4_000, checkpointing=True, layers=4, hidden=2880, loss=Loss(200_000, 0.25))
+    found = activations(result)
     slope = 12 * 200_000 * 0.25 + 50 * 2880
     assert found.basis == "shape"
     assert near(found.likely, 4 * GB - slope * 4_000, slope)
     assert near(found.least, 4 * GB - 34 * 2880 * 4_000, 34 * 2880), "pieces may be made smaller"
     assert near(found.most, 0, 1e6)
-    sized = dataclasses.replace(told, loss=Loss(200_000, 0.1, fixed_rows=512))
+    sized = dataclasses.replace(result, loss=Loss(200_000, 0.1, fixed_rows=512))
     assert near(activations(sized).likely, 4 * GB - 50 * 2880 * 4_000, 50 * 2880)
-    whole = dataclasses.replace(told, loss=Loss(200_000, 1.0))
+    whole = dataclasses.replace(result, loss=Loss(200_000, 1.0))
     assert activations(whole).basis == "grows"
 
 
 def test_scores_that_are_written_out_go_with_the_length_too():
-    told = dataclasses.replace(PLAIN, score_bytes=4 * GB)
-    assert near(activations(told, longer=3.0).likely, 0, 1e6 + 3 * 1e6)
+    result = dataclasses.replace(PLAIN, score_bytes=4 * GB)
+    assert near(activations(result, longer=3.0).likely, 0, 1e6 + 3 * 1e6)
     # Recomputed layer by layer they are there while the logits are not.
-    again = activations(dataclasses.replace(told, checkpointing=True, layers=4, hidden=4096), longer=3.0).likely
+    again = activations(dataclasses.replace(result, checkpointing=True, layers=4, hidden=4096), longer=3.0).likely
     assert near(again, 0, 2e6)
     assert again.at(4_000) == pytest.approx((50 * 4096 + 3 * 1e6) * 4_000)
     assert again.most_tokens(again.at(4_000)) == pytest.approx(4_000)

@@ -9,7 +9,7 @@ import pytest
 
 from gpuprof.costs.hardware import Gpu, find
 from gpuprof.projection.json import SCHEMA_FILE
-from gpuprof.projection.sustained import reach
+from gpuprof.projection.sustained_rates import reach
 
 
 @pytest.fixture(autouse=True)

@@ -32,9 +32,9 @@ def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool
             builder.step(step, at, at + STEP)
         for i in range(count):
             t = at + i * 20_000
-            told: dict[str, Any] = {"Input Dims": [[8, 8], [8, 8]]} if shapes else {}
-            told |= {"Sequence number": i, "Fwd thread id": 0}
-            builder.op("aten::mm", t, t + 10_000, **told)
+            result: dict[str, Any] = {"Input Dims": [[8, 8], [8, 8]]} if shapes else {}
+            result |= {"Sequence number": i, "Fwd thread id": 0}
+            builder.op("aten::mm", t, t + 10_000, **result)
             builder.launch("gemm", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
     return builder
 
@@ -262,7 +262,7 @@ CASES = {
         lambda: sound().launch("gemm", (500, 600), (WINDOW + DAY - 1_000, WINDOW + DAY), stream=9),
         {"impossible_times": "error"},
         FAILED,
-        "^1 kernels or copies that the steps launched lie more than a day",
+        "^Of the kernels and copies that the steps launched 1 lie more than a day",
     ),
     "gpu_events_lost": Boundary(
         lambda: without(sound(), "kernel", 3),

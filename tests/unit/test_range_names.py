@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof import diagnose
-from gpuprof.timeline.numbered import unnumbered
+from gpuprof.timeline.range_names import unnumbered
 
 US = 1000
 

@@ -20,11 +20,11 @@ from gpuprof.diagnosis.rank_digests import MANY, beside, cache_folder, digests_o
 from gpuprof.diagnosis.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
-from gpuprof.ranks.model import Digest
+from gpuprof.ranks.digest_data import Digest
 from gpuprof.runfile import SCHEMA
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import traces_at, url_of
+from gpuprof.tracefile.trace import Trace
 
 
 @pytest.fixture(autouse=True)

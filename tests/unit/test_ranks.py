@@ -21,13 +21,13 @@ from helpers.rank_program import BUCKETS, CALL, LATENCY, MS, RETURN, US, RankPro
 from helpers.timeline import timeline_of
 
 import gpuprof
+from gpuprof.diagnosis.combine_ranks import with_ranks
 from gpuprof.diagnosis.findings.straggler import find_straggler
 from gpuprof.diagnosis.ranks import survey
-from gpuprof.diagnosis.together import with_ranks
 from gpuprof.errors import GpuprofError
 from gpuprof.ranks import verdicts
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import (
     communication_cause,
     estimate_transfers,
@@ -389,8 +389,8 @@ def test_a_late_peer_is_waited_for_once(tmp_path: Path, host: float):
     rows = graph.gpu_row[graph.resource == COMMUNICATION]
     exact[rows] = np.resize([1 * MS, 2 * MS], len(rows))
     graph = model_collectives(graph, exact)
-    told = simulate(scale(graph, host=host), 3).step_ns
-    assert told == near(truth_ns([RankProgram(host=host), RankProgram(extra_ns=40 * MS, host=host)]))
+    result = simulate(scale(graph, host=host), 3).step_ns
+    assert result == near(truth_ns([RankProgram(host=host), RankProgram(extra_ns=40 * MS, host=host)]))
     alone = simulate(scale(without_waiting(graph), host=host), 3).step_ns
     assert alone == near(truth_ns([RankProgram(host=host)] * 2))
 

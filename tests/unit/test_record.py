@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuprof.record.finder import StepFinder
 from gpuprof.record.schedule import WINDOW_S, plan
+from gpuprof.record.step_finder import StepFinder
 
 # -- where a step ends
 

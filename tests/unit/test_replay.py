@@ -14,7 +14,7 @@ from helpers.make_trace import AUTOGRAD, TraceBuilder
 from helpers.timeline import timeline_of
 
 from gpuprof.replay.build import build
-from gpuprof.replay.carried import carried_over
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.graph import (
     DEVICE,
     HANDOVER,
@@ -28,7 +28,7 @@ from gpuprof.replay.graph import (
     Graph,
     edges_of,
 )
-from gpuprof.replay.lags import prompt
+from gpuprof.replay.latencies import prompt
 from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.profiler_fit import FITTED, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities

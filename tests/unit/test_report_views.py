@@ -19,8 +19,8 @@ from gpuprof.report.page.counters import extremes
 from gpuprof.report.page.lanes import depths
 from gpuprof.report.page.overview import host_phase_spans
 from gpuprof.report.page.packing import pack
-from gpuprof.report.page.part import choose
 from gpuprof.report.page.texts import coded
+from gpuprof.report.page.timeline_window import choose
 from gpuprof.report.page.trees import paths, tree
 from gpuprof.report.page.views import packed_views
 from gpuprof.report.palette import CAUSE_PAINTS
@@ -155,8 +155,8 @@ def test_phases_of_the_host_fill_the_window(seen):
     assert end[-1] == diagnosis.window.end_ns
     assert (start[1:] == end[:-1]).all()
     assert (phase[1:] != phase[:-1]).all()
-    told = {PHASES[p] for p in phase.tolist()}
-    assert {"forward", "backward", "optimizer"} <= told
+    result = {PHASES[p] for p in phase.tolist()}
+    assert {"forward", "backward", "optimizer"} <= result
 
 
 def test_findings_stand_where_their_evidence_says(seen):

@@ -20,16 +20,16 @@ import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.baseline import durations, line, step_time
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import to_json
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.run import RunFacts, run_facts
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import label
-from gpuprof.tracefile.model import ABSENT
 from gpuprof.tracefile.read import read_recording
 from gpuprof.tracefile.run import RunFolder, read_run
+from gpuprof.tracefile.trace import ABSENT
 
 
 def facts(run: RunBuilder, folder: Path) -> RunFacts:
@@ -62,10 +62,10 @@ def usual(small, tmp_path_factory) -> Path:
 def test_what_the_run_says(tmp_path):
     run = facts(usual_run(81.0), tmp_path).run
     assert (run.status, run.steps_seen, run.steps_total, run.remaining_ns) == ("finished", 40, 1000, 0)
-    told = run.baseline
-    assert (told.free_ns, told.free_steps, told.equal_work, told.fitted) == (81 * MS, 10, True, False)
-    assert told.synchronised_ns == 83 * MS and told.synchronised_steps == 10
-    assert told.free_low_ns and told.free_high_ns and told.free_low_ns < 81 * MS < told.free_high_ns
+    result = run.baseline
+    assert (result.free_ns, result.free_steps, result.equal_work, result.fitted) == (81 * MS, 10, True, False)
+    assert result.synchronised_ns == 83 * MS and result.synchronised_steps == 10
+    assert result.free_low_ns and result.free_high_ns and result.free_low_ns < 81 * MS < result.free_high_ns
     assert run.throughput.tokens_per_s == pytest.approx(128 / 0.081, rel=0.01)
     assert run.throughput.samples_per_s == pytest.approx(1 / 0.081, rel=0.01)
     assert run.memory.peak_bytes == 22 * 2**30
@@ -242,9 +242,9 @@ def test_samples_that_a_loader_puts_into_one_row(tmp_path, samples, loader, foun
     """Nothing is padded then, and a batch is one long row."""
     run = RunBuilder().stage("baseline_free", [100.0] * 8, samples=samples)
     run.rank["loader"] = loader
-    told = facts(run.stage("trace", [110.0], samples=samples), tmp_path).run
-    assert told.work.samples == found
-    assert told.throughput.samples_per_s == pytest.approx(10 * found)
+    result = facts(run.stage("trace", [110.0], samples=samples), tmp_path).run
+    assert result.work.samples == found
+    assert result.throughput.samples_per_s == pytest.approx(10 * found)
 
 
 def test_varying_lengths_in_a_run(tmp_path):

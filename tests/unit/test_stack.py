@@ -22,10 +22,10 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.diagnosis.stack import Code, Stack, stack_of
-from gpuprof.tracefile.model import Trace
 from gpuprof.tracefile.program import ClassName, Flag
 from gpuprof.tracefile.program import Program as Known
 from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.trace import Trace
 
 FOLDER = Path(str(findings.__file__)).parent
 
@@ -104,11 +104,11 @@ def test_a_text_for_another_class_is_not_taken():
 
 def test_models_are_loaded_by_their_own_class():
     assert Stack("torch", False).loaded(a="b") == 'AutoModelForCausalLM.from_pretrained(..., a="b")'
-    reward = Stack("trl", False, model_class="Qwen2ForSequenceClassification", library="transformers")
+    reward = Stack("trl", False, model_class="Qwen2ForSequenceClassification", package="transformers")
     assert reward.loaded(a="b") == 'AutoModelForSequenceClassification.from_pretrained(..., a="b")'
     assert not reward.is_causal
-    assert Stack("torch", False, model_class="GPT", library="__main__").loaded(a="b") == ""
-    sentences = Stack("transformers", False, model_class="SentenceTransformer", library="sentence_transformers")
+    assert Stack("torch", False, model_class="GPT", package="__main__").loaded(a="b") == ""
+    sentences = Stack("transformers", False, model_class="SentenceTransformer", package="sentence_transformers")
     assert sentences.loaded(a="b") == 'SentenceTransformer(..., model_kwargs={"a": "b"})'
 
 
@@ -141,7 +141,7 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
     lightning = Known(trainer=ClassName("Trainer", "lightning.pytorch.trainer.trainer"))
     assert stack_of_run(lightning, source="optimizer").kind == "lightning"
     odd = stack_of_run(Known(), source="optimizer", model={"class": "bad name", "library": 3})
-    assert (odd.library, odd.model_class) == (None, None)
+    assert (odd.package, odd.model_class) == (None, None)
 
 
 # -- every finding, for real classes
@@ -247,4 +247,4 @@ def test_fused_kernels_for_a_model_of_ones_own():
 
     assert "AutoLigerKernelForCausalLM" in _liger(True, {"loss"})
     assert "import LigerCrossEntropyLoss " in _liger(False, {"loss"})
-    assert Stack("torch", False, model_class="GPT", library="__main__").is_causal is False
+    assert Stack("torch", False, model_class="GPT", package="__main__").is_causal is False

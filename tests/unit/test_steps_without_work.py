@@ -25,8 +25,8 @@ def mostly_idle(working: tuple[int, ...] = (0, 4)) -> TraceBuilder:
     for i in range(STEPS):
         at = 10 * MS * i
         builder.step(i, at, at + 10 * MS)
-        told: dict[str, Any] = {"Sequence number": i, "Fwd thread id": 0}
-        builder.op("aten::mm", at + 100 * US, at + 300 * US, **told)
+        result: dict[str, Any] = {"Sequence number": i, "Fwd thread id": 0}
+        builder.op("aten::mm", at + 100 * US, at + 300 * US, **result)
         if i in working:
             builder.launch("gemm", (at + 150 * US, at + 160 * US), (at + 200 * US, at + 9 * MS))
     return builder
@@ -77,10 +77,10 @@ def test_every_command_takes_such_a_recording(path: Path, tmp_path: Path, capsys
         ["compare", usual, path, "--json"],
     ):
         assert main([*map(str, arguments)]) == 0, arguments
-        told = capsys.readouterr()
-        assert "Traceback" not in told.err
+        result = capsys.readouterr()
+        assert "Traceback" not in result.err
         if "--json" in arguments:
-            assert finite(json.loads(told.out)), arguments
+            assert finite(json.loads(result.out)), arguments
 
 
 def test_the_diagnosis_is_valid_and_no_finding_fails(path: Path):

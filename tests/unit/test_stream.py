@@ -17,7 +17,9 @@ from helpers.kineto_documents import LAYOUTS, ends_of_events, events_in, kineto,
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto import blocks, scan, source, stream
 from gpuprof.tracefile.kineto.envelope import NeedMore
-from gpuprof.tracefile.kineto.plan import make_plan
+from gpuprof.tracefile.kineto.reader import read_kineto
+from gpuprof.tracefile.kineto.scan_plan import make_plan
+from gpuprof.tracefile.trace import ABSENT
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +96,45 @@ def test_what_cannot_be_mended_is_dropped_and_counted(file):
     parsed = parsed_from(file, 64)
     assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
     assert parsed.dropped == 3 and parsed.dropped_sample.startswith('{"ph": "X", "name": ?')
+
+
+@pytest.mark.parametrize("key", ["name", "pid", "id", "bp", "unknown"])
+def test_a_bracket_too_many_does_not_take_in_the_events_that_follow(key, file):
+    """With it the broken event reads as one whose value goes on to the end of the list, and of the document."""
+    flow = f'{{"ph": "s", "cat": "ac2g", "ts": 3, "{key}": [{{"x"}}'
+    file.write_text(f'{{"traceEvents": {listed([op("a"), flow, op("b"), op("c")])}, "traceName": "t"}}')
+    parsed = parsed_from(file)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
+    assert parsed.dropped == 1 and not parsed.truncated
+    assert parsed.keys["traceName"] == "t"
+
+
+@pytest.mark.parametrize("block_bytes", [64, 200, 1 << 20])
+def test_a_bracket_of_a_list_within_an_event_does_not_end_the_list(block_bytes, file):
+    """The text of an event goes on in its middle, as a block of a file that was written over does."""
+    torn = '2048, 1], [1, 2048]], "Ev Idx": 7}}'
+    file.write_text(f'{{"traceEvents": {listed([op("a"), torn, op("b"), op("c")])}, "traceName": "t"}}')
+    parsed = parsed_from(file, block_bytes)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b", "c"]
+    assert not parsed.truncated and parsed.keys["traceName"] == "t"
+    file.write_text(f'{{"traceEvents": {listed([op("a"), "17"])}, "traceName": "t"}}')
+    assert parsed_from(file, block_bytes).keys["traceName"] == "t"
+
+
+@pytest.mark.parametrize("small_bytes", [0, 1 << 20])
+def test_a_number_beyond_all_floats_counts_as_not_given(small_bytes, file):
+    file.write_text(listed([op("a", more=', "args": {"External id": 31e791, "Sequence number": 7}')]))
+    trace = read_kineto(file, file.stat().st_size, small_bytes=small_bytes)
+    assert (trace.reading.events, trace.reading.dropped) == (1, 0)
+    assert (trace.ops.sequence.tolist(), trace.ops.external.tolist()) == ([7], [ABSENT])
+
+
+def test_an_event_within_a_whole_one_is_part_of_it(file):
+    inner = json.dumps([json.loads(op("not an event"))] * 3)
+    file.write_text(listed([op("a"), f'{{"ph": "X", "args": {{"x": {inner}}}}}', op("b", more=f', "stack": {inner}')]))
+    parsed = parsed_from(file)
+    assert [row["name"] for row in rows_of(parsed)] == ["a", "b"]
+    assert parsed.dropped == 1  # without a time
 
 
 def test_many_odd_events_take_no_more_than_they_must(file):
@@ -200,10 +241,10 @@ def test_a_bomb_is_refused(filling, file, monkeypatch):
 
 def test_progress_is_told_by_the_thread_that_asked(file):
     file.write_bytes(kineto(6_000))
-    size, told = file.stat().st_size, []
-    stream.read_stream(file, size, lambda done, of: told.append((done, of, threading.get_ident())), 1 << 12)
-    assert told and {thread for _, _, thread in told} == {threading.get_ident()}
-    assert all(0 <= done <= of == size for done, of, _ in told)
+    size, result = file.stat().st_size, []
+    stream.read_stream(file, size, lambda done, of: result.append((done, of, threading.get_ident())), 1 << 12)
+    assert result and {thread for _, _, thread in result} == {threading.get_ident()}
+    assert all(0 <= done <= of == size for done, of, _ in result)
 
 
 def test_a_key_press_ends_it(file):

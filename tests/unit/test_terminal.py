@@ -11,10 +11,10 @@ from helpers.make_diagnosis import ALL, MS, STEPS, host_bound, hostile, no_steps
 from rich.cells import cell_len
 from rich.console import Console
 
-from gpuprof.diagnosis.model import Issue, Profiler, Quality
+from gpuprof.diagnosis.diagnosis import Finding, Issue, Profiler, Quality, Range
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.stepbar import Bar, Part, bars, cells
-from gpuprof.report.terminal import plain, render
+from gpuprof.report.terminal import ANSWER_FIXES, ANSWER_LINES, plain, render
 
 WIDTHS = (40, 80, 100, 132, 200)
 
@@ -22,7 +22,7 @@ WIDTHS = (40, 80, 100, 132, 200)
 def coloured(diagnosis, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard")
     with console.capture() as captured:
-        console.print(render(diagnosis, width))
+        console.print(render(diagnosis, width, verbose=True))
     return captured.get()
 
 
@@ -190,3 +190,53 @@ def test_a_balanced_step_says_between_what(found, said):
     verdict = replace(host_bound().verdict, bound="balanced", cause=None)
     text = plain(host_bound(verdict=verdict, sensitivities=Sensitivities(**none | found) if found else None), 100)
     assert text.startswith(f"{said}   ")
+
+
+# -- the answer: what is shown without -v
+
+
+def many_fixes(n: int, lines: int = 1):
+    code = "\n".join(f"argument_{i}=True" for i in range(lines))
+    one = Finding("compile", "torch.compile", "high", (), code, Range(13 * MS, 20 * MS, 30 * MS), Range(2.5, 3.7, 5.7))
+    found = tuple(replace(one, title=f"fix of number {i}") for i in range(1, n + 1))
+    base = host_bound()
+    return replace(base, steps=replace(base.steps, estimated_ns=74 * MS), findings=found)
+
+
+@pytest.mark.parametrize("width", (60, 80, 100, 132))
+@pytest.mark.parametrize(("count", "lines"), [(1, 1), (3, 1), (3, 3), (7, 2)])
+def test_the_first_fifteen_lines_answer(count, lines, width):
+    """Verdict, bar with its legend, one to three fixes with their gain and code; nothing else before line 16."""
+    text = plain(many_fixes(count, lines), width, verbose=False)
+    first = "\n".join(text.splitlines()[:ANSWER_LINES])
+    assert first.startswith("HOST-BOUND · launch")
+    assert "compute 9 %" in first and "launch 73 %" in first
+    numbered = re.findall(r"^.{12,14}(\d)  fix of number", text, re.M)
+    assert 1 <= len(numbered) <= min(count, ANSWER_FIXES)
+    assert first.count("2.5–5.7×") == len(numbered), "each whole within the first lines"
+    assert ("more: fix of number" in text) == (len(numbered) < count)
+    assert "kernels and copies, half" not in text.split("fixes")[1], "details need -v"
+
+
+def test_many_short_fixes_are_three_and_long_ones_fewer():
+    assert len(re.findall(r"\d  fix of number", plain(many_fixes(5), 100, verbose=False))) == 3
+    assert len(re.findall(r"\d  fix of number", plain(many_fixes(5, 6), 100, verbose=False))) == 1
+
+
+def test_the_answer_says_how_to_see_the_rest():
+    assert "-v shows the run, waits, kernels" in plain(host_bound(), 100, verbose=False).splitlines()[-1]
+    assert "-v shows" not in plain(host_bound(), 100), "where all is shown"
+    assert "-v shows" not in plain(unusable(), 100, verbose=False)
+
+
+def test_warnings_stand_in_the_answer_and_notes_do_not():
+    issues = (Issue("a", "info", "A note."), Issue("b", "warning", "A warning."))
+    text = plain(host_bound(quality=Quality("degraded", issues)), 100, verbose=False)
+    assert "! A warning." in text and "A note." not in text
+
+
+@pytest.mark.parametrize("width", (40, 60, 80))
+def test_times_of_the_headline_are_whole(width):
+    first, second = plain(timed(), width, verbose=False).splitlines()[:2]
+    assert "74 ms a step" in first and "…" not in first
+    assert "168 ms under the profiler" in f"{first}{second}"

@@ -13,7 +13,7 @@ from helpers.make_diagnosis import MS, host_bound
 from helpers.paths import ROOT
 
 from gpuprof.diagnosis.budget import Stretch, budget
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.timed_steps import timed_steps
 from gpuprof.report import charts
 from gpuprof.report.page import content

@@ -237,6 +237,10 @@ def test_a_graph_launch_owns_all_its_kernels():
         ("Torch-Compiled Region: 0/0", "sage_fwd", "attention"),
         (None, "void flashinfer::BatchDecodeWithPagedKVCacheKernel<1>", "attention"),
         (None, "kernel_unified_attention_2d", "attention"),
+        (None, "void at::native::detail::chunk_cat_cuda_kernel<char, char>(char**)", "cast/copy"),
+        (None, "at::native::detail::split_with_sizes_copy_out_contiguous_no_cast_kernel(char**)", "cast/copy"),
+        (None, "void at::native::(anonymous namespace)::krn_partials_per_segment<long>(long*)", "embedding"),
+        (None, "void at_cuda_detail::cub::DeviceCompactInitKernel<int*>(int*)", "gather/scatter/index"),
     ],
 )
 def test_categories(op, kernel, category):

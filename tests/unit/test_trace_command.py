@@ -110,6 +110,8 @@ def test_what_is_no_secret_is_kept(words: str):
         ("--pat abc", "--pat <redacted>"),
         ("--pw=abc --lr 1", "--pw=<redacted> --lr 1"),
         ("--db-pwd abc", "--db-pwd <redacted>"),
+        ("--db-pass abc --pass 2 --bypass x", "--db-pass <redacted> --pass 2 --bypass x"),
+        ("--key-passphrase 123", "--key-passphrase <redacted>"),
         ("https://b/x?X-Amz-Signature=ab12&se=1", "https://b/x?X-Amz-Signature=<redacted>&se=1"),
         ("https://b/x?sv=1&sig=AA%2Bb%3D", "https://b/x?sv=1&sig=<redacted>"),
     ],

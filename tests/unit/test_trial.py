@@ -13,17 +13,18 @@ import pytest
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
-from gpuprof.diagnosis.measured import with_measured
-from gpuprof.diagnosis.model import Finding, Range
+from gpuprof.diagnosis.diagnosis import Finding, Range
+from gpuprof.diagnosis.trial_results import with_measured
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
+from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.fixes import measured
-from gpuprof.trial import judge, same, tree
+from gpuprof.trial import folder_state, judge, same_training
 from gpuprof.trial.fixes import Candidate, combination, parse
 from gpuprof.trial.json import dumps, keep, schema
-from gpuprof.trial.model import Baseline, Fix, Interval, Process, Row, Sameness, Trial
 from gpuprof.trial.plan import plan, seconds
+from gpuprof.trial.trial import Baseline, Fix, Interval, Process, Row, Sameness, Trial
 
 MS = 1_000_000
 R = Range(1.0, 2.0, 3.0)
@@ -84,42 +85,42 @@ def computed(losses=(1.0, 0.9, 0.8), batches=("a", "b"), rows=None, kinds=("x fl
 
 
 def test_the_same_bits_are_bitwise_the_same():
-    found = same.compare(computed(), computed(), computed())
+    found = same_training.compare(computed(), computed(), computed())
     assert (found.verdict, found.loss_difference, found.scatter) == ("bitwise", 0.0, 0.0)
 
 
 def test_rounding_is_within_scatter_and_a_format_is_not():
-    assert same.compare(computed((1.0, 0.9, 0.800001)), computed(), computed()).verdict == "within_scatter"
-    found = same.compare(computed((1.001, 0.901, 0.81)), computed(), computed())
+    assert same_training.compare(computed((1.0, 0.9, 0.800001)), computed(), computed()).verdict == "within_scatter"
+    found = same_training.compare(computed((1.001, 0.901, 0.81)), computed(), computed())
     assert found.verdict == "different" and "same samples" in found.text
 
 
 def test_what_two_runs_without_a_fix_differ_by_is_no_difference():
-    found = same.compare(computed((1.002, 0.9, 0.8)), computed(), computed((1.001, 0.9, 0.8)))
+    found = same_training.compare(computed((1.002, 0.9, 0.8)), computed(), computed((1.001, 0.9, 0.8)))
     assert found.verdict == "within_scatter"
 
 
 def test_equal_losses_without_batches_prove_nothing():
     nothing = ({"batches": [], "losses": [1.0], "gradient_norms": [1.0]},)
-    assert same.compare(nothing, nothing, nothing).verdict is None
+    assert same_training.compare(nothing, nothing, nothing).verdict is None
 
 
 def test_samples_in_larger_batches_are_the_same_samples():
     larger = computed(batches=("c",), rows=[["a0", "a1", "b0", "b1"]])
-    assert same.compare(larger, computed(), computed()).verdict == "within_scatter"
+    assert same_training.compare(larger, computed(), computed()).verdict == "within_scatter"
 
 
 def test_samples_that_workers_repeat_are_another_training():
     repeated = computed(batches=("a", "c"), rows=[["a0", "a1"], ["a0", "a1"]])
-    found = same.compare(repeated, computed(), None)
+    found = same_training.compare(repeated, computed(), None)
     assert found.verdict == "different" and "repeated" in found.text
 
 
 def test_other_samples_of_the_same_kind_are_other_random_numbers():
     other = computed(losses=(0.95, 0.85, 0.9), batches=("c", "d"))
-    assert same.compare(other, computed(), computed()).verdict == "other_random_numbers"
+    assert same_training.compare(other, computed(), computed()).verdict == "other_random_numbers"
     far = computed(losses=(9.0, 9.1, 9.2), batches=("c", "d"))
-    assert same.compare(far, computed(), computed()).verdict == "different"
+    assert same_training.compare(far, computed(), computed()).verdict == "different"
 
 
 # -- plans and fixes
@@ -174,8 +175,16 @@ def test_each_patch_says_what_it_does_and_takes_its_default(name: str):
     assert ("{value}" in patch.line) <= bool(patch.default)
 
 
+def test_what_a_trainers_callback_calls_of_a_recording_a_trial_has_too():
+    source = (ROOT / "gpuprof" / "record" / "trainer.py").read_text()
+    calls = [node.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+    names = {f.attr for f in calls if isinstance(f, ast.Attribute) and getattr(f.value, "id", "") == "session"}
+    assert "step_ended" in names
+    assert not {name for name in names if not hasattr(TrialMeter, name)}
+
+
 def test_every_patch_file_is_listed():
-    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context"}
+    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context", "implementation"}
     assert files == set(NAMES)
 
 
@@ -196,7 +205,7 @@ import sys
 package = type(sys)("_gpuprof")
 package.__path__ = [{str(ROOT / "gpuprof")!r}]
 sys.modules["_gpuprof"] = package
-import _gpuprof.record.trialarm as arm
+import _gpuprof.record.trial_setup as arm
 from _gpuprof.record.patches import NAMES, patch_named
 from _gpuprof.record.patches.context import Context, Hub
 for name in NAMES:
@@ -234,12 +243,12 @@ def test_only_copies_to_a_gpu_that_leave_it_open_become_asynchronous(args: tuple
 def test_changes_of_a_tree_are_named(tmp_path):
     for name in ("kept", "changed", "deleted"):
         (tmp_path / name).write_text(name)
-    before = tree.state_of(tmp_path)
+    before = folder_state.state_of(tmp_path)
     (tmp_path / "changed").write_text("something longer")
     (tmp_path / "deleted").unlink()
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "made").write_text("")
-    found = tree.changes(before, tree.state_of(tmp_path))
+    found = folder_state.changes(before, folder_state.state_of(tmp_path))
     assert [line.replace(f"{tmp_path}/", "") for line in found] == [
         "changed changed", "deleted deleted", "made folder", "made folder/made"
     ]  # fmt: skip

@@ -15,9 +15,9 @@ from helpers.program import PLAIN, US, Program
 
 from benchmarks.accuracy import Case
 from benchmarks.verdicts import Change, changes
+from gpuprof.diagnosis.diagnosis import Profiler
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.hidden_work import hidden_ns
-from gpuprof.diagnosis.model import Profiler
 from gpuprof.diagnosis.share_verdict import PAUSE_NS, bound_of_shares, judge_shares
 from gpuprof.diagnosis.shares import Shares, average_step, devices, profiler_cost
 from gpuprof.replay.bound import CLOSE, SMALL, bound_of

@@ -11,7 +11,7 @@ from helpers.program import MS, PLAIN, US, Program
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.projection.batch import another_batch
-from gpuprof.projection.per_sample import preparing
+from gpuprof.projection.sample_preparation import preparing
 
 FACTOR = 4.0
 

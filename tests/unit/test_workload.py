@@ -12,7 +12,7 @@ from helpers.program import BF16, MS, PLAIN, PRODUCT, US, Program
 from helpers.valid_json import document
 
 import gpuprof
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.unit_words import in_unit
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain

@@ -37,6 +37,8 @@ interface Chart {
 }
 
 const CONFIG: Json = { displayModeBar: false, displaylogo: false, responsive: true, showTips: false };
+/** Pixels below which a chart is drawn as its figure says for narrow ones. */
+const NARROW = 460;
 /** How far below the screen a chart is drawn ahead. */
 const NEAR = "400px";
 
@@ -102,6 +104,12 @@ export function paint(figure: Figure, now: Theme): void {
   }
 }
 
+/** Applies what a figure changes of its layout where there is little width. */
+function adapt(figure: Figure): void {
+  const meta = figure.layout.meta as { narrow?: Json } | undefined;
+  for (const [path, value] of Object.entries(meta?.narrow ?? {})) set(figure.layout, path.split("."), value);
+}
+
 function set(target: Json, path: string[], value: unknown): void {
   let place = target;
   for (const key of path.slice(0, -1)) {
@@ -118,6 +126,7 @@ async function drawInto(chart: Chart, plotly: Plotly): Promise<void> {
   const figure = JSON.parse(source.textContent ?? "") as Figure;
   // What a reader has zoomed to stays when the colours change.
   figure.layout.uirevision ??= "kept";
+  if (chart.place.clientWidth < NARROW) adapt(figure);
   paint(figure, theme());
   const stage = h("div", { class: "chart-stage" });
   const before = [...chart.place.childNodes];

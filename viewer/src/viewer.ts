@@ -1,6 +1,7 @@
 // Brings a report to life: without it the page's words and numbers stand by themselves.
 
 import { startCharts } from "./charts.ts";
+import { startCopying } from "./code.ts";
 import { unpack, type ReportData } from "./data.ts";
 import { h } from "./dom.ts";
 import { startFlame } from "./flame/flame.ts";
@@ -22,6 +23,7 @@ async function start(): Promise<void> {
       complain(error);
     }
   }
+  startCopying(document);
   startCharts();
   document.documentElement.dataset.ready = "yes";
 }

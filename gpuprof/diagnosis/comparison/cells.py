@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.comparison.comparison import Known
 from gpuprof.diagnosis.comparison.counts import own_work
-from gpuprof.diagnosis.comparison.model import Known
+from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Diagnosis
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
-from gpuprof.diagnosis.model import CauseTime, Device, DeviceEstimate, Diagnosis
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
-from gpuprof.timeline.exclusive import exclusive_ns
+from gpuprof.timeline.exclusive_time import exclusive_ns
 from gpuprof.timeline.phases import OTHER, PHASES
 from gpuprof.timeline.timeline import Timeline
 

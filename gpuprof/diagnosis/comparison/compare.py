@@ -6,11 +6,7 @@ import math
 from typing import Literal
 
 from gpuprof.diagnosis.comparison.cells import Cells
-from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
-from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
-from gpuprof.diagnosis.comparison.leftovers import WORK
-from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
-from gpuprof.diagnosis.comparison.model import (
+from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
     Known,
     Mechanism,
@@ -24,9 +20,14 @@ from gpuprof.diagnosis.comparison.model import (
     Term,
     Work,
 )
+from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
+from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
+from gpuprof.diagnosis.comparison.leftovers import WORK
+from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
 from gpuprof.diagnosis.comparison.notes import notes, same_program
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
-from gpuprof.diagnosis.model import Diagnosis, Steps
+from gpuprof.diagnosis.comparison.unit_words import reworded
+from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.noise import PROCESS_NOISE
@@ -55,7 +56,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     step = compare_steps(one.side, other.side, work, tested)
     explained = explain(one, other, work)
     found = tuple(mechanisms(explained, one, other, step, work, (a, b)))
-    return Comparison(
+    comparison = Comparison(
         a=one.side,
         b=other.side,
         step=step,
@@ -72,6 +73,7 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         notes=(*notes(one, other, step, work, tested), *same_program(step, found)),
         diagnoses=(a, b),
     )
+    return reworded(comparison)
 
 
 def _known(a: Steps, b: Steps) -> tuple[Known, Known]:

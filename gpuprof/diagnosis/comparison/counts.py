@@ -18,7 +18,7 @@ from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, PHASES, RECOMPUTE
 from gpuprof.timeline.startup import COMPILING, LOADING
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
+from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
 
 KNOWN = 0.9
 """Share of the time of matrix products whose FLOPs must be known for their sum to be told."""

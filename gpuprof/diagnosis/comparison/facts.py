@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.comparison.cells import Cells, added, cells, device_step, excess
+from gpuprof.diagnosis.comparison.comparison import Known, Side
 from gpuprof.diagnosis.comparison.counts import Counts, OpTable, count, op_table
 from gpuprof.diagnosis.comparison.kernels import KernelTable, kernel_table
-from gpuprof.diagnosis.comparison.model import Known, Side
-from gpuprof.diagnosis.model import Diagnosis, Finding, Issue, Steps
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Steps
 from gpuprof.errors import GpuprofError
 
 

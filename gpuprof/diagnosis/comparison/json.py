@@ -9,7 +9,7 @@ import dataclasses
 import json
 from typing import Any
 
-from gpuprof.diagnosis.comparison.model import SCHEMA, Comparison
+from gpuprof.diagnosis.comparison.comparison import SCHEMA, Comparison
 from gpuprof.diagnosis.json import SCHEMA_FILE as DIAGNOSIS_SCHEMA
 from gpuprof.diagnosis.json import plain
 

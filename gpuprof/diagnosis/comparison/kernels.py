@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.diagnosis.comparison.comparison import KernelDifference, KernelDifferences, OpDifference
 from gpuprof.diagnosis.comparison.counts import OpTable, own_work
-from gpuprof.diagnosis.comparison.model import KernelDifference, KernelDifferences, OpDifference
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.trace import ABSENT, I64
 
 Key = tuple[str, str, str | None, str | None]
 """(kernel, category, op, class of the module)."""

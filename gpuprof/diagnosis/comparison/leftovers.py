@@ -15,8 +15,8 @@ from gpuprof.diagnosis.comparison.candidates import (
     claim_where,
     is_communication,
 )
+from gpuprof.diagnosis.comparison.comparison import Side, Work
 from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.model import Side, Work
 from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, idle_ns, number, quantity
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 
@@ -55,7 +55,7 @@ def _padding(a: Side, b: Side, work: Work | None) -> Iterator[Candidate]:
     if work is None or work.measure != "tokens" or not (a.tokens and b.tokens):
         return
     filled = Quantity(min(work.a / a.tokens, 1.0), min(work.b / b.tokens, 1.0))
-    if filled.apart < LEAST_PADDING or abs(log(filled.b / filled.a)) < MOST_OF * abs(log(work.ratio)):
+    if filled.difference < LEAST_PADDING or abs(log(filled.b / filled.a)) < MOST_OF * abs(log(work.ratio)):
         return
     shares = [_padded(name, 1 - part) for name, part in (("A", filled.a), ("B", filled.b))]
     yield Candidate(
@@ -93,7 +93,7 @@ def _device(a: Facts, b: Facts) -> Iterator[Candidate]:
     clock = quantity(a, b, lambda side: side.clock_mhz or 0.0)
     if a.side.gpu and b.side.gpu and a.side.gpu != b.side.gpu:
         yield Candidate("gpu", "another GPU", f"{a.side.gpu} → {b.side.gpu}", claim_busy(WEAK / 2))
-    elif clock.a and clock.b and clock.apart > PACE * clock.a and pieces.steady:
+    elif clock.a and clock.b and clock.difference > PACE * clock.a and pieces.steady:
         # Of other kernels the clock says little: it falls with the power that they draw, and they are faster for it.
         text = f"the SM clock is at {clock} MHz"
         yield Candidate("throttling", "the GPU's clock", text, claim_busy(WEAK / 2), -clock.more)
@@ -115,7 +115,7 @@ def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
         yield Candidate("host", "other CPU (host) time", text, claim)
     elif not launches.steady and launches.more == waits.more:
         many = "fewer" if launches.more < 0 else "more"
-        text = f"B launches {number(launches.apart)} kernels {many} a step: {launches}"
+        text = f"B launches {number(launches.difference)} kernels {many} a step: {launches}"
         yield Candidate("launches", f"{many} launches", text, claim)
     else:
         about = "about the same" if launches.steady else "its"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuprof.diagnosis.comparison.comparison import Mechanism, Note, Side, Significance, Step, Work
 from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.model import Mechanism, Note, Side, Significance, Step, Work
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.replay.noise import PROCESS_NOISE
 

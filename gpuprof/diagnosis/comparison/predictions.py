@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
+from gpuprof.diagnosis.comparison.comparison import Prediction, Side, Work
 from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.model import Prediction, Side, Work
-from gpuprof.diagnosis.model import Diagnosis, Range
+from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 
 LIKE_PREDICTED = 0.2
 """A prediction for so much more or less work than was done is not one of what was done."""
@@ -30,7 +30,8 @@ def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Pr
         if fitting:
             nearest = min(fitting, key=lambda f: abs(f.work / done - 1))
             scale = done / nearest.work if other_work else 1.0
-            yield _prediction(nearest.id, nearest.title, by, nearest.step_ns, other.side, scale)
+            tried = nearest.measured.step_ns if nearest.measured is not None and scale == 1.0 else None
+            yield _prediction(nearest.id, nearest.title, by, nearest.step_ns, other.side, scale, tried)
 
 
 def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: Facts) -> Iterator[Prediction]:
@@ -43,9 +44,15 @@ def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: F
 
 
 def _prediction(
-    finding: str, title: str, by: Literal["a", "b"], told: Range, measured: Side, scale: float = 1.0
+    finding: str,
+    title: str,
+    by: Literal["a", "b"],
+    told: Range,
+    measured: Side,
+    scale: float = 1.0,
+    tried_ns: int | None = None,
 ) -> Prediction:
-    """`scale`: work that was done over the work that the prediction is for."""
+    """`scale`: work that was done over the work that the prediction is for. `tried_ns`: what a trial measured."""
     ns = measured.step_ns
     step_ns = Range(told.low * scale, told.expected * scale, told.high * scale)
     return Prediction(
@@ -58,4 +65,5 @@ def _prediction(
         known=measured.known,
         inside=step_ns.low <= ns <= step_ns.high,
         error=(step_ns.expected - ns) / ns,
+        tried_ns=tried_ns,
     )

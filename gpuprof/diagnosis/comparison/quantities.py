@@ -38,7 +38,7 @@ class Quantity:
         return (self.b > self.a) - (self.b < self.a)
 
     @property
-    def apart(self) -> float:
+    def difference(self) -> float:
         """By how much they differ."""
         return abs(self.b - self.a)
 
@@ -49,7 +49,7 @@ class Quantity:
     @property
     def steady(self) -> bool:
         """Whether they differ by no more than two runs of one program do."""
-        return self.apart <= PACE * self.a
+        return self.difference <= PACE * self.a
 
     def fell(self, to: float = HALF, least: float = FEW) -> bool:
         """Whether the smaller is at most the share `to` of the larger, and the larger worth mention."""

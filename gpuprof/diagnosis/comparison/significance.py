@@ -12,10 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.comparison.model import Significance, Work
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.comparison.comparison import Significance, Work
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.run import unprofiled_steps
-from gpuprof.tracefile.model import F64, I64
+from gpuprof.tracefile.trace import F64, I64
 
 LEVEL = 0.05
 """p below which a difference counts as one."""

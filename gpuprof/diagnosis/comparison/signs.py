@@ -15,12 +15,12 @@ LONG_IDLE = 0.02
 def fewer_kernels(a: Facts, b: Facts, categories: tuple[str, ...] = ()) -> float:
     """Kernels of the model's passes that one side does without, of some categories (none named means all); 1 or
     more."""
-    return max(kernel_counts(a, b, categories, MODEL).apart, 1.0)
+    return max(kernel_counts(a, b, categories, MODEL).difference, 1.0)
 
 
 def fewer_launches(a: Facts, b: Facts) -> float:
     """Launching calls that one side does without; 1 or more."""
-    return max(quantity(a, b, lambda side: side.counts.launches).apart, 1.0)
+    return max(quantity(a, b, lambda side: side.counts.launches).difference, 1.0)
 
 
 def advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
@@ -41,7 +41,7 @@ def graph_shares(a: Facts, b: Facts) -> Quantity:
 
 def other_graphs(a: Facts, b: Facts) -> bool:
     """Whether one side launches many more of its kernels by CUDA graphs."""
-    return graph_shares(a, b).apart >= IN_GRAPHS
+    return graph_shares(a, b).difference >= IN_GRAPHS
 
 
 def long_wait_ns(a: Facts, b: Facts) -> float:

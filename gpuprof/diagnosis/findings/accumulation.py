@@ -14,7 +14,7 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import DATA
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 PAGE = Page(
     id="accumulation",

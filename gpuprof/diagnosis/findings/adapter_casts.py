@@ -21,7 +21,7 @@ from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 NARROW = 4
 """A weight whose one side is this many times the other is one of a low-rank pair; layers of a model go to 3.5 (28672

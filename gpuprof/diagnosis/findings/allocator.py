@@ -16,7 +16,7 @@ from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
-from gpuprof.tracefile.model import ANNOTATION
+from gpuprof.tracefile.trace import ANNOTATION
 
 LEFT = calibrated.LEFT.rising
 """What of the recorded time of the calls is not gained: at best, usually, at worst."""

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.trace import F64, Mask
 
 CAST_BYTES = 6.0
 """Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""

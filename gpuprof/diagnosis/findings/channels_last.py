@@ -15,7 +15,7 @@ from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.trace import F64, Mask
 
 CONVERSION = re.compile(r"nchwToNhwc|nhwcToNchw", re.IGNORECASE)
 """cuDNN's kernels that convert a tensor for a convolution, and its result back."""

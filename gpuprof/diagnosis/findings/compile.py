@@ -23,7 +23,7 @@ from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
@@ -148,7 +148,7 @@ def _absent(case: Case) -> str | None:
         return "the recorded code is compiled already"
     waits = _waits(case)
     if waits > MOST_BREAKS * max(len(case.timeline.host.backward), 1):
-        return f"forward and backward wait for the GPU {case.per_step(waits):,.0f} times a step, which splits the graph"
+        return f"forward and backward wait {case.per_step(waits):,.0f} times a step for the GPU, which splits the graph"
     return None
 
 

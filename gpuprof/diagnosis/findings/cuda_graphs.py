@@ -33,7 +33,7 @@ from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.devices import COMMUNICATE
-from gpuprof.tracefile.model import Mask
+from gpuprof.tracefile.trace import Mask
 
 LAUNCHED = calibrated.LAUNCHED.rising
 """Launches that the host still makes one by one, where some part cannot be captured: at best, usually, at worst."""

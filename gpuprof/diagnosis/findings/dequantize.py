@@ -22,7 +22,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import FORWARD
-from gpuprof.tracefile.model import AUTOGRAD_ENGINE, Mask
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, Mask
 
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm", "aten::bmm"})
 PACKED_BYTES, HALF_BYTES = 0.53, 2.0

@@ -19,12 +19,12 @@ from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, without_recompute
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.rework import Rework, rework_of, reworked
+from gpuprof.diagnosis.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import I64, NO_TEXT, OP
+from gpuprof.tracefile.trace import I64, NO_TEXT, OP
 
 SOFTMAX = frozenset({"aten::_softmax"})
 PRODUCTS = frozenset({"aten::bmm", "aten::baddbmm"})
@@ -106,7 +106,7 @@ def find(case: Case) -> Iterator[Proposal]:
 
     def change(level: int):
         gpu_ns = np.where(has, _fused_ns(case, found, level), 0.0)
-        return partial(_apply, rework=rework_of(graph, group, host_ns, gpu_ns, launches, products))
+        return partial(_apply, replacement=replacement_of(graph, group, host_ns, gpu_ns, launches, products))
 
     gpu_ms = case.per_step(float(graph.duration_ns[inside & graph.on_gpu].sum())) / 1e6
     largest = max(found.shapes, key=lambda s: s.batch * s.heads * s.queries * s.keys)
@@ -188,8 +188,8 @@ def _loaded(case: Case, found: Attentions, name: str) -> str:
     return loaded
 
 
-def _apply(graph: Graph, rework: Rework) -> Graph:
-    return reworked(graph, rework)
+def _apply(graph: Graph, replacement: Replacement) -> Graph:
+    return with_replacement(graph, replacement)
 
 
 def find_attentions(case: Case) -> Attentions | None:

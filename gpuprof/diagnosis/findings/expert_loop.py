@@ -18,9 +18,9 @@ from gpuprof.diagnosis.comparison.signs import fewer_kernels
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.rework import rework_of, reworked
+from gpuprof.diagnosis.replace_work import replacement_of, with_replacement
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.model import F64, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 RETURNS = frozenset(
     {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
@@ -134,7 +134,7 @@ def find(case: Case) -> Iterator[Proposal]:
         launches = np.repeat([FORWARD_LAUNCHES[level], BACKWARD_LAUNCHES[level]], count)
         host_ns = launches * np.repeat(launch_ns, count)
         gpu_ns = _grouped_ns(case, loops, group, level)
-        return partial(reworked, rework=rework_of(graph, group, host_ns, gpu_ns, launches))
+        return partial(with_replacement, replacement=replacement_of(graph, group, host_ns, gpu_ns, launches))
 
     layers = count / case.steps
     work = graph.on_gpu & inside

@@ -15,7 +15,7 @@ from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.intervals import Cover, union
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.trace import F64, Mask
 
 WORTH_SHARE = 0.03
 """Exposed transfers of less than this share of the step are left alone: the fix would gain less than the noise of a

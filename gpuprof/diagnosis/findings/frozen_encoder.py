@@ -17,7 +17,7 @@ from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.tracefile.model import F64, Mask
+from gpuprof.tracefile.trace import F64, Mask
 
 LEAST = 0.05
 """Share of the step that the passes take on the GPU or on the host; less is not worth a cache."""

@@ -18,10 +18,10 @@ from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_ke
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.rework import Rework, rework_of, reworked
+from gpuprof.diagnosis.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.model import F64, I32, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
 
 KINDS = ("norm", "rope", "gate", "loss", "part")
 NORM, ROPE, GATE, LOSS, PART = range(len(KINDS))
@@ -110,8 +110,10 @@ def find(case: Case) -> Iterator[Proposal]:
     def change(level: int):
         gpu_ns = np.where(has, _fused_ns(case, found, level, launches), 0.0)
         now = np.bincount(group[gpu], weights=graph.duration_ns[gpu], minlength=2 * count)
-        rework = rework_of(graph, group, HOST_LAUNCHES[level] * launches * costs, np.minimum(gpu_ns, now), launches)
-        return partial(_apply, rework=rework)
+        replacement = replacement_of(
+            graph, group, HOST_LAUNCHES[level] * launches * costs, np.minimum(gpu_ns, now), launches
+        )
+        return partial(_apply, replacement=replacement)
 
     kinds = [
         f"{np.count_nonzero(found.kind == k) / case.steps:,.0f} × {KINDS[k]}"
@@ -175,8 +177,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _apply(graph: Graph, rework: Rework) -> Graph:
-    return reworked(graph, rework)
+def _apply(graph: Graph, replacement: Replacement) -> Graph:
+    return with_replacement(graph, replacement)
 
 
 def find_sequences(case: Case) -> Sequences | None:

@@ -9,7 +9,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.projection.per_sample import preparing
+from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.transform import scaled
 
 LEAST = 0.05

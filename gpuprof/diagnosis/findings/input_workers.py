@@ -12,8 +12,8 @@ from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.comparison.signs import long_wait_ns
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms

@@ -13,8 +13,8 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.stack import Code
-from gpuprof.projection.apart import ROUND
 from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
+from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES

@@ -11,14 +11,14 @@ import re
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.model import Issue
+from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.passes import backward_of
 from gpuprof.diagnosis.proposal import Page
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
-from gpuprof.tracefile.model import ANNOTATION, Mask
 from gpuprof.tracefile.program import Program, Warned
+from gpuprof.tracefile.trace import ANNOTATION, Mask
 
 MOST_SHOWN = 3
 """Warnings that the note quotes."""

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import MEMORY_SHARE
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.transform import removed
-from gpuprof.timeline.turns import take_turns
+from gpuprof.timeline.gpu_concurrency import take_turns
 
 UNEVEN = calibrated.UNEVEN.value
 """One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known."""

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
-from gpuprof.tracefile.model import ANNOTATION, I64, Mask
+from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
 
 STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
 FUSABLE = frozenset({"Adam", "AdamW", "SGD", "Adagrad"})

@@ -20,7 +20,7 @@ from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import F64
+from gpuprof.tracefile.trace import F64
 
 LEAST_PADDING = 0.08
 """Share of padding below which nothing is advised: packing leaves some of the last row empty too."""

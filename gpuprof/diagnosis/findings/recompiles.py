@@ -13,13 +13,13 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.startup import COMPILING, LOADING
-from gpuprof.tracefile.model import OP, Mask
+from gpuprof.tracefile.trace import OP, Mask
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
 """What an op's own host work takes at least when it plans or compiles; launching takes microseconds."""
@@ -166,7 +166,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     if took.fell(least=LONG_NS):
         # Candidates of a kernel are launched and waited for in thousands, which would claim most of what it takes.
         waits = idle_ns(a, b, *COMPILING_CAUSES)
-        weight = OWN if took.apart > MOSTLY * waits.apart else 1.0
+        weight = OWN if took.difference > MOSTLY * waits.difference else 1.0
         yield Candidate(
             PAGE.id,
             "compiling during the step",

@@ -22,7 +22,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.model import I64, OP, Mask
+from gpuprof.tracefile.trace import I64, OP, Mask
 
 CHECKPOINT = re.compile("heckpoint")
 """Autograd functions that checkpoint: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
@@ -130,7 +130,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     def claim(cell: Cell) -> float:
         if cell[2] == "recompute":
             return OWN
-        return again.apart if hooked and is_model_wait(cell) and cell[1] in ("launch", "python") else 0.0
+        return again.difference if hooked and is_model_wait(cell) and cell[1] in ("launch", "python") else 0.0
 
     yield Candidate(
         PAGE.id,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import scaled_batch
@@ -18,11 +19,8 @@ FEW = 2
 """Sequences at once up to which it is advised: with more the arithmetic of rejected tokens is no longer free."""
 DRAFTED = 4
 """Tokens that are drafted for an iteration."""
-ACCEPTED = (0.8, 0.65, 0.45)
-"""Share of drafted tokens that the model accepts: 0.6 to 0.9 for drafts by a smaller model of the family (Leviathan et
-al., 2023, table 3), less for n-grams of the prompt."""
-DRAFT_COST = (0.02, 0.06, 0.15)
-"""Of an iteration what drafting a token takes: a model of a hundredth to a tenth of the size, or a head on top."""
+ACCEPTED = calibrated.ACCEPTED.falling
+DRAFT_COST = calibrated.DRAFT_COST.rising
 
 PAGE = Page(
     id="speculative_decoding",

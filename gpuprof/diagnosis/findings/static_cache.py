@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.model import NO_TEXT, Mask
+from gpuprof.tracefile.trace import NO_TEXT, Mask
 
-LEFT = (0.2, 0.4, 0.7)
-"""Of the host time and GPU time of a concatenation what writing the new token into its place takes."""
+LEFT = calibrated.CACHE_LEFT.rising
 
 PAGE = Page(
     id="static_cache",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpuprof.diagnosis.model import Evidence, Finding, Range
+from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.ranks import Excess, Gang
 from gpuprof.diagnosis.sentences import in_ms

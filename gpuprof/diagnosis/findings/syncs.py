@@ -13,10 +13,10 @@ from gpuprof.diagnosis.comparison.cells import Cell
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.comparison.signs import advised
+from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
-from gpuprof.diagnosis.model import Evidence
 from gpuprof.diagnosis.proposal import WORTH, Page, Proposal
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
@@ -25,7 +25,7 @@ from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.dispatch import has_ops
 from gpuprof.timeline.frames import FrameIndex
-from gpuprof.tracefile.model import ANNOTATION, I64, NO_TEXT, Mask
+from gpuprof.tracefile.trace import ANNOTATION, I64, NO_TEXT, Mask
 
 LOOK = re.compile(r"^aten::(item|_local_scalar_dense|is_nonzero|equal|allclose)$")
 """Ops that copy a value to the host to look at it."""
@@ -114,7 +114,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     found = advised(a, b, PAGE.id, waits) and waits.fell(least=1.0)
     if found or waits.fell(to=FEWER, least=FEW / 2):
         # A host that no longer waits also launches ahead: what it then saves is the launches' and Python's.
-        weight = max(waits.apart, 1.0)
+        weight = max(waits.difference, 1.0)
 
         def claim(cell: Cell) -> float:
             if cell[:2] == ("idle", "sync"):

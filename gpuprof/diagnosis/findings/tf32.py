@@ -20,7 +20,7 @@ from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.transform import scaled
-from gpuprof.tracefile.model import F64, I64, Mask
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 TENSOR_SHARE, MEMORY_SHARE = calibrated.TF32_TENSOR.falling, calibrated.TF32_MEMORY.falling
 """What products reach in TF32 of the tensor and of the memory ceiling."""

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
-from gpuprof.tracefile.model import F64, KERNEL
+from gpuprof.tracefile.trace import F64, KERNEL
 
 HELD_BACK = re.compile(r"thermal|hw_slowdown|power_brake|board_limit|reliability")
 """Reasons that a machine can be freed of. A power limit (`sw_power_cap`) is the GPU's own: it is at work, as it

@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 
-from gpuprof.costs.gemm import is_product
+from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.projection.activations import Loss
-from gpuprof.tracefile.model import NO_TEXT
+from gpuprof.tracefile.trace import NO_TEXT
 
 ROUND = 64
 """Pieces of a size that somebody chose have a multiple of so many rows; pieces that a pass was cut into seldom have."""
@@ -39,7 +39,7 @@ def _product_rows(case: Case, vocabulary: int) -> list[int]:
     op = np.unique(timeline.links.op[timeline.members])
     op = op[op >= 0]
     op = op[ops.dims[op] != NO_TEXT]
-    op = op[case.ops_named(is_product)[op]]
+    op = op[case.ops_named(is_matmul)[op]]
     found = []
     for row in op.tolist():
         tensors = [shape for shape in shapes_in(case, int(ops.dims[row])) if shape and len(shape) > 1]

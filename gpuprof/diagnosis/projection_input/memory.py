@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings.larger_batch import indices
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.projection_input.logits import loss_of
 from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.projection.activations import SCORE_BYTES, Recorded
-from gpuprof.projection.memory import Told
-from gpuprof.projection.squares import score_elements
+from gpuprof.projection.attention_scores import score_elements
+from gpuprof.projection.memory import RecordedMemory
 from gpuprof.timeline.phases import FORWARD
 
 HALF_BYTES = 2
@@ -25,7 +25,7 @@ OFFLOADED = 0.5
 all but the last layer's."""
 
 
-def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share: float) -> Told | None:
+def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share: float) -> RecordedMemory | None:
     """The memory of a run; None where the run did not record it, or not what it went through.
 
     micro: forward passes of a step. expert_share: of the layers' weights those of experts.
@@ -63,7 +63,7 @@ def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share
         temporary_bytes=0.0 if single else gradients,
         score_bytes=float(at_once) * SCORE_BYTES * tokens / traced,
     )
-    return Told(run.memory.allocated_bytes, recorded, _embedding_bytes(model), expert_share)
+    return RecordedMemory(run.memory.allocated_bytes, recorded, _embedding_bytes(model), expert_share)
 
 
 def trained_parameters(model: dict, optimizer: dict) -> float:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.runfile import STAGES
-from gpuprof.tracefile.model import ABSENT, F64, I64
 from gpuprof.tracefile.run import StepColumns
+from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 _TIMED = ("baseline_free", "baseline_sync", "after")
 """Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may have

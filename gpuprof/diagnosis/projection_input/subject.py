@@ -8,17 +8,17 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.analyse import limits
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
-from gpuprof.diagnosis.model import Diagnosis
 from gpuprof.diagnosis.passes import backward_of, without_recompute
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
-from gpuprof.projection.model import Interval
+from gpuprof.projection.projection import Interval
 from gpuprof.projection.subject import Subject
 from gpuprof.replay.stretches import nodes_in
-from gpuprof.tracefile.model import Mask
+from gpuprof.tracefile.trace import Mask
 
 
 def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
@@ -72,6 +72,7 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
         memory=recorded_memory(diagnosis, case, micro, 0.0 if nodes is None else _expert_weights(model)),
         world_size=diagnosis.environment.world_size or 1,
         trained_bytes=trained * gradient_size(model) or None,
+        unit=diagnosis.unit,
         notes=tuple(issue.message for issue in diagnosis.quality.issues if issue.severity == "warning"),
     )
 

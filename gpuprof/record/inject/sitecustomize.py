@@ -16,7 +16,7 @@ def _arm(here, run, trial):
     package.__path__ = [os.path.dirname(os.path.dirname(here))]
     sys.modules["_gpuprof"] = package
     if trial:
-        from _gpuprof.record.trialarm import arm  # pyright: ignore[reportMissingImports]
+        from _gpuprof.record.trial_setup import arm  # pyright: ignore[reportMissingImports]
     else:
         from _gpuprof.record.arm import arm  # pyright: ignore[reportMissingImports]
     arm(trial or run)

@@ -21,7 +21,7 @@ def apply(context: Context) -> Callable[[], Proof]:
     seen: dict[str, Any] = {}
 
     def arguments(found: Any) -> dict[str, Any]:
-        if not hasattr(found, "bf16") or found.bf16:
+        if not hasattr(found, "bf16") or found.bf16 or context.only_looks:
             return {}
         return {"bf16": True, "fp16": False}
 
@@ -35,7 +35,7 @@ def apply(context: Context) -> Callable[[], Proof]:
                 context.refuse(f"the model's weights are {str(parameter.dtype).removeprefix('torch.')}")
                 return
             kind = parameter.device.type
-            if not torch.is_autocast_enabled(kind) and context.hub.arguments is None:
+            if not torch.is_autocast_enabled(kind) and context.hub.arguments is None and not context.only_looks:
                 model.forward = _under_autocast(torch, model.forward, kind)
             linear = next((m for m in model.modules() if isinstance(m, torch.nn.Linear)), None)
             if linear is not None:

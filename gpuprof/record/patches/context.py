@@ -116,10 +116,14 @@ class Hub:
 
 
 class Context:
-    """One patch's side of it."""
+    """One patch's side of it.
 
-    def __init__(self, hub: Hub, name: str, value: str) -> None:
-        self.hub, self.name, self.value = hub, name, value
+    by_flag: the program was given flags of its own for this fix, which should set these fields of a trainer's
+    arguments. None: the patch makes the change.
+    """
+
+    def __init__(self, hub: Hub, name: str, value: str, by_flag: Settings | None = None) -> None:
+        self.hub, self.name, self.value, self.by_flag = hub, name, value, by_flag
 
     def on_import(self, module: str, callback: Callable[[Any], None]) -> None:
         """Calls back once this module has been executed. An error in that is the reason why nothing was applied."""
@@ -135,6 +139,16 @@ class Context:
     def refuse(self, why: str) -> None:
         """The patch cannot take effect here."""
         self.hub.refusals.setdefault(self.name, " ".join(why.split())[:500])
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether the patch changes nothing and sees whether the program's own flags do it."""
+        return self.by_flag is not None
+
+    def as_flagged(self, arguments: Any) -> Proof:
+        """Whether a trainer's arguments are what the program's own flags should have made them."""
+        found = {name: getattr(arguments, name, None) for name in self.by_flag or ()}
+        return Proof(found == self.by_flag, ", ".join(f"{name}={value}" for name, value in found.items()))
 
     @property
     def refusal(self) -> str | None:

@@ -34,6 +34,8 @@ def apply(context: Context) -> Callable[[], Proof]:
         if copied is not None:  # `dataclasses.replace` of arguments that were changed already
             changed[id(arguments)] = copied
             return {}
+        if context.only_looks:
+            return {}
         if accumulation % factor:
             context.refuse(
                 f"gradient_accumulation_steps is {accumulation}: a batch {factor} times as large is another training"
@@ -48,6 +50,8 @@ def apply(context: Context) -> Callable[[], Proof]:
         found = context.hub.arguments
         if found is None:
             return Proof(False, "the program makes no TrainingArguments")
+        if context.only_looks:
+            return context.as_flagged(found)
         if id(found) not in changed:
             return Proof(False, context.refusal or "the arguments were replaced after the patch")
         batch, accumulation = changed[id(found)]

@@ -32,7 +32,7 @@ def apply(context: Context) -> Callable[[], Proof]:
                 before(self, *args, **kwargs)
                 if type(self) is not cls and "__init__" in vars(type(self)):
                     return  # the subclass is patched itself
-                if getattr(self, _FIELD, multiple) is None:
+                if getattr(self, _FIELD, multiple) is None and not context.only_looks:
                     object.__setattr__(self, _FIELD, multiple)
                     changed.append(type(self).__name__)
                 elif getattr(self, _FIELD, None):
@@ -48,7 +48,7 @@ def apply(context: Context) -> Callable[[], Proof]:
                 patch(found)
 
     def arguments(found: Any) -> dict[str, Any]:
-        return {_FIELD: multiple} if getattr(found, _FIELD, multiple) is None else {}
+        return {_FIELD: multiple} if getattr(found, _FIELD, multiple) is None and not context.only_looks else {}
 
     def batches(module: Any) -> None:
         def make(fetch: Any) -> Any:
@@ -69,7 +69,7 @@ def apply(context: Context) -> Callable[[], Proof]:
     context.hub.set_arguments(arguments)
 
     def proof() -> Proof:
-        if lengths["multiple"] and not lengths["other"] and (changed or not already):
+        if lengths["multiple"] and not lengths["other"] and (changed or not already or context.only_looks):
             return Proof(True, f"{lengths['multiple']:,} batches have a length that is a multiple of {multiple}")
         if already:
             return Proof(False, f"the collator pads to a multiple of {already[0]} already")

@@ -28,7 +28,7 @@ def apply(context: Context) -> Callable[[], Proof]:
         if isinstance(steps, (int, float)) and 0 < steps < _SELDOM:
             new["logging_steps"] = _SELDOM
         changed.update(new)
-        return new
+        return {} if context.only_looks else new
 
     context.hub.set_arguments(choose)
 
@@ -36,6 +36,8 @@ def apply(context: Context) -> Callable[[], Proof]:
         found = context.hub.arguments
         if found is None:
             return Proof(False, "the program makes no TrainingArguments")
+        if context.only_looks:
+            return context.as_flagged(found)
         kept = [f"{name}={value}" for name, value in changed.items() if getattr(found, name, None) == value]
         return Proof(True, ", ".join(kept)) if kept else Proof(False, "it logs seldom and without a filter already")
 

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.costs.ceilings import Ceilings
 from gpuprof.costs.dtypes import DTYPES
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.split import LATENCY, NO_BOUND, PARTS
-from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report.charts.recorded import tables_of
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import plain, text
 from gpuprof.report.names import shown_kernel
 from gpuprof.report.numbers import count, duration, share
 from gpuprof.report.palette import category_group
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 _MOST = 100
 _ENOUGH = 0.99
@@ -105,6 +107,22 @@ def kernel_groups(timeline: Timeline, roof: Roofline, rows: I64) -> list[KernelG
             )
         )
     return found
+
+
+BEYOND = 1.1
+"""Times the ceiling from which on a rate cannot be a kernel's own: ceilings are measured, and a few percent off."""
+
+
+def possible(groups: list[KernelGroup], ceilings: Ceilings) -> tuple[list[KernelGroup], str]:
+    """(those that compute no faster than their ceiling, a note on the others).
+
+    The work of an op is that of the kernel that is taken to do it; where that is a helper, its rate is beyond anything.
+    """
+    top = max(ceilings.flops.values(), default=math.inf)
+    kept = [g for g in groups if g.flops_per_s <= BEYOND * ceilings.flops.get(g.dtype or "", top)]
+    n = len(groups) - len(kept)
+    which = "kernel" if n == 1 else "kernels"
+    return kept, f" {n} {which} left out: the work of the op is not that of the kernel." if n else ""
 
 
 def modelled_rows(timeline: Timeline, roof: Roofline) -> I64:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.report.charts.recorded import tables_of
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.downsample import extremes
+from gpuprof.report.charts.recorded_columns import tables_of
 from gpuprof.report.charts.style import QUIET, figure, painted
-from gpuprof.report.charts.thin import extremes
 from gpuprof.report.numbers import gib
 from gpuprof.report.palette import SERIES_PAINTS, Paint
-from gpuprof.tracefile.model import ABSENT, Trace
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.trace import ABSENT, Trace
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

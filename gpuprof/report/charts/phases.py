@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, ink_on, names_axis, painted, still
 from gpuprof.report.numbers import duration, share
 from gpuprof.report.palette import PHASE_PAINTS, WORK_PAINTS
@@ -34,7 +34,7 @@ def phases(diagnosis: Diagnosis) -> Figure | None:
             "name": name,
             "y": labels,
             "x": [ns / 1e6 for ns in each],
-            "text": [duration(ns) if 25 * ns * steps.count >= total else "" for ns in each],
+            "text": [duration(ns) if 12 * ns * steps.count >= total else "" for ns in each],
             "textposition": "inside",
             "insidetextanchor": "middle",
             "textangle": 0,

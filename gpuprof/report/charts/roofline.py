@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.costs.ceilings import Ceilings
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.groups import (
     KernelGroup,
     diameters,
@@ -18,6 +18,7 @@ from gpuprof.report.charts.groups import (
     largest,
     left_out,
     modelled_rows,
+    possible,
 )
 from gpuprof.report.charts.style import QUIET, figure, painted
 from gpuprof.report.numbers import share
@@ -48,7 +49,7 @@ def roofline(diagnosis: Diagnosis) -> Figure | None:
     timeline, roof = known
     rows = modelled_rows(timeline, roof)
     rows = rows[(roof.work.flops[rows] > 0) & (roof.work.bytes[rows] > 0)]
-    groups = kernel_groups(timeline, roof, rows)
+    groups, beyond = possible(kernel_groups(timeline, roof, rows), roof.ceilings)
     if not groups:
         return None
     steps = len(timeline.steps.start_ns)
@@ -73,10 +74,26 @@ def roofline(diagnosis: Diagnosis) -> Figure | None:
         },
         title="Roofline of matrix work",
         note=f"{share(of, total)} of the GPU's time. A point: a kernel under one op; its area: time."
-        + left_out(chosen, groups),
+        + left_out(chosen, groups)
+        + beyond,
         legend="right",
         height=400,
+        narrow=_narrow(labels, x_range, y_range),
     )
+
+
+def _narrow(labels: list[dict[str, Any]], x_range: tuple[float, float], y_range: tuple[float, float]) -> dict[str, Any]:
+    """Where labels stand in a narrow window: rates over the right end of their line, memory below."""
+    patch: dict[str, Any] = {}
+    for i, one in enumerate(labels):
+        rates = i > 0
+        where = {
+            "font.size": 10, "xshift": 0, "yshift": 0,
+            "x": math.log10(x_range[1]),
+            "y": one["y"] if rates else math.log10(y_range[0]), "xanchor": "right", "yanchor": "bottom",
+        }  # fmt: skip
+        patch |= {f"annotations.{i}.{key}": value for key, value in where.items()}
+    return patch
 
 
 def points(groups: list[KernelGroup], x: list[float], y: list[float], words: list[list[str]]) -> list[dict[str, Any]]:

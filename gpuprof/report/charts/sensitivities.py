@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.charts.style import figure, names_axis, painted, still
 from gpuprof.report.fixes import PARTS, RESOURCES
 from gpuprof.report.palette import SERIES_PAINTS
@@ -49,7 +49,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
         [painted(bar, {"marker.color": SERIES_PAINTS[0]})],
         {
             "bargap": 0.35,
-            "xaxis": still({"title": {"text": "step shorter by, %"}, "range": [0, 54], "dtick": 10}),
+            "xaxis": still({"title": {"text": "step shorter by, %"}, "range": [0, 60], "dtick": 10}),
             "yaxis": names_axis(),
         },
         title="What the step depends on",

@@ -8,11 +8,11 @@ import numpy as np
 
 from gpuprof import runfile
 from gpuprof.diagnosis.baseline import durations
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import figure, painted
-from gpuprof.report.charts.thin import extremes
 from gpuprof.report.numbers import amount, duration
-from gpuprof.report.palette import SERIES_PAINTS, Paint
+from gpuprof.report.palette import BUDGET_PAINTS, SERIES_PAINTS, Paint
 from gpuprof.tracefile.run import RunFolder
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ _FAR = 4.0
 """A step this many times longer than the longest median is drawn at the edge: it would flatten all others."""
 
 _STAGES = (
-    ("warm-up", ("settle",), SERIES_PAINTS[6]),
-    ("without the profiler", ("baseline_free",), SERIES_PAINTS[2]),
+    ("warm-up", ("settle",), BUDGET_PAINTS["warm_up"]),
+    ("without the profiler", ("baseline_free",), BUDGET_PAINTS["usual"]),
     ("synchronised", ("baseline_sync",), SERIES_PAINTS[5]),
-    ("warm-up", ("warmup",), SERIES_PAINTS[6]),
-    ("recorded", runfile.WINDOWS, SERIES_PAINTS[1]),
-    ("without the profiler", ("after",), SERIES_PAINTS[2]),
+    ("warm-up", ("warmup",), BUDGET_PAINTS["warm_up"]),
+    ("recorded", runfile.WINDOWS, SERIES_PAINTS[0]),
+    ("without the profiler", ("after",), BUDGET_PAINTS["usual"]),
 )
 """What steps were used for, as readers see it: the name, the stages, the colour. A median is of one row."""
 _WARM_UP = _STAGES[0][0]

@@ -82,12 +82,14 @@ def figure(
     legend: Literal["none", "above", "right"] = "none",
     height: int = 360,
     parts: list[dict[str, str]] | None = None,
+    narrow: Json | None = None,
 ) -> Figure:
     """A figure in the house's style.
 
     layout: its axes, and what else is particular to it; a margin only where it differs. title: what it shows; note:
     what one must know to read it. Both are our own words. height: pixels without the title. parts: the legend's
-    entries for a page that writes them itself, kept as `layout.meta.legend`.
+    entries for a page that writes them itself, kept as `layout.meta.legend`. narrow: paths to values of the layout
+    where there is little width, kept as `layout.meta.narrow`; a legend on the right moves below by itself.
     """
     import plotly.graph_objects as go
 
@@ -120,11 +122,30 @@ def figure(
     }
     if legend != "none":
         whole["legend"] = _legend(legend)
+    below = _below(traces, whole["height"]) if legend == "right" else {}
+    if narrow or below:
+        whole["meta"]["narrow"] = {**below, **(narrow or {})}
     for name, value in layout.items():
         base = _axis() if name in axes else whole["margin"] if name == "margin" else {}
         whole[name] = _merged(base, value) if base else value
     _apply(whole, themes["light"])
     return go.Figure({"data": traces, "layout": whole})
+
+
+def _below(traces: list[Json], height: int) -> Json:
+    """A patch of the layout: the legend below the plot, two entries in a row, and room for it."""
+    entries = sum(1 for trace in traces if trace.get("name") and trace.get("showlegend", True))
+    room = 14 + 20 * ((entries + 1) // 2)
+    return {
+        "height": height + room,
+        "margin.b": 56 + room,
+        "legend.orientation": "h",
+        "legend.x": 0,
+        "legend.y": 0,
+        "legend.yref": "container",
+        "legend.yanchor": "bottom",
+        "legend.xref": "container",
+    }
 
 
 def still(axis: Json) -> Json:
@@ -233,6 +254,8 @@ def to_json(figure: Figure, *, titled: bool = False) -> str:
             del layout["title"]
             layout["height"] = layout["height"] - _TITLE_PX
             layout["margin"]["t"] -= _TITLE_PX
+            narrow = layout["meta"].get("narrow", {})
+            narrow |= {"height": narrow["height"] - _TITLE_PX} if "height" in narrow else {}
             for theme in ("light", "dark"):
                 for path in [path for path in layout["meta"][theme] if path.startswith("title.")]:
                     del layout["meta"][theme][path]

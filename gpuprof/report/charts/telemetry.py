@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.style import QUIET, figure, painted, text
-from gpuprof.report.charts.thin import extremes
 from gpuprof.report.palette import SERIES_PAINTS
-from gpuprof.tracefile.model import ABSENT
 from gpuprof.tracefile.run import RunFolder, TelemetryColumns
+from gpuprof.tracefile.trace import ABSENT
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -28,6 +28,8 @@ _MOST_POINTS = 600
 """Per line: a quarter of a thousand pixels' worth of them can be told apart."""
 _SHADE, _BAND = "rgba(213,94,0,0.18)", "rgba(128,128,128,0.14)"
 _LEAST_SAMPLES = 3
+_NOT_HELD = ("idle", "applications_clocks", "display_clock", "sync_boost")
+"""In the names of reasons for a lower clock that hold no work back: nothing to do, and what somebody has set."""
 
 
 def telemetry(diagnosis: Diagnosis) -> Figure | None:
@@ -147,7 +149,11 @@ def _throttled(folder: RunFolder) -> tuple[list[tuple[int, int]], str]:
     found = folder.telemetry
     times, inverse = np.unique(found.unix_ns, return_inverse=True)
     bits = np.zeros(len(times), np.int64)
-    np.bitwise_or.at(bits, inverse.ravel(), found.throttle)
+    held = 0
+    for i, reason in enumerate(folder.throttle_reasons):
+        if not any(name in reason.lower() for name in _NOT_HELD):
+            held |= 1 << i
+    np.bitwise_or.at(bits, inverse.ravel(), found.throttle & held)
     if not bits.any():
         return [], ""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], (bits != 0).astype(np.int8), [0]])))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.timed_steps import USUAL, VARIATION, TimedSteps
 from gpuprof.report.charts.style import INK, figure, painted
 from gpuprof.report.numbers import amount, duration, share

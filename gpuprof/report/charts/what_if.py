@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.model import Combined, Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding
 from gpuprof.report.charts.style import QUIET, figure, names_axis, painted, text
 from gpuprof.report.fixes import now_ns
 from gpuprof.report.numbers import duration, duration_range
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 _ROW_PX = 30
 _NAME = 48
+_NARROW_ROW_PX, _NARROW_NAME, _TITLE_ROOM = 46, 18, 58
+"""In a narrow window: height of a row, characters of a line of its name, and what a title takes."""
 
 
 def what_if(diagnosis: Diagnosis) -> Figure | None:
@@ -84,6 +87,12 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
         note="Expected step and the interval that eight of ten fall into."
         + (" Where a step does more work: its time for the work of a step now." if more else ""),
         height=96 + _ROW_PX * len(rows),
+        narrow={
+            "height": _TITLE_ROOM + 96 + _NARROW_ROW_PX * len(rows),
+            "yaxis.ticktext": ["<br>".join(textwrap.wrap(label, _NARROW_NAME)) for label, _ in rows],
+            "yaxis.tickfont.size": 11,
+            "xaxis.nticks": 3,
+        },
     )
 
 

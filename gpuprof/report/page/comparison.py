@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.model import Comparison, Mechanism, Prediction
+from gpuprof.diagnosis.comparison.comparison import Comparison, Mechanism, Prediction
 from gpuprof.report import comparison_bars as bars
 from gpuprof.report import comparison_words as words
 from gpuprof.report.names import escape, shown, shown_kernel
@@ -16,6 +16,8 @@ from gpuprof.report.numbers import count, duration, gib, share
 from gpuprof.report.page.html import palette_css, style, template
 from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
 from gpuprof.report.stepbar import Bar
+from gpuprof.timeline.unit_words import in_unit
+from gpuprof.timeline.workload import words_of
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -83,6 +85,8 @@ def render(comparison: Comparison) -> str:
         names=words.names(c),
         paths=[escape(side.path) for side in (c.a, c.b)],
         title=_sentence(words.outcome(c)),
+        unit=c.unit,
+        each=words_of(c.unit),
         steps=words.steps(c),
         eyebrow=_eyebrow(c),
         summary=escape(c.summary),
@@ -109,7 +113,7 @@ def _sentence(capitals: str) -> str:
 
 def _eyebrow(c: Comparison) -> str:
     gpus = " → ".join(dict.fromkeys(shown(side.gpu, 60) for side in (c.a, c.b) if side.gpu))
-    return " · ".join(filter(None, (gpus, words.work(c), f"steps: {words.known(c)}")))
+    return " · ".join(filter(None, (gpus, words.work(c), f"{c.unit}s: {words.known(c)}")))
 
 
 # -- the steps
@@ -203,7 +207,7 @@ def _card(number: int, one: Mechanism, c: Comparison) -> Card:
         id=one.id,
         title=escape(one.title),
         text=escape(words.sentence(one)),
-        difference=each or f"{words.signed(one.difference_ns)} a step",
+        difference=each or f"{words.signed(one.difference_ns)} {words_of(c.unit)}",
         good=c.step.outcome == "faster" if each else one.difference_ns < 0,
         share="" if each else words.part(one, "the difference"),
         guesses=tuple(_guess(prediction, c) for prediction in one.predictions),
@@ -293,4 +297,4 @@ def _sides(c: Comparison) -> list[tuple[str, str, str]]:
         ("samples a step", *(count(round(s.samples, 1)) if s.samples else "" for s in pair)),
         ("peak memory", *(f"{gib(s.peak_bytes)} GiB" if s.peak_bytes else "" for s in pair)),
     ]
-    return [(name, a, b) for name, a, b in rows if a or b]
+    return [(in_unit(name, c.unit), a, b) for name, a, b in rows if a or b]

@@ -11,22 +11,25 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
-from gpuprof.diagnosis.model import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
+from gpuprof.report.code_lines import parts
 from gpuprof.report.names import escape, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, duration_range, gib, rate, share
 from gpuprof.report.palette import BOUND_PAINTS, BUDGET_PAINTS, CAUSE_PAINTS
 from gpuprof.report.stepbar import Bar
 from gpuprof.timeline.workload import words_of
-from gpuprof.tracefile.model import AUTOGRAD_ENGINE
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 
 KERNELS = 12
 RANGES = 12
 """Rows of the table that stands in for the interactive one."""
+SURE = 1.05
+"""Speedup at the low end of the interval from which on a fix is one to begin with."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
 
@@ -101,7 +104,10 @@ class Card:
     expected: float
     high: float
     present: float
-    fix: str
+    code: tuple[str, ...]
+    """The fix in the parts between which its lines may break."""
+    surely: bool
+    """Whether it gains even at the low end of its interval."""
     facts: tuple[str, ...]
     """What it rests on, changes about the training and costs."""
     places: tuple[Place, ...]
@@ -286,6 +292,11 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     ]
 
 
+def first(found: list[Card]) -> Card | None:
+    """What to do first: the first fix that gains even at the low end of its interval."""
+    return next((card for card in found if card.surely), None)
+
+
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
     low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
@@ -301,7 +312,8 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         expected=expected,
         high=high,
         present=100 * now / longest,
-        fix="\n".join(map(escape, finding.fix.splitlines())),
+        code=parts("\n".join(map(escape, finding.fix.splitlines()))),
+        surely=finding.speedup.low >= SURE,
         facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
         places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),

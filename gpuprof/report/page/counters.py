@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.report.page.part import Part
-from gpuprof.tracefile.model import ABSENT, I64, Trace
+from gpuprof.report.page.timeline_window import Part
+from gpuprof.tracefile.trace import ABSENT, I64, Trace
 
 MOST_POINTS = 20_000
 """Of one line; a screen is a tenth as wide."""

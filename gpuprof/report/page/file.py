@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpuprof.diagnosis.comparison.model import Comparison
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.model import MemoryReport
+from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.runfile import whole_file
 
 _MARK = b'<meta name="generator" content="gpuprof">'

@@ -8,15 +8,15 @@ from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.report.names import shown
 from gpuprof.report.page.host_tracks import call_paints, thread_name
 from gpuprof.report.page.lanes import own_ns
-from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE, number
 from gpuprof.report.page.texts import Texts, coded
 from gpuprof.report.page.trees import Builder, Paths, Tree, among, paths, tree
+from gpuprof.report.page.view_colours import BY_CATEGORY, BY_CAUSE, BY_PHASE, number
 from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.frames import MODULE, FrameIndex, module_class
 from gpuprof.timeline.nesting import climb, nest
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Trace
+from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Trace
 
 
 def flames(timeline: Timeline, gaps: GapColumns, texts: Texts) -> list[Tree]:

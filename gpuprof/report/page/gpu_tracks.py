@@ -7,16 +7,16 @@ import numpy as np
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import duration, share
-from gpuprof.report.page.paints import BY_CATEGORY, BY_CAUSE, BY_PHASE
-from gpuprof.report.page.part import Part
 from gpuprof.report.page.texts import Texts, coded
+from gpuprof.report.page.timeline_window import Part
 from gpuprof.report.page.tracks import Track
+from gpuprof.report.page.view_colours import BY_CATEGORY, BY_CAUSE, BY_PHASE
 from gpuprof.report.palette import CAUSE_PAINTS
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import MODULE
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ABSENT, I64, KERNEL, Trace
+from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, Trace
 
 ALSO = 0.1
 """A second cause is named where it is this much of a gap."""

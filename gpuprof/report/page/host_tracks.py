@@ -6,13 +6,13 @@ import numpy as np
 
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.report.names import shown
-from gpuprof.report.page.paints import BY_PHASE, number
-from gpuprof.report.page.part import Part
 from gpuprof.report.page.texts import Texts, coded
+from gpuprof.report.page.timeline_window import Part
 from gpuprof.report.page.tracks import Track
+from gpuprof.report.page.view_colours import BY_PHASE, number
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import ANNOTATION, I64, Thread
+from gpuprof.tracefile.trace import ANNOTATION, I64, Thread
 
 SHAPES = 160
 """Cells of an op's shapes."""

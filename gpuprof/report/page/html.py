@@ -17,14 +17,14 @@ from typing import Any
 
 import jinja2
 
-from gpuprof.diagnosis.model import Diagnosis
-from gpuprof.diagnosis.unit_words import in_unit
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
 from gpuprof.report.page.packing import embed
-from gpuprof.report.page.part import MOST_EVENTS
+from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
+from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import words_of
 
 _HERE = files("gpuprof.report.page")
@@ -43,6 +43,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
     """The page. `most_events`: how many the timeline may show."""
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
+    cards = content.cards(diagnosis)
     verdict, cause = content.label(diagnosis)
     viewer = _asset("viewer.js")
     plotly = gzip.decompress((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes())
@@ -63,7 +64,8 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         estimated=bool(diagnosis.devices_estimated),
         issues=[(i.severity, escape(i.message)) for i in diagnosis.quality.issues],
         notes=[escape(note) for note in (diagnosis.run.notes if diagnosis.run else ())],
-        cards=content.cards(diagnosis),
+        cards=cards,
+        first=content.first(cards),
         combined=content.combined(diagnosis),
         considered=content.considered(diagnosis),
         remaining=fixes.remaining(diagnosis),

@@ -8,13 +8,14 @@ import numpy as np
 
 from gpuprof.costs.split import PARTS
 from gpuprof.diagnosis.tables import Tables
+from gpuprof.report.charts.groups import BEYOND
 from gpuprof.report.names import shown
-from gpuprof.report.page.paints import BY_CATEGORY
 from gpuprof.report.page.texts import Texts, coded
+from gpuprof.report.page.view_colours import BY_CATEGORY
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.phases import PHASES
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 MOST_ROWS = 3_000
 """Of a table that a person filters; the rest is summed up in one row per category."""
@@ -61,6 +62,9 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
     flops = _summed(code, np.where(known, roof.work.flops[rows], 0.0))
     moved = _summed(code, np.where(known, roof.work.bytes[rows], 0.0))
 
+    # More than the fastest format reaches is the work of another kernel of the op.
+    most = BEYOND * max(roof.ceilings.flops.values(), default=np.inf) * np.maximum(total, 1) / 1e9
+
     def given(values: np.ndarray, where: np.ndarray, digits: int = 4) -> list[float | None]:
         pairs = zip(values[order].tolist(), where[order].tolist(), strict=True)
         return [float(f"{v:.{digits}g}") if ok and np.isfinite(v) else None for v, ok in pairs]
@@ -71,7 +75,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
         "bound": [bound[i] for i in order.tolist()],
         "efficiency": given(at_roof / np.maximum(told_ns, 1), told_ns > 0),
         # None are counted for what does no products, or where they are booked to another kernel of the same op.
-        "flops": given(flops, any_known & (flops > 0)),
+        "flops": given(flops, any_known & (flops > 0) & (flops <= most)),
         "bytes": given(moved, any_known),
     }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.timeline.nesting import Nesting, nest
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 
 def depths(start_ns: I64, end_ns: I64) -> I64:

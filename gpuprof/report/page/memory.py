@@ -10,7 +10,7 @@ from itertools import groupby
 
 import numpy as np
 
-from gpuprof.memory.model import UNUSED, Device, MemoryReport, Series
+from gpuprof.memory.memory_report import UNUSED, Device, MemoryReport, Series
 from gpuprof.report import memory_words as words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import share

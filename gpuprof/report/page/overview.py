@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report.names import escape, shown
-from gpuprof.report.page.paints import BY_PHASE, number
-from gpuprof.report.page.part import Part
 from gpuprof.report.page.texts import Texts
+from gpuprof.report.page.timeline_window import Part
 from gpuprof.report.page.tracks import Track
+from gpuprof.report.page.view_colours import BY_PHASE, number
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.model import I64, OP
+from gpuprof.tracefile.trace import I64, OP
 
 
 def overview_tracks(diagnosis: Diagnosis, timeline: Timeline, part: Part, texts: Texts, group: int) -> list[Track]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuprof.report.names import shown, shown_kernel
-from gpuprof.tracefile.model import I32, I64
+from gpuprof.tracefile.trace import I32, I64
 
 WIDTH = 120
 """Cells of a name where it is short: more than any box that it is drawn in."""

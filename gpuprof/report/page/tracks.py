@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.report.page.lanes import depths
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 _NOTHING = np.empty(0, np.int64)
 

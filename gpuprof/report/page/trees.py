@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.report.page.lanes import levels
-from gpuprof.tracefile.model import I64
+from gpuprof.tracefile.trace import I64
 
 MOST_NODES = 50_000
 """Nodes of one tree. Beyond that the smallest are summed up in their parents: no screen shows them."""

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpuprof.diagnosis.model import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.sentences import gpu_named
 from gpuprof.report.names import shown
-from gpuprof.report.page import paints
+from gpuprof.report.page import view_colours
 from gpuprof.report.page.counters import Line, memory_lines
 from gpuprof.report.page.flames import flames
 from gpuprof.report.page.gpu_tracks import gpu_tracks
@@ -17,8 +17,8 @@ from gpuprof.report.page.host_tracks import host_tracks, thread_name, threads_of
 from gpuprof.report.page.kernel_rows import kernel_rows
 from gpuprof.report.page.overview import overview_tracks
 from gpuprof.report.page.packing import LARGEST, Columns, pack
-from gpuprof.report.page.part import MOST_EVENTS, Part, choose, near
 from gpuprof.report.page.texts import Texts
+from gpuprof.report.page.timeline_window import MOST_EVENTS, Part, choose, near
 from gpuprof.report.page.tracks import Track, assemble
 from gpuprof.report.page.trees import Tree
 from gpuprof.timeline.timeline import Timeline
@@ -53,7 +53,7 @@ def packed_views(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> tuple[
         columns |= {f"counter{i}.time": line.time_ns - span_low, f"counter{i}.value": line.value}
     for i, tree in enumerate(trees):
         columns |= _tree_columns(f"tree{i}", tree)
-    known_paints, legends = paints.header()
+    known_paints, legends = view_colours.header()
     header = {
         "version": VERSION,
         "span": [span_low - origin, span_high - origin],

@@ -7,20 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.tracefile import model
+from gpuprof.tracefile import trace
 from gpuprof.tracefile.kineto import layout
-from gpuprof.tracefile.kineto.small import ABSENT32, Parsed
-from gpuprof.tracefile.model import ABSENT, GpuInfo, Meta, Reading, Thread, Trace
+from gpuprof.tracefile.kineto.msgspec_reader import ABSENT32, Parsed
+from gpuprof.tracefile.trace import ABSENT, GpuInfo, Meta, Reading, Thread, Trace
 
 _TYPES = {
-    "ops": model.Ops,
-    "calls": model.Calls,
-    "gpu": model.Gpu,
-    "frames": model.Frames,
-    "syncs": model.Syncs,
-    "memory": model.Memory,
-    "flows": model.Flows,
-    "other": model.Other,
+    "ops": trace.Ops,
+    "calls": trace.Calls,
+    "gpu": trace.Gpu,
+    "frames": trace.Frames,
+    "syncs": trace.Syncs,
+    "memory": trace.Memory,
+    "flows": trace.Flows,
+    "other": trace.Other,
 }
 _OPTIONS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 _FLAGS = 1 << 24

@@ -1,19 +1,21 @@
-"""Picks between the two readers of Kineto text by its size."""
+"""Picks between the two readers of Kineto text: the small one reads short documents that are whole JSON.
+
+All others, long or damaged, are the other reader's: where reading goes on after damage is decided in `scan` alone.
+"""
 
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from isal import isal_zlib
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto.build import build
-from gpuprof.tracefile.kineto.envelope import NeedMore
-from gpuprof.tracefile.kineto.small import Parsed, read_small
-from gpuprof.tracefile.kineto.source import INFLATE_ERRORS
-from gpuprof.tracefile.model import Trace
+from gpuprof.tracefile.kineto.envelope import NeedMore, find_events
+from gpuprof.tracefile.kineto.msgspec_reader import Parsed, read_small
+from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_BYTES
+from gpuprof.tracefile.trace import Trace
 
 SMALL_BYTES = 25 << 20
 """Text up to this long is read by msgspec: it is done in the time that numba takes to load."""
@@ -23,14 +25,12 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
     """The Trace in a Kineto file of `size` bytes."""
     data, truncated = _whole_text(path, size, small_bytes)
     try:
-        parsed = _streamed(path, size, progress) if data is None else read_small(data, truncated)
+        parsed = None if data is None or truncated else read_small(data)
+        if parsed is None:
+            if data is not None:
+                find_events(data)  # what holds no events is refused before numba is loaded
+            parsed = _streamed(path, size, progress)
         trace = build(parsed, str(path), size)
-        if data is not None and parsed.damaged and parsed.dropped:
-            # Cutting a document at its separators loses what is next to damage; the other reader goes on after it. Of a
-            # damaged gzip file either may get further.
-            with suppress(NeedMore, UnreadableTrace):
-                other = build(_streamed(path, size, progress), str(path), size)
-                trace = other if other.reading.events > trace.reading.events else trace
     except NeedMore:
         why = truncated or "the export did not finish"
         raise UnreadableTrace(f"{path} ends before its first event: {why}, record again") from None
@@ -59,8 +59,6 @@ def _whole_text(path: Path, size: int, limit: int) -> tuple[bytes | None, str | 
         return _inflate(file.read(), limit)
 
 
-_PIECE_BYTES = 1 << 10
-"""Compressed bytes at a time: a damaged piece loses the text of no other."""
 _PADDING = re.compile(rb"\0*")
 
 
@@ -70,17 +68,17 @@ def _inflate(data: bytes, limit: int) -> tuple[bytes | None, str | None]:
     while data.startswith(b"\x1f\x8b", at):
         member = isal_zlib.decompressobj(wbits=31)
         while not member.eof and at < len(data):
-            piece = data[at : at + _PIECE_BYTES]
+            piece = data[at : at + INPUT_BYTES]
             try:
                 parts.append(member.decompress(piece, limit - total + 1))
             except INFLATE_ERRORS:
-                return b"".join(parts), "the gzip data is damaged"
+                return b"".join(parts), DAMAGED
             at += len(piece)
             total += len(parts[-1])
             if total > limit:
                 return None, None
         if not member.eof:
-            return b"".join(parts), "the gzip data ends early"
+            return b"".join(parts), CUT
         at -= len(member.unused_data)
         padding = _PADDING.match(data, at)
         at = padding.end() if padding else at

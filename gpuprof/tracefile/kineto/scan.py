@@ -139,6 +139,9 @@ ROLES = np.zeros(256, np.uint8)
 ROLES[list(b" \t\r\n,:+-.0123456789eEtrufalsn")] = R_PLAIN
 ROLES[list(b'"{}[]')] = R_QUOTE, R_OPEN, R_CLOSE, R_OPEN_LIST, R_CLOSE_LIST
 
+# What may come next in a nested value.
+VALUE, KEY, THE_COLON, COMMA_OR_END = range(4)
+
 
 intrinsic: Any = extending.intrinsic
 """Makes a function from one that writes its LLVM code."""
@@ -480,6 +483,64 @@ def nested_end_strictly(text, at, end):
             return ODD
         at += 1
     return MORE
+
+
+@kernel
+def well_formed(text, at, end):
+    """Whether the object from `at` to `end` has the structure of JSON: keys, colons, values and commas in their places.
+
+    Numbers and words are not looked at, and a comma before a bracket is let pass: Python mends those.
+    """
+    depth = np.int64(0)
+    lists = U0  # a bit for each list that is open, as opposed to an object
+    wants = VALUE
+    while at < end:
+        c = text[at]
+        if c <= SPACE:
+            at += 1
+            continue
+        if c == CLOSE or c == CLOSE_LIST:
+            in_list = (lists & U1) == U1
+            if in_list != (c == CLOSE_LIST) or not (wants == COMMA_OR_END or wants == (VALUE if in_list else KEY)):
+                return False
+            lists >>= U1
+            depth -= 1
+            at += 1
+            if depth == 0:
+                return at == end
+            wants = COMMA_OR_END
+        elif wants == COMMA_OR_END:
+            if c != COMMA:
+                return False
+            wants = VALUE if (lists & U1) == U1 else KEY
+            at += 1
+        elif wants == THE_COLON:
+            if c != COLON:
+                return False
+            wants = VALUE
+            at += 1
+        elif c == QUOTE:
+            at, _ = string_end(text, at + 1, end)
+            if at < 0:
+                return False
+            at += 1
+            wants = COMMA_OR_END if wants == VALUE else THE_COLON
+        elif wants == KEY:
+            return False
+        elif c == OPEN or c == OPEN_LIST:
+            if depth == MAX_DEPTH:
+                return False
+            depth += 1
+            lists = (lists << U1) | np.uint64(c == OPEN_LIST)
+            wants = VALUE if c == OPEN_LIST else KEY
+            at += 1
+        else:
+            after = token_end(text, at, end)
+            if after == at:
+                return False
+            at = after
+            wants = COMMA_OR_END
+    return False
 
 
 @kernel
@@ -892,6 +953,8 @@ def read_event(text, at, end, plan, sheet):
         number = plan.places[place]
         kind = plan.kind[number] if number >= 0 else SKIP
         slot = plan.slot[number]
+        if context == TOP and (text[at] == OPEN_LIST or (text[at] == OPEN and kind != ARGS)):
+            sheet.hand = 1  # only args are nested: damage here may have taken in the events that follow
         if kind == WHOLE or kind == VECTOR or kind == FLOAT:
             at = read_number(text, at, end, kind, slot, sheet)
         elif kind == RAW:
@@ -1005,6 +1068,14 @@ def separator_at(text, at, begin, end, plan):
     return at >= begin and text[at] == CLOSE
 
 
+@kernel
+def closes_list(text, at, end):
+    """Whether a `]` comes next."""
+    while at < end and (text[at] <= SPACE or text[at] == COMMA):
+        at += 1
+    return text[at] == CLOSE_LIST
+
+
 @_cached
 def find_separator(text, at, begin, end, step, plan):
     """The `{` of the event after a separator within `begin` … `end`: the first from `at` on, by steps of 1 or -1.
@@ -1048,6 +1119,13 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             after = read_event(text, at + 1, end, plan, sheet)
         elif text[at] != OPEN_LIST:
             after = value_end(text, at, end, sheet)
+            if after >= 0 and closes_list(text, after, end):
+                # After what is no event the bracket may be that of a list in one: it ends this one if none follows.
+                following = find_separator(text, at, at, end, 1, plan)
+                if following >= 0 or cut:
+                    after = following if following >= 0 else end
+                elif not final:
+                    return PAUSED
         table = np.int64(FOR_PYTHON if event else DROPPED)
         if after < 0:
             table = np.int64(FOR_PYTHON)
@@ -1058,8 +1136,15 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
                 if not cut:
                     return PAUSED
                 after = end
-        elif event and not distrust:
-            table = classify(text, plan, sheet)
+        elif event:
+            if not distrust:
+                table = classify(text, plan, sheet)
+            if table < 0:
+                # What is no JSON ends where the next event seems to begin: else its damage takes in those that follow.
+                inside = find_separator(text, at + 1, at + 1, after, 1, plan)
+                if inside >= 0 and not well_formed(text, at, after):
+                    table = np.int64(FOR_PYTHON)
+                    after = inside
         if table >= 0:
             status = write_row(text, table, plan, sheet, rows, strings, string_places)
             if status != PAUSED:
@@ -1070,10 +1155,6 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             if sheet.dropped == 0:
                 sheet.sample = at
             sheet.dropped += 1
-            if event:
-                # Without a time it is no event; a broken one before may have taken in those that follow.
-                inside = find_separator(text, at + 1, at + 1, after, 1, plan)
-                after = inside if inside >= 0 else after
         elif sheet.odd < len(odd):
             odd[sheet.odd, 0] = at
             odd[sheet.odd, 1] = after

@@ -24,8 +24,9 @@ BOMB_RATIO = 150
 """Profiler traces shrink 10 to 60 times, one event repeated without end a thousand times. Beyond BOMB_BYTES of text
 a ratio above this is no recording, and to read it could fill any memory."""
 
+_READ_BYTES = 32 << 10
 _PIECE_BYTES = 512 << 10
-_INPUT_BYTES = 32 << 10
+INPUT_BYTES = 1 << 10
 """Inflated at a time: what comes of it fits the processor's cache, and is lost where damage begins."""
 
 
@@ -33,7 +34,7 @@ class Text:
     """The text of a file in order. `truncated` says why it ended early, if it did."""
 
     def __init__(self, path: Path) -> None:
-        self._file: IO[bytes] = path.open("rb", buffering=0)
+        self._file: IO[bytes] = path.open("rb", buffering=_READ_BYTES)
         self._again: list[memoryview] = []
         self.truncated: str | None = None
         self.text_bytes = 0
@@ -87,7 +88,7 @@ class GzipText(Text):
 
     def _read(self, buffer: NDArray[np.uint8]) -> int:
         while self._member is not None:
-            self._input = self._input or self._file.read(_INPUT_BYTES)
+            self._input = self._input or self._file.read(INPUT_BYTES)
             nothing = not self._input
             try:
                 piece = self._member.decompress(self._input, min(len(buffer), _PIECE_BYTES))
@@ -108,7 +109,7 @@ class GzipText(Text):
     def _next_member(self, rest: bytes) -> None:
         rest = rest.lstrip(b"\0")
         while len(rest) < 2:
-            more = self._file.read(_INPUT_BYTES)
+            more = self._file.read(INPUT_BYTES)
             if not more:
                 break
             rest = (rest + more).lstrip(b"\0")

@@ -22,11 +22,11 @@ from gpuprof.tracefile.kineto import layout, scan
 from gpuprof.tracefile.kineto.blocks import Block, Blocks
 from gpuprof.tracefile.kineto.columns import Tables
 from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES, NeedMore, find_events, object_end, parse_tail
-from gpuprof.tracefile.kineto.plan import make_plan
-from gpuprof.tracefile.kineto.small import NO_END, Parsed, Strings, add_texts, drop, event_then_close, is_whole
+from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, drop, event_then_close, is_whole
+from gpuprof.tracefile.kineto.scan_plan import make_plan
 from gpuprof.tracefile.kineto.source import Text, open_text
 from gpuprof.tracefile.kineto.strings import StringTable
-from gpuprof.tracefile.model import NO_TEXT
+from gpuprof.tracefile.trace import NO_TEXT
 
 BLOCK_BYTES = 4 << 20
 BETWEEN = b" \t\r\n\0,"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gpuprof.tracefile.kineto import scan
 from gpuprof.tracefile.kineto.repair import mended_string
-from gpuprof.tracefile.model import NO_TEXT
+from gpuprof.tracefile.trace import NO_TEXT
 
 _CONTROL = re.compile(rb"[\x00-\x1f]")
 _AT_ONCE = 1 << 14

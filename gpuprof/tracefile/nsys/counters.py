@@ -6,11 +6,11 @@ import re
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, Counters
-from gpuprof.tracefile.nsys.about import gpu_ids
 from gpuprof.tracefile.nsys.database import Database
+from gpuprof.tracefile.nsys.metadata import gpu_ids
 from gpuprof.tracefile.nsys.processes import Process
 from gpuprof.tracefile.nsys.strings import Strings
+from gpuprof.tracefile.trace import ABSENT, Counters
 
 _TABLE, _NAMES = "GPU_METRICS", "TARGET_INFO_GPU_METRICS"
 _KNOWN = (

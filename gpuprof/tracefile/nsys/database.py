@@ -18,7 +18,7 @@ from isal import isal_zlib
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto.source import BOMB_BYTES, CUT, DAMAGED, GZIP_MAGIC, INFLATE_ERRORS
-from gpuprof.tracefile.model import ABSENT, I64
+from gpuprof.tracefile.trace import ABSENT, I64
 
 SQLITE_MAGIC = b"SQLite format 3\0"
 BOMB_RATIO = 400

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, I32, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, WHOLE_GRAPH, Gpu
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.demangle import demangled
 from gpuprof.tracefile.nsys.processes import WORK_TABLES, Process, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
+from gpuprof.tracefile.trace import ABSENT, I32, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, WHOLE_GRAPH, Gpu
 
 _KERNELS, _COPIES, _SETS, _GRAPHS = WORK_TABLES
 _COMMON = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")

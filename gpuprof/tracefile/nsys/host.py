@@ -6,11 +6,11 @@ from bisect import bisect_left
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, DRIVER, I64, NO_TEXT, RUNTIME, Calls, Other, Syncs
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.processes import CALLS, Process, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
+from gpuprof.tracefile.trace import ABSENT, DRIVER, I64, NO_TEXT, RUNTIME, Calls, Other, Syncs
 
 _RUNTIME_CLASS, _DRIVER_CLASS = 0, 1
 """CUPTI's own rows. Others, of 2022, are the same calls seen from outside: they enclose them, and would count twice."""

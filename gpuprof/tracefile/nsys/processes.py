@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, I32, I64, Thread
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.strings import Strings
+from gpuprof.tracefile.trace import ABSENT, I32, I64, Thread
 
 WORK_TABLES = (
     "CUPTI_ACTIVITY_KIND_KERNEL",

@@ -10,12 +10,12 @@ import json
 
 import numpy as np
 
-from gpuprof.tracefile.model import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Ops
 from gpuprof.tracefile.nsys import names
 from gpuprof.tracefile.nsys.database import Database
 from gpuprof.tracefile.nsys.host import OtherColumns, other
 from gpuprof.tracefile.nsys.processes import Process, Threads, key_of
 from gpuprof.tracefile.nsys.strings import Strings
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I64, NO_TEXT, OP, Ops
 
 TABLE = "NVTX_EVENTS"
 MARK, PUSH_POP, START_END, DOMAIN = 34, 59, 60, 75

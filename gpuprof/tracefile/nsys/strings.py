@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuprof.tracefile.model import I32, I64, NO_TEXT
 from gpuprof.tracefile.nsys.database import Database
+from gpuprof.tracefile.trace import I32, I64, NO_TEXT
 
 
 class Strings:

@@ -7,6 +7,9 @@ import { count } from "../format.ts";
 import type { Column, Order, Whole } from "./columns.ts";
 import { type Line, NOT_KNOWN } from "./lines.ts";
 
+/** What a row's details say as well, or a wide window. */
+const EXTRA = new Set(["category", "op", "module", "phase", "median", "max"]);
+
 /** What may be asked of a table. */
 export interface Asked {
   sort(column: Column): void;
@@ -30,7 +33,7 @@ export function head({ columns }: Shape, order: Order, asked: Asked): HTMLTableS
     const button = h("button", { type: "button", title: column.hint, "data-column": column.id }, column.title, arrow);
     button.addEventListener("click", () => asked.sort(column));
     const sort = active ? (order.descending ? "descending" : "ascending") : "none";
-    return h("th", { scope: "col", class: column.numeric ? "number" : "", "aria-sort": sort }, button);
+    return h("th", { scope: "col", class: classes(column), "aria-sort": sort }, button);
   });
   return h("thead", {}, h("tr", {}, ...cells));
 }
@@ -42,10 +45,10 @@ export function row(line: Line, { columns, whole, paints }: Shape, open: boolean
     const told = column.text(line, whole);
     // A sum of several has no one word: that is not the same as not knowing it.
     const text = line.members.length > 0 && told === NOT_KNOWN ? "" : told;
-    if (column.id === "category" && line.category !== "") return h("td", {}, chip(paints[line.paint]), text);
+    if (column.id === "category" && line.category !== "") return h("td", { class: classes(column) }, chip(paints[line.paint]), text);
     if (column.id === "efficiency") return efficiencyCell(line, text);
-    if (column.id === "module") return h("td", { title: line.module }, tail(text));
-    return h("td", column.numeric ? { class: "number" } : { title: text }, text);
+    if (column.id === "module") return h("td", { class: classes(column), title: line.module }, tail(text));
+    return h("td", { class: classes(column), ...(column.numeric ? {} : { title: text }) }, text);
   });
   return h("tr", { class: line.members.length > 0 ? "sum" : depth > 0 ? "member" : "" }, ...cells);
 }
@@ -56,6 +59,8 @@ export function detailRow(line: Line, { columns }: Shape, asked: Asked): HTMLTab
     ["name", line.full || line.name],
     ["op", line.op],
     ["module", line.module],
+    ["category", line.category],
+    ["phase", line.phase],
   ];
   const told = terms.filter(([, text]) => text !== "");
   const button = h("button", { type: "button", class: "kernels-find" }, "Show in timeline");
@@ -88,11 +93,16 @@ export function foot(sums: readonly Line[], { columns, whole }: Shape): HTMLTabl
       {},
       ...columns.map((column) => {
         if (column.id === "name") return h("th", { scope: "row" }, line.name);
-        return h("td", { class: column.numeric ? "number" : "" }, told.has(column.id) ? column.text(line, whole) : "");
+        return h("td", { class: classes(column) }, told.has(column.id) ? column.text(line, whole) : "");
       }),
     ),
   );
   return h("tfoot", {}, ...rows);
+}
+
+/** Narrow windows show those columns only that say most. */
+function classes({ id, numeric }: Column): string {
+  return [numeric ? "number" : "", EXTRA.has(id) ? "extra" : ""].filter((one) => one !== "").join(" ");
 }
 
 function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLElement {

@@ -59,6 +59,10 @@ export function startTimeline(container: HTMLElement, data: ReportData): Timelin
     if (change === "rows") {
       fillGutter(all.gutter, stage);
       size();
+    } else if (change === "view") {
+      // What was under the pointer has moved away from it.
+      tooltip.hide();
+      stage.hover(NOTHING);
     } else if (change === "selection" || change === "measure") screen.arrows = tellDetails(all, stage);
     else if (change === "mode") tellHint(all, stage);
     screen.ask();
@@ -78,7 +82,7 @@ export function startTimeline(container: HTMLElement, data: ReportData): Timelin
     },
     () => size("screen"),
   );
-  startScrolling(all, stage, screen);
+  startScrolling(all, stage, screen, tooltip);
   startPointing(all, stage, screen, tooltip);
   startKeys(all, stage, screen, bar, setFull);
 
@@ -100,9 +104,11 @@ export function startTimeline(container: HTMLElement, data: ReportData): Timelin
   };
 }
 
-function startScrolling({ scroller }: Parts, stage: Stage, screen: Screen): void {
+function startScrolling({ scroller }: Parts, stage: Stage, screen: Screen, tooltip: Tooltip): void {
   const moved = () => {
     stage.scroll = scroller.scrollTop;
+    tooltip.hide();
+    stage.hover(NOTHING);
     screen.ask();
   };
   stage.scrollTo = (y) => {

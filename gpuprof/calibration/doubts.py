@@ -1,0 +1,77 @@
+"""What keeps a verdict from being sure: shares of the confidence that what a recording lacks costs.
+
+All are chosen, not fitted: so that confidence orders the verdicts of the recordings with a known truth by how often
+they are right. `python -m benchmarks.confidence` prints that order.
+"""
+
+from __future__ import annotations
+
+from gpuprof.calibration.number import Number
+
+_TRUTHS = ("scenarios", "tests/data/pairs")
+_COMMAND = "python -m benchmarks.confidence"
+
+PER_UNEXPLAINED = Number(
+    1.5, 1.0, 2.0, "", "assumed",
+    "Confidence lost for each share of the step that waits for unknown reasons: a third of a step unexplained halves "
+    "it, as what waits may be any resource.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+PER_UNLAUNCHED = Number(
+    0.7, 0.4, 1.0, "", "assumed",
+    "The same for each share of the GPU's time whose launch was not recorded.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+PER_UNMODELLED = Number(
+    0.5, 0.3, 1.0, "", "assumed",
+    "The same for each share of the GPU's time whose limit is not known, where the verdict is about that.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+PER_SILENT = Number(
+    0.4, 0.2, 0.7, "", "assumed",
+    "The same for each share of the window in which the CPU recorded nothing up to its end while the GPU worked; where "
+    "the GPU idles as well it is the whole share.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+SILENT_END = Number(
+    0.05, 0.02, 0.15, "", "assumed",
+    "Share of the window after the CPU's last event that is the ordinary end of a step; beyond it the recording is "
+    "silent.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+ONE_STEP = Number(
+    0.1, 0.05, 0.2, "", "assumed",
+    "Confidence lost with a single recorded step.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+NO_STEPS = Number(
+    0.3, 0.2, 0.5, "", "assumed",
+    "Confidence lost without steps: the window holds start-up and whatever else was recorded.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+NO_CEILINGS = Number(
+    0.4, 0.3, 0.6, "", "assumed",
+    "Confidence lost by verdicts about kernels where the GPU's ceilings are not known.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+ALIKE = Number(
+    0.2, 0.1, 0.3, "", "assumed",
+    "Recorded steps may differ by this share (10th to 90th percentile over the median) at no cost.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+PER_SPREAD = Number(
+    0.5, 0.3, 1.0, "", "assumed",
+    "Confidence lost for each share by which recorded steps differ beyond that.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+MOST_SPREAD = Number(
+    0.4, 0.3, 0.6, "", "assumed",
+    "The most that differing steps cost.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+SILENT_WORKS = Number(
+    0.5, 0.3, 0.8, "", "assumed",
+    "Share of the time after the CPU's last event in which the GPU works, from which on the CPU is taken to wait for "
+    "it: chosen between an engine's pass (0.9 and more) and a recording whose CPU part ended early. In none of 211 "
+    "recordings of trainings and inference does it change a verdict.",
+)  # fmt: skip

@@ -1,0 +1,112 @@
+"""`--fail-on METRIC:LIMIT` of a comparison: by how much B may exceed A (`step_time:5%`)."""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.comparison.significance import LEVEL
+
+Pair = tuple[float, float]
+
+
+def _per(measure: str) -> Callable[[Comparison], Pair | None]:
+    def found(c: Comparison) -> Pair | None:
+        work = c.work
+        if work is None or work.measure != measure or work.a_ns_per is None or work.b_ns_per is None:
+            return None
+        return work.a_ns_per, work.b_ns_per
+
+    return found
+
+
+def _time(kind: str) -> Callable[[Comparison], Pair]:
+    def found(c: Comparison) -> Pair:
+        mine = [term for term in c.terms if term.kind == kind]
+        return float(sum(term.a_ns for term in mine)), float(sum(term.b_ns for term in mine))
+
+    return found
+
+
+def _peak(c: Comparison) -> Pair | None:
+    a, b = c.a.peak_bytes, c.b.peak_bytes
+    return (float(a), float(b)) if a and b else None
+
+
+METRICS: dict[str, Callable[[Comparison], Pair | None]] = {
+    "step_time": lambda c: (float(c.step.a_ns), float(c.step.b_ns)),
+    "token_time": _per("tokens"),
+    "sample_time": _per("samples"),
+    "busy_time": _time("busy"),
+    "idle_time": _time("idle"),
+    "kernels": lambda c: (c.a.kernels, c.b.kernels),
+    "syncs": lambda c: (c.a.syncs, c.b.syncs),
+    "peak_memory": _peak,
+}
+"""Metric → (A's, B's), None where the recordings do not tell."""
+TESTED = ("step_time", "token_time", "sample_time")
+"""Metrics that scatter from step to step, and fail only where the steps differ by more than that."""
+_LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGate:
+    """A metric and by how much of A's B's may exceed it: a share of 1."""
+
+    metric: str
+    limit: float
+    text: str
+    """The limit as it was written."""
+
+
+class Outcome(enum.Enum):
+    """Of one gate."""
+
+    HOLDS = 0
+    FAILS = 1
+    UNKNOWN = 2
+
+
+def parse(text: str) -> ChangeGate:
+    """The gate in `METRIC:LIMIT`; ValueError, in a sentence, if there is none."""
+    metric, _, limit = (part.strip() for part in text.partition(":"))
+    if metric not in METRICS:
+        raise ValueError(f"{metric!r} is not a metric of a comparison; choose from {', '.join(METRICS)}")
+    found = _LIMIT.fullmatch(limit)
+    if found is None:
+        raise ValueError(f"{metric} needs a percentage of A's value, such as {metric}:5%")
+    return ChangeGate(metric, float(found[1]) / 100, limit)
+
+
+def judge(gate: ChangeGate, comparison: Comparison) -> tuple[Outcome, str]:
+    """Whether a gate holds, and what to say where it does not.
+
+    A difference above the limit that too few steps were recorded to test is neither: it must not pass, and cannot be
+    said to be more than scatter.
+    """
+    pair = METRICS[gate.metric](comparison)
+    if pair is None:
+        return Outcome.UNKNOWN, f"--fail-on {gate.metric}: not known from these recordings"
+    before, after = pair
+    if after <= before * (1 + gate.limit):
+        return Outcome.HOLDS, ""
+    by = f"{100 * (after / before - 1):.1f} % above A's" if before else "above A's, which is 0"
+    said = f"{gate.metric} of B is {by}, the limit is {gate.text}"
+    if gate.metric not in TESTED:
+        return Outcome.FAILS, f"gate failed: {said}"
+    tested = comparison.significance
+    if tested is None or tested.significant is None or tested.p is None:
+        return Outcome.UNKNOWN, (
+            f"--fail-on {gate.metric}: {said}, but there are too few steps to distinguish that from noise:"
+            f" record with gpuprof"
+            " trace, which times more steps before it records"
+        )
+    if gate.metric == "step_time" or tested.p_each is None:
+        slower = tested.b_median_ns > tested.a_median_ns or gate.metric != "step_time"
+        significant, p = tested.significant and slower, tested.p
+    else:
+        significant, p = tested.p_each < LEVEL, tested.p_each
+    return (Outcome.FAILS, f"gate failed: {said} (p = {p:.2g})") if significant else (Outcome.HOLDS, "")

@@ -1,0 +1,126 @@
+"""The diagnosis of several ranks: that of the rank which the others wait for, with what all of them show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
+from gpuprof.diagnosis.findings.straggler import find_straggler, named
+from gpuprof.diagnosis.ranks import Gang, RankSummary
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.verdict import family_of
+from gpuprof.ranks.summary import Job
+
+_WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
+"""The others say only what is not among the ranks."""
+
+
+def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
+    """`diagnosis` is of the rank `gang.shown`. A step that was timed without a profiler sets the ranks' times right."""
+    measured = diagnosis.steps.unprofiled_ns if diagnosis.steps else None
+    if measured and gang.step_ns:
+        gang = _at(gang, measured / gang.step_ns)
+    straggler = find_straggler(gang) if diagnosis.verdict.bound is not None else None
+    findings = diagnosis.findings if straggler is None else (straggler, *diagnosis.findings)
+    verdict = diagnosis.verdict
+    if verdict.bound is not None:
+        verdict = _verdict(verdict, gang, straggler)
+    return replace(
+        diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks,
+        job=gang.job,
+    )  # fmt: skip
+
+
+def _at(gang: Gang, factor: float) -> Gang:
+    """All times of a step times a factor."""
+
+    def scaled(ns: int | None) -> int | None:
+        return None if ns is None else round(ns * factor)
+
+    def rank(one: RankSummary) -> RankSummary:
+        return replace(one, step_ns=scaled(one.step_ns), pace_ns=scaled(one.pace_ns), waiting_ns=scaled(one.waiting_ns))
+
+    def times(ns: float | None) -> float | None:
+        return None if ns is None else ns * factor
+
+    return replace(
+        gang,
+        ranks=tuple(map(rank, gang.ranks)),
+        step_ns=times(gang.step_ns),
+        low_ns=times(gang.low_ns),
+        high_ns=times(gang.high_ns),
+        next_pace_ns=times(gang.next_pace_ns),
+        without_ns=times(gang.without_ns),
+    )
+
+
+def _verdict(verdict: Verdict, gang: Gang, straggler: Finding | None) -> Verdict:
+    if straggler is None or gang.slow is None:
+        return replace(verdict, summary=f"{verdict.summary} {_even(gang)}".strip())
+    slow = gang.ranks[gang.slow]
+    more = named(gang)
+    does = f" It does {in_ms(more[0].ns)} a step more in {more[0].doing.what} ({more[0].doing.phase})." if more else ""
+    text = (
+        f"The other {'rank waits' if len(gang.ranks) == 2 else 'ranks wait'} for rank {slow.rank}, which needs"
+        f" {in_ms(slow.pace_ns or 0)} a step by itself; the next slowest needs {in_ms(gang.next_pace_ns or 0)}.{does}"
+    )
+    bound = gang.excess_bound if gang.excess_bound in ("host", "input", "transfer") else verdict.bound
+    return Verdict(
+        bound=bound,  # type: ignore[arg-type]
+        family=family_of(bound),
+        cause="straggler",
+        confidence=verdict.confidence,
+        summary=f"{text} {verdict.summary}".strip(),
+    )
+
+
+def _even(gang: Gang) -> str:
+    """What is said where no rank is slow."""
+    if gang.job.verdict is not None and gang.job.culprit is not None:
+        return _not_one_rank(gang.job)
+    shown = gang.ranks[gang.shown]
+    if not shown.late_share:
+        return ""
+    return (
+        f"This is rank {shown.rank}, which came last most often ({100 * shown.late_share:.0f} % of the collectives that"
+        " others waited in); no rank is slower than the others throughout."
+    )
+
+
+_SAYS = {
+    "slow_host": "The other ranks wait for those of {name} (ranks {ranks}): all of them are slow, so it is the machine",
+    "slow_group": "The other ranks wait for {name} (ranks {ranks}): all of its members are slow",
+    "stage_imbalance": "The pipeline waits for {name} (ranks {ranks}), which has more work than the others; with stages"
+    " of equal work",
+    "uneven_batches": "No rank is slow throughout: batches differ in length, and all wait for the longest; with batches"
+    " of equal work",
+    "slow_link": "The {name} (ranks {ranks}) are slower than others of their kind; with usual transfers",
+}
+
+
+def _not_one_rank(job: Job) -> str:
+    """What is said where no single rank is slow, but the job waits for something."""
+    culprit = job.culprit
+    if culprit is None or job.verdict not in _SAYS:
+        return ""
+    numbers = ", ".join(map(str, culprit.ranks[:8])) + (", …" if len(culprit.ranks) > 8 else "")
+    text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers)
+    after = f"a step would take {in_ms(culprit.step_ns)} in place of {in_ms(job.step_ns)}"
+    return f"{text}{', ' if 'with' in text else '; without that '}{after}."
+
+
+def _quality(quality: Quality, gang: Gang) -> Quality:
+    issues = [Issue(id_, "warning" if id_ in _WARNINGS else "info", text) for id_, text in gang.notes]
+    if gang.missing:
+        some = ", ".join(map(str, gang.missing[:8])) + (" and more" if len(gang.missing) > 8 else "")
+        issues.append(
+            Issue(
+                "ranks_missing",
+                "info",
+                f"Of the ranks {some} {'is' if len(gang.missing) == 1 else 'are'} missing: waiting for them"
+                " cannot be distinguished from transfer. Add their recordings.",
+            )
+        )
+    worse = quality.status == "ok" and any(issue.severity == "warning" for issue in issues)
+    own = (issue for issue in quality.issues if issue.id != "other_processes")  # they are among the ranks
+    return Quality("degraded" if worse else quality.status, (*own, *issues))

@@ -1,0 +1,493 @@
+"""The Diagnosis: what gpuprof has found, one frozen dataclass per concept; `json` writes it as `gpuprof.diagnosis/1`.
+
+All times are whole nanoseconds. `start_ns` counts from the window's start, except in `Window` itself, whose ends
+are on the trace's own clock. None means "cannot be known from this trace", never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.run_model import Run
+from gpuprof.errors import GpuprofError
+from gpuprof.replay.bound import Bound
+from gpuprof.timeline.workload import Unit, Workload
+from gpuprof.tracefile.source import Issue, Source
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.case import Case
+    from gpuprof.diagnosis.tables import Tables
+    from gpuprof.diagnosis.timed_steps import TimedSteps
+    from gpuprof.replay.sensitivity import Sensitivities
+    from gpuprof.tracefile.run import RunFolder
+
+SCHEMA = "gpuprof.diagnosis/1"
+
+Status = Literal["ok", "degraded", "unusable"]
+Family = Literal["compute", "memory", "host", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Quality:
+    status: Status
+    issues: tuple[Issue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuName:
+    device: int
+    name: str
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    gpus: tuple[GpuName, ...]
+    versions: dict[str, str | int | float]
+    rank: int | None
+    world_size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Steps that were analysed. `recorded_ns` is their median; `unprofiled_ns` a measured step without a profiler."""
+
+    source: str
+    """What told the steps apart: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
+    name: str | None
+    """The range whose repetitions are the steps, where there is one."""
+    count: int
+    each_ns: tuple[int, ...]
+    recorded_ns: int
+    unprofiled_ns: int | None
+    estimated_ns: int | None
+    """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
+    inflation: float | None
+    """recorded_ns over the unprofiled or else the estimated step; None where that is a mean."""
+    cut: int
+    """Steps left out because the recording cut them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The span of host time that was analysed, on the trace's own clock."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CauseTime:
+    """Idle time of one cause. `count`: gaps that it has a part in."""
+
+    cause: str
+    ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """How one device spent the window; compute, communication, copy and idle sum to `window_ns` exactly."""
+
+    device: int
+    window_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_ns: int
+    busy_ns: int
+    carry_in_ns: int
+    """Busy time inside the window with work that was launched before it."""
+    carry_out_ns: int
+    """Busy time after the window with work that was launched inside it."""
+    cpu_bound_fraction: float | None
+    streams: int
+    idle_by_cause: tuple[CauseTime, ...] = ()
+    """Sums to `idle_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceEstimate:
+    """One step of a device with the profiler's cost removed."""
+
+    device: int
+    step_ns: int
+    compute_ns: int
+    communication_ns: int
+    copy_ns: int
+    idle_ns: int
+    cpu_bound_fraction: float | None
+    idle_by_cause: tuple[CauseTime, ...] = ()
+    """Sums to `idle_ns`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A maximal interval in which nothing ran on a device, and the work it waited for."""
+
+    start_ns: int
+    ns: int
+    device: int
+    cause: str
+    op: str | None
+    module: str | None
+    phase: str
+    frame: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseGaps:
+    """Idle time before the work of one phase; the op that most of it waits for, and the class of module that is in."""
+
+    phase: str
+    ns: int
+    count: int
+    op: str | None
+    module: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    count: int
+    total_ns: int
+    by_cause: tuple[CauseTime, ...]
+    by_phase: tuple[PhaseGaps, ...]
+    largest: tuple[Gap, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CategoryTime:
+    category: str
+    ns: int
+    count: int
+    bound: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTime:
+    name: str
+    ns: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    name: str
+    category: str
+    ns: int
+    count: int
+    op: str | None
+    flops: int | None
+    bytes: int | None
+    bound: str | None
+    efficiency: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """GPU work (kernels, copies, sets) that belongs to the window; times are sums over streams, not a union."""
+
+    count: int
+    launches_per_step: float
+    total_ns: int
+    unattributed_ns: int
+    """Part of `total_ns` that no op could be found for."""
+    median_ns: int | None
+    by_category: tuple[CategoryTime, ...]
+    by_op: tuple[NamedTime, ...]
+    by_phase: tuple[NamedTime, ...]
+    top: tuple[KernelTime, ...]
+    after_ns: int = 0
+    """Part of `total_ns` that ran after the window's end: work that was launched in it and had to queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """Phases partition the window: `ns` sums to it, and `busy_ns` + `idle_ns` = `ns` (busy: any device at work)."""
+
+    phase: str
+    ns: int
+    busy_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class RangeTime:
+    """User ranges of one name (the index at its end as #) in the window, and the GPU work launched in them."""
+
+    name: str
+    count: int
+    ns: int
+    """Host time in the window, summed."""
+    gpu_ns: int
+    """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
+    busy_ns: int
+    launches: int
+    """Pieces of GPU work."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseActivity:
+    """What the GPU's counters showed while the work of a phase ran, in percent of what the device can do."""
+
+    phase: str
+    busy_ns: int
+    sm_percent: float | None
+    tensor_percent: float | None
+    dram_percent: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profiler:
+    """What the profiler itself may have added to a step."""
+
+    events_per_step: int
+    """Ops, calls and frames recorded on the threads that drive the device."""
+    low_ns: int
+    typical_ns: int
+    high_ns: int
+    """What recording them may have added to a step: least, likely, most. Never more than the step's idle time."""
+
+
+@dataclass(frozen=True, slots=True)
+class RooflineSummary:
+    """The window's kernel time by what limits it; the five sum to `kernels.total_ns`."""
+
+    ceilings: dict[str, Any]
+    """What they are of (`gpu`, `source`), `flops` per dtype (FLOP/s) and `memory_bytes_per_s`."""
+    mfu: float | None
+    hfu: float | None
+    compute_ns: int
+    memory_ns: int
+    latency_ns: int
+    inefficient_ns: int
+    unmodelled_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """How well the untouched graph replays what was recorded."""
+
+    error: float | None
+    """Of the window's length, as a share."""
+    shown: bool
+    """Whether it is good enough for predictions."""
+    reason: str = ""
+    """Why there are none."""
+    steps: int | None = None
+    """Steps that were replayed: of a long recording some that stand for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Something in the recording that a person can go and look at."""
+
+    text: str
+    start_ns: int | None = None
+    ns: int | None = None
+    where: str | None = None
+    """The track: `GPU 0` or a host thread, and the op, module or frame."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """An expected value and its 80 % interval."""
+
+    low: float
+    expected: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """The rest of the run: as it is, and with a fix."""
+
+    now: int
+    low: int
+    expected: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `gpuprof try` measured of a fix on the user's own command."""
+
+    status: str
+    """confirmed | slower | no_difference | unconfirmed | not_applied | failed."""
+    step_ns: int | None
+    speedup_low: float | None
+    """Ends of the 80 % interval; None of a single measurement."""
+    speedup: float | None
+    speedup_high: float | None
+    sameness: str | None
+    """Whether the training computes the same: bitwise | within_scatter | other_random_numbers | different."""
+    reason: str
+    """What shows that it took effect, or why it did not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem with its evidence and the fix, replayed."""
+
+    id: str
+    title: str
+    severity: Literal["high", "medium", "low"]
+    evidence: tuple[Evidence, ...]
+    fix: str
+    step_ns: Range
+    """The unprofiled step with the fix."""
+    speedup: Range
+    """Of the training: more work in a step counts."""
+    work: float = 1.0
+    """How many times the work of a step is done in it."""
+    remaining_ns: Remaining | None = None
+    """What it costs once is in it."""
+    changes: str | None = None
+    """What it changes about the training itself; None: the same samples per optimizer step, the same arithmetic."""
+    once_ns: Range | None = None
+    """What it costs once before it gains: compiling."""
+    measured: Measured | None = None
+    """None where it was not tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Considered:
+    """A usual remedy that is not advised, and why."""
+
+    id: str
+    """Of the finding that would advise it."""
+    title: str
+    reason: str
+    step_ns: Range | None = None
+    """The step with it, where that was predicted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """Several fixes at once."""
+
+    ids: tuple[str, ...]
+    titles: tuple[str, ...]
+    step_ns: Range
+    speedup: Range
+    work: float = 1.0
+    remaining_ns: Remaining | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartUpPart:
+    """Time of one kind of start-up: loading code, creating the context, first allocations, compiling."""
+
+    name: str
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StartUpTime:
+    """Host time of the window in which the program starts, which happens once. The parts sum to `ns`."""
+
+    ns: int
+    share: float
+    """Of the window."""
+    parts: tuple[StartUpPart, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    bound: Bound | None
+    family: Family | None
+    cause: str | None
+    confidence: float | None
+    """How sure the bound is, 0 to 1; None where nothing could be replayed."""
+    summary: str
+    second: Bound | None = None
+    """What it is if not `bound`: the runner-up, where confidence is low."""
+    doubts: tuple[str, ...] = ()
+    """What lowers the confidence, the weightiest first, each with what would decide it."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Everything gpuprof says about one recording."""
+
+    source: Source
+    quality: Quality
+    environment: Environment
+    steps: Steps | None
+    budget: Budget | None
+    """Of the mean step; None where nothing was timed or recorded."""
+    window: Window | None
+    devices: tuple[Device, ...]
+    devices_estimated: tuple[DeviceEstimate, ...] | None
+    gaps: Gaps | None
+    kernels: Kernels | None
+    phases: tuple[PhaseTime, ...]
+    profiler: Profiler | None
+    verdict: Verdict
+    run: Run | None = None
+    """Where the recording is of a run that `gpuprof trace` made."""
+    roofline: RooflineSummary | None = None
+    workload: Workload | None = None
+    """Whether it is training or inference; None where nothing was recorded."""
+    start_up: StartUpTime | None = None
+    """None where nothing was recorded."""
+    replay: Replay = Replay(None, False)
+    sensitivities: Sensitivities | None = None
+    findings: tuple[Finding, ...] = ()
+    combined: Combined | None = None
+    considered: tuple[Considered, ...] = ()
+    """Usual remedies that are not advised, in the order of the findings."""
+    ranges: tuple[RangeTime, ...] = ()
+    """Most host time first; of many names the first hundred."""
+    activity: tuple[PhaseActivity, ...] | None = None
+    """None where no counters were recorded."""
+    ranks: tuple[Any, ...] | None = None
+    """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    job: Any | None = None
+    """Their joint replay (`gpuprof.ranks.summary.Job`)."""
+    _tables: Tables | None = field(default=None, repr=False, compare=False)
+    """Columns behind the summaries, for DataFrames; not part of the JSON."""
+    _folder: RunFolder | None = field(default=None, repr=False, compare=False)
+    """Of a run: its steps and samples over time; not part of the JSON."""
+    _timed: TimedSteps | None = field(default=None, repr=False, compare=False)
+    """The steps that the mean step is of, one by one; not part of the JSON."""
+    _case: Case | None = field(default=None, repr=False, compare=False)
+    """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
+
+    @property
+    def step_ns(self) -> int | None:
+        """What a step costs: the mean step, else the best that is known of a step; None without steps."""
+        steps = self.steps
+        if steps is None:
+            return None
+        if self.budget is not None and self.budget.source == "free":
+            return self.budget.mean_ns
+        known = (steps.unprofiled_ns, self.budget and self.budget.mean_ns, steps.estimated_ns, steps.recorded_ns)
+        return next(ns for ns in known if ns is not None)
+
+    @property
+    def unit(self) -> Unit:
+        """What a step is called: step, iteration, request or token."""
+        return self.workload.unit if self.workload else "step"
+
+    @property
+    def tables(self) -> Tables:
+        """The columns behind the summaries as pandas DataFrames: `.gaps()`, `.kernels()`, `.ops()`, `.steps()`.
+
+        Raises GpuprofError where the trace held nothing to analyse.
+        """
+        if self._tables is None:
+            raise GpuprofError(f"{self.source.path}: nothing was recorded that could be shown as a table")
+        return self._tables
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
+        return self._folder
+
+    @property
+    def timed(self) -> TimedSteps | None:
+        """The free-running steps that the budget is of, split by what each waited for. None where none were timed."""
+        return self._timed

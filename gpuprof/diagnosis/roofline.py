@@ -1,0 +1,40 @@
+"""The roofline in the diagnosis's own words."""
+
+from __future__ import annotations
+
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.diagnosis import Issue, RooflineSummary
+
+
+def summarize(found: Roofline, step_ns: float) -> RooflineSummary:
+    """Sums and rates; MFU and HFU for an unprofiled step of `step_ns`."""
+    limits = found.ceilings
+    return RooflineSummary(
+        ceilings={
+            "gpu": limits.gpu.name,
+            "source": limits.source,
+            "flops": dict(limits.flops),
+            "memory_bytes_per_s": limits.memory_bytes_per_s,
+        },
+        mfu=found.mfu(step_ns),
+        hfu=found.hfu(step_ns),
+        compute_ns=found.compute_ns,
+        memory_ns=found.memory_ns,
+        latency_ns=found.latency_ns,
+        inefficient_ns=found.inefficient_ns,
+        unmodelled_ns=found.unmodelled_ns,
+    )
+
+
+def beyond_peak(found: RooflineSummary | None) -> Issue | None:
+    """What to say of more FLOPs than the device can do: something that they were computed from is wrong."""
+    most = max((value for value in (found.mfu, found.hfu) if value is not None), default=0.0) if found else 0.0
+    if found is None or most <= 1:
+        return None
+    return Issue(
+        "beyond_peak",
+        "warning",
+        f"The recorded shapes come to {100 * most:,.0f} % of the dense peak of {found.ceilings['gpu']}, more than it"
+        " can do: the shapes, the step time or the name of the GPU are wrong, and so is what follows from them (MFU,"
+        " what limits kernels, predictions).",
+    )

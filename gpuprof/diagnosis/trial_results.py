@@ -1,0 +1,58 @@
+"""What `gpuprof try` measured of a run's findings, read from the file that it left in the run's folder."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpuprof import runfile
+from gpuprof.diagnosis.diagnosis import Finding, Measured
+
+STATUSES = ("confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed")
+SAME = ("bitwise", "within_scatter", "other_random_numbers", "different")
+
+
+def with_measured(findings: Sequence[Finding], folder: str | None) -> tuple[Finding, ...]:
+    """The findings with what was measured of each; as they are where nothing was tried."""
+    document = runfile.read_json(Path(folder) / runfile.TRIAL) if folder else None
+    if document is None:
+        return tuple(findings)
+    known = {row["finding"]: row for row in _rows(document) if isinstance(row.get("finding"), str)}
+    return tuple(
+        replace(finding, measured=_measured(known[finding.id])) if finding.id in known else finding
+        for finding in findings
+    )
+
+
+def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = document.get("rows")
+    single = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    return [row for row in single if isinstance(row.get("fixes"), list) and len(row["fixes"]) == 1]
+
+
+def _measured(row: dict[str, Any]) -> Measured | None:
+    """None of a row that was not tried, or is damaged."""
+    status = row.get("status")
+    if status not in STATUSES:
+        return None
+    gain = row.get("speedup") if isinstance(row.get("speedup"), dict) else {}
+    same = row.get("sameness") if isinstance(row.get("sameness"), dict) else {}
+    return Measured(
+        status=str(status),
+        step_ns=_whole(row.get("step_ns")),
+        speedup_low=_number(gain.get("low")),  # type: ignore[union-attr]
+        speedup=_number(gain.get("expected")),  # type: ignore[union-attr]
+        speedup_high=_number(gain.get("high")),  # type: ignore[union-attr]
+        sameness=same.get("verdict") if same.get("verdict") in SAME else None,  # type: ignore[union-attr]
+        reason=str(row.get("reason") or ""),
+    )
+
+
+def _whole(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0 else None

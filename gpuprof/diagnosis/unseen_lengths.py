@@ -1,0 +1,41 @@
+"""How many lengths a training has yet to see, from the distribution of those it has seen."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.tracefile.trace import F64, I64
+
+FEWEST = 8
+"""Steps whose lengths are known, at least, for a distribution."""
+REACH = 4.0
+"""Bandwidths around the lengths seen that the estimated distribution covers."""
+
+
+def unseen_lengths(lengths: I64, steps: int) -> float | None:
+    """Expected number of the next `steps` steps whose length no step had before; None where too few are known.
+
+    lengths: of the steps so far, in tokens a sample. Their distribution is estimated with a Gaussian kernel (bandwidth
+    by Silverman's rule, at least one grid step) on the grid of lengths that occur (multiples of 8, say). A length not
+    yet seen that has probability p comes up in those steps with probability 1 - (1 - p)^steps.
+    """
+    lengths = lengths[lengths > 0]
+    if len(lengths) < FEWEST or steps <= 0:
+        return None if len(lengths) < FEWEST else 0.0
+    grid = max(int(np.gcd.reduce(lengths)), 1)
+    cells = (lengths // grid).astype(np.float64)
+    width = max(_bandwidth(cells), 1.0) if np.ptp(cells) else 0.0
+    if not width:
+        return 0.0
+    places = np.arange(max(np.floor(cells.min() - REACH * width), 1), np.ceil(cells.max() + REACH * width) + 1)
+    density = np.exp(-0.5 * ((places[:, None] - cells[None, :]) / width) ** 2).sum(axis=1)
+    probability = density / density.sum()
+    unseen = ~np.isin(places, cells)
+    return float((1 - (1 - probability[unseen]) ** steps).sum())
+
+
+def _bandwidth(values: F64) -> float:
+    """Silverman's rule of thumb (Density Estimation, 1986, eq. 3.31)."""
+    low, high = np.percentile(values, (25, 75))
+    spread = min(float(values.std(ddof=1)), float(high - low) / 1.34) or float(values.std(ddof=1))
+    return 0.9 * spread * len(values) ** -0.2

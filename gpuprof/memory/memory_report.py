@@ -1,0 +1,194 @@
+"""What gpuprof says of a memory snapshot: `gpuprof.memory/1`. Sizes are bytes; what cannot be known is None."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.tracefile.source import Issue, Source
+
+SCHEMA = "gpuprof.memory/1"
+
+UNUSED = "unused"
+"""The owner of memory that the allocator holds and no allocation uses: fragmentation, rounding and cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """What one kind of thing holds."""
+
+    owner: str
+    bytes: int
+    count: int
+    """Allocations."""
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBytes:
+    """What was allocated in one phase and is still held."""
+
+    phase: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one line of Python holds for one owner."""
+
+    owner: str
+    phase: str
+    file: str | None
+    """None: the stack has no frame of Python. Of a trace, the class of the module."""
+    line: int | None
+    function: str | None
+    """Of a trace, the op."""
+    bytes: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment at which most was allocated."""
+
+    event: int
+    """Of the history; -1: before its first event."""
+    seconds: float | None
+    """Since the first event of the history."""
+    step: int | None
+    """Counted from 1 within the history; None where it shows no steps."""
+    phase: str
+    allocated_bytes: int
+    """As programs asked for it: before the allocator rounds sizes up."""
+    reserved_bytes: int | None
+    owners: tuple[Owner, ...]
+    """Largest first. They sum to reserved_bytes, or to allocated_bytes where that is not known."""
+    phases: tuple[PhaseBytes, ...]
+    """Sum to allocated_bytes."""
+    lines: tuple[Line, ...]
+    """The largest ones."""
+    lines_rest_bytes: int
+    """Of all other lines: with `lines` it sums to allocated_bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The last allocation that failed."""
+
+    requested_bytes: int
+    device_free_bytes: int | None
+    """What the driver still had."""
+    allocated_bytes: int
+    unused_bytes: int | None
+    """What the allocator held unused at that moment."""
+    phase: str
+    step: int | None
+    file: str | None
+    line: int | None
+    function: str | None
+    count: int
+    """Failed allocations in the history."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The steps of the history."""
+
+    source: str
+    """optimizer: a step ends with the optimizer; backward: with a backward pass."""
+    count: int
+    """Complete ones."""
+    live_bytes: tuple[int, ...]
+    """Allocated where one step ends and the next begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Memory of one line that grows each step."""
+
+    owner: str
+    file: str | None
+    line: int | None
+    function: str | None
+    bytes_per_step: int
+    """Median of the steps."""
+    steps: int
+    """Over which it was watched."""
+    bytes: int
+    """Held by it at the last of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Memory over time, thinned out but with its peaks; one number per moment."""
+
+    event: tuple[int, ...]
+    seconds: tuple[float, ...] | None
+    owners: dict[str, tuple[int, ...]]
+    reserved_bytes: tuple[int, ...] | None
+    phase: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU."""
+
+    device: int
+    events: int
+    seconds: float | None
+    """From the first event of the history to the last."""
+    before_bytes: int
+    """Allocated before the history began."""
+    peak: Peak
+    reserved_peak_bytes: int | None
+    failure: Failure | None
+    steps: Steps | None
+    leaks: tuple[Leak, ...]
+    series: Series
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """All of it."""
+
+    source: Source
+    issues: tuple[Issue, ...]
+    devices: tuple[Device, ...]
+    """The one with the highest peak first."""
+    difference: Difference | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerDifference:
+    """What an owner holds more of at the second peak; negative: less."""
+
+    owner: str
+    before_bytes: int
+    after_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineDifference:
+    """What a line of Python holds more of at the second peak."""
+
+    owner: str
+    file: str | None
+    line: int | None
+    function: str | None
+    before_bytes: int
+    after_bytes: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The second snapshot's peak minus the first one's, for one device."""
+
+    before: Source
+    device: int
+    before_bytes: int
+    after_bytes: int
+    bytes: int
+    owners: tuple[OwnerDifference, ...]
+    """Sum to `bytes`."""
+    lines: tuple[LineDifference, ...]
+    """The largest ones, of allocated memory."""

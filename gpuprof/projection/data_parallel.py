@@ -1,0 +1,44 @@
+"""Several GPUs of one kind in one host, each with a batch of its own: what exchanging gradients adds to the step.
+
+A ring all-reduce sends 2·(n−1)/n times the gradients' bytes over each GPU's link, in buckets as DDP makes them, while
+the backward pass goes on; what does not fit beside it, and the last bucket in any case, is waited for.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gpuprof.calibration import collectives as calibrated
+from gpuprof.costs.hardware import Gpu
+from gpuprof.projection.projection import Scaling
+
+BUCKET_BYTES = 25 * 2**20
+"""DDP's."""
+LINK_SHARE, PCIE_SHARE = calibrated.RING_SHARE.value, calibrated.RING_PCIE_SHARE.value
+"""Of one direction's rate what a ring is taken to reach: over NVLink with large messages; over PCIe, where GPUs share
+the way through the host."""
+START_NS = calibrated.RING_START_NS.value
+"""What starting a collective takes, times the logarithm of the number of GPUs."""
+
+
+def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_bytes: float) -> Scaling:
+    """A step of `gpus` of them whose single step takes `step_ns`, of which backward passes take `backward_ns`."""
+    rate, link = _link(gpu)
+    buckets = max(math.ceil(gradient_bytes / BUCKET_BYTES), 1)
+    moved = 2 * (gpus - 1) / gpus * gradient_bytes
+    start = START_NS * math.log2(gpus) if gpus > 1 else 0.0
+    collective = moved / rate * 1e9 + buckets * start if gpus > 1 else 0.0
+    last = collective / buckets
+    # Nothing is exchanged before the first bucket is full.
+    beside = backward_ns * (buckets - 1) / buckets
+    exposed = max(last, collective - beside)
+    total = step_ns + exposed
+    return Scaling(gpus, total, collective, exposed, step_ns / total if total else 1.0, link)
+
+
+def _link(gpu: Gpu) -> tuple[float, str]:
+    """(bytes/s of one direction that a ring reaches, the link's name)."""
+    if gpu.link_bytes_per_s and gpu.link != "none":
+        return gpu.link_bytes_per_s / 2 * LINK_SHARE, gpu.link
+    host = gpu.host_link_bytes_per_s or 16e9
+    return host * PCIE_SHARE, f"PCIe {gpu.pcie.replace('x', ' x') if gpu.pcie else ''}".strip()

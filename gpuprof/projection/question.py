@@ -1,0 +1,121 @@
+"""What a user asks, checked: every mistake is one line that says what would be right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from gpuprof.costs.hardware import Gpu
+from gpuprof.errors import GpuprofError
+from gpuprof.projection.gpu_names import gpu_named
+from gpuprof.projection.host import LIMITS
+
+MOST_RANKS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """The GPUs, and the options of a projection by the names that `gpuprof.project` takes; None: as recorded.
+
+    Raises GpuprofError for a number that cannot be.
+    """
+
+    gpus: tuple[Gpu, ...]
+    batch: int | None = None
+    """Samples of a forward pass."""
+    sample_tokens: float | None = None
+    """Mean tokens of a sample, padding included."""
+    host_factor: float | None = None
+    """Host time there over host time here; None: 1."""
+    host_measured: bool = False
+    """Whether `host_factor` was measured on both hosts."""
+    layers: int | None = None
+    """Of the whole model, where fewer were recorded; likewise `experts`."""
+    experts: int | None = None
+    ranks: tuple[int, ...] = ()
+    """Counts of GPUs to project to as well, each GPU with a batch of its own."""
+    prices: dict[str, float] = field(default_factory=dict)
+    """Dollars per hour by the full name of a GPU, before those that come with gpuprof."""
+    epoch_samples: int | None = None
+    """Samples of an epoch."""
+    explain: tuple[Gpu, Gpu] | None = None
+    """Say in words why the first beats the second."""
+    whole_batch: bool = False
+    """Take the batch as asked for, even where it does not fit."""
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("batch", self.batch), ("layers", self.layers), ("experts", self.experts),
+            ("samples of an epoch", self.epoch_samples), ("tokens of a sample", self.sample_tokens),
+        ):  # fmt: skip
+            if value is not None and not (math.isfinite(value) and value >= 1):
+                raise GpuprofError(f"{name}: {value:g} is less than 1")
+        if self.host_factor is not None and not LIMITS[0] <= self.host_factor <= LIMITS[1]:
+            raise GpuprofError(
+                f"a host factor is host time there over host time here, between {LIMITS[0]:g} and {LIMITS[1]:g}; "
+                f"{self.host_factor:g} is not"
+            )
+        for count in self.ranks:
+            if not 1 <= count <= MOST_RANKS:
+                raise GpuprofError(f"{count} GPUs is not possible: choose between 1 and {MOST_RANKS}")
+
+    @property
+    def host_source(self) -> str:
+        """assumed | given | measured."""
+        return "assumed" if self.host_factor is None else "measured" if self.host_measured else "given"
+
+
+OPTIONS = tuple(option.name for option in fields(Question) if option.name != "gpus")
+"""Names of the options."""
+
+
+def question(to: Sequence[str], **options: Any) -> Question:
+    """The question in the words of `gpuprof.project`: GPUs in `to`, `prices` and `explain` by any name that is clear.
+
+    An option that is None is as if it were left out. Raises GpuprofError, and TypeError for an option that does not
+    exist.
+    """
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(f"a projection has no option {name!r}; it has {', '.join(OPTIONS)}")
+    given = {name: value for name, value in options.items() if value is not None}
+    explain = given.get("explain")
+    names = [to] if isinstance(to, str) else list(to)
+    gpus: dict[str, Gpu] = {gpu.name: gpu for gpu in map(gpu_named, [*names, *(explain or ())])}
+    if not gpus:
+        raise GpuprofError("name a GPU to project to; gpuprof gpus lists them")
+    resolved = {
+        "ranks": tuple(sorted(set(given.get("ranks", ())))),
+        "prices": _named(given.get("prices", {})),
+        "explain": None if explain is None else (gpu_named(explain[0]), gpu_named(explain[1])),
+    }
+    return Question(tuple(gpus.values()), **(given | resolved))
+
+
+def _named(prices: Mapping[str, float]) -> dict[str, float]:
+    """The prices by the full names of the GPUs. Raises GpuprofError."""
+    own = {}
+    for name, usd in prices.items():
+        if not (math.isfinite(usd) and usd >= 0):
+            raise GpuprofError(f"a price of {usd:g} $ an hour for {name} is none")
+        own[gpu_named(name).name] = float(usd)
+    return own
+
+
+def parse_prices(texts: Sequence[str], gpus: Sequence[str]) -> dict[str, float]:
+    """`GPU=USD`, or a bare amount where one GPU is asked for. Raises GpuprofError."""
+    prices = {}
+    for text in texts:
+        name, equals, amount = text.rpartition("=")
+        if not equals and len(gpus) == 1:
+            name = gpus[0]
+        try:
+            usd = float(amount)
+        except ValueError:
+            usd = math.nan
+        if not name.strip() or not (math.isfinite(usd) and usd >= 0):
+            raise GpuprofError(f"--price {text}: give dollars per hour as GPU=USD, such as 'H100 SXM=2.69'")
+        prices[name.strip()] = usd
+    return prices

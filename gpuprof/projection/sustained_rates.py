@@ -1,0 +1,142 @@
+"""What GPUs sustain: measured where somebody did, else what their power limit lets through, else the usual share of the
+stated rate.
+
+The rate on a datasheet is that of the boost clock. Under a matrix product most boards reach their power limit first
+and lower the clock until they keep it. Power of a chip that switches is C·V²·f; near the top of its range the voltage
+goes with the clock, so P = c·n·f³, where n is the FLOPs of a clock and c goes with how the chip is made. With a fixed
+share of the limit P for all else (memory, leakage) the rate n·f is then
+
+    k · n^(2/3) · P^(1/3)
+
+with one k for each family of processes, which are those of the four ceilings that were measured with care: A100 (7 nm),
+H100, H200 and B200 (4 nm); older chips have that of V100. No other GPU and no training is part of it, and the rate is
+never above the one that is stated. What this gives for other GPUs that were measured is in docs/gpus.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from gpuprof.calibration import roofs as calibrated
+from gpuprof.costs.ceilings import (
+    LINK_EFFICIENCY,
+    MEMORY_EFFICIENCY,
+    TENSOR_EFFICIENCY,
+    VECTOR_EFFICIENCY,
+    measurement_of,
+)
+from gpuprof.costs.hardware import Gpu
+from gpuprof.costs.measured_rates import Measurement
+from gpuprof.projection.projection import Rates
+
+FAMILIES = {
+    "Volta": "12 nm", "Turing": "12 nm", "Ampere": "7 nm", "Ada": "4 nm", "Hopper": "4 nm", "Blackwell": "4 nm",
+    "Blackwell Ultra": "4 nm",
+}  # fmt: skip
+"""Architecture → process that it is made in. Ampere's smaller chips are made in 8 nm, which is taken for the same."""
+
+POWER_CONSTANT = {
+    "12 nm": calibrated.POWER_12_NM.value,
+    "7 nm": calibrated.POWER_7_NM.value,
+    "4 nm": calibrated.POWER_4_NM.value,
+}
+"""k, FLOP/s for n in FLOPs a clock and P in watts."""
+
+MEASURED_HERE, MEASURED_SUCH, BY_POWER = (
+    calibrated.MEASURED_HERE.value,
+    calibrated.MEASURED_SUCH.value,
+    calibrated.BY_POWER.value,
+)
+"""Spread of a tensor rate by where it is from; one that is only stated has the last."""
+BANDWIDTH_SPREAD = {"measured": 1.02, "table": 1.03, "stated": 1.06}
+CONFIDENCE_SPREAD = {"A": 1.0, "B": 1.03, "C": 1.15}
+"""On top of it: how sure the stated figures are."""
+_NEAREST = {"bf16": ("fp16",), "fp16": ("bf16",), "tf32": ("fp32",), "fp8": ("bf16", "fp16"), "int8": ("bf16", "fp16"),
+            "fp4": ("fp8", "bf16", "fp16"), "fp64": ("fp32",)}  # fmt: skip
+"""What a format is computed in where a GPU has no rate for it; bf16 is computed in fp32 where there is none."""
+_EMULATED = {"bf16": ("fp32",)}
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What one GPU sustains, with how sure that is."""
+
+    gpu: Gpu
+    flops: dict[str, float]
+    """dtype → FLOP/s."""
+    memory_bytes_per_s: float
+    link_bytes_per_s: float | None
+    half_source: str
+    half_spread: float
+    memory_source: str
+    memory_spread: float
+
+    def rate(self, dtype: str) -> float | None:
+        """FLOP/s of a format, or of the one that it is computed in here."""
+        first = _EMULATED if "bf16" not in self.flops and dtype == "bf16" else _NEAREST
+        for name in (dtype, *first.get(dtype, ()), "fp32"):
+            if name in self.flops:
+                return self.flops[name]
+        return None
+
+    @property
+    def half_flops(self) -> float:
+        return self.rate("bf16" if "bf16" in self.flops else "fp16") or 0.0
+
+    @property
+    def rates(self) -> Rates:
+        return Rates(
+            self.half_flops, self.half_source, self.half_spread, self.memory_bytes_per_s, self.memory_source,
+            self.memory_spread,
+        )  # fmt: skip
+
+
+def power_limited_flops(gpu: Gpu) -> float | None:
+    """Half-precision FLOP/s that the board's power limit lets through, at most the stated ones; None where the table
+    does not tell enough."""
+    half, family = gpu.half_flops, FAMILIES.get(gpu.architecture)
+    if not half or not gpu.tdp_w or not gpu.boost_mhz or family is None:
+        return None
+    a_clock = half / (gpu.boost_mhz * 1e6)
+    return min(POWER_CONSTANT[family] * a_clock ** (2 / 3) * gpu.tdp_w ** (1 / 3), half)
+
+
+def reach(gpu: Gpu, measurement: Measurement | None = None) -> Reach:
+    """What a GPU sustains: measured on this machine, else on such a GPU, else by its power limit, else the usual share
+    of what is stated.
+
+    Other formats on tensor cores are held back as the half-precision one is; fp32 without them is not.
+    """
+    stated = gpu.half_flops or 0.0
+    modelled = power_limited_flops(gpu)
+    if gpu.measured_flops:
+        half, source, spread = gpu.measured_flops, "table", MEASURED_SUCH
+    elif modelled is not None:
+        half, source, spread = modelled, "power", BY_POWER
+    else:
+        half, source, spread = TENSOR_EFFICIENCY * stated, "stated", BY_POWER
+    share = min(half / stated, 1.0) if stated else 1.0
+    flops = {name: rate * (VECTOR_EFFICIENCY if name == "fp32" else share) for name, rate in gpu.dense_flops.items()}
+    flops |= {name: half for name in ("bf16", "fp16") if name in flops}
+    memory, memory_source = gpu.measured_bytes_per_s, "table"
+    if memory is None:
+        memory, memory_source = gpu.memory_bytes_per_s * MEMORY_EFFICIENCY, "stated"
+    link = gpu.host_link_bytes_per_s
+    link = link * LINK_EFFICIENCY if link else None
+    if measurement is not None:
+        flops |= measurement.flops
+        memory, memory_source, link = measurement.memory_bytes_per_s, "measured", measurement.link_bytes_per_s
+        source, spread = "measured", MEASURED_HERE
+    more = math.log(CONFIDENCE_SPREAD.get(gpu.confidence, 1.03))
+    return Reach(
+        gpu, flops, memory, link,
+        half_source=source, half_spread=math.exp(math.hypot(math.log(spread), more)),
+        memory_source=memory_source,
+        memory_spread=math.exp(math.hypot(math.log(BANDWIDTH_SPREAD[memory_source]), more)),
+    )  # fmt: skip
+
+
+def reach_of(gpu: Gpu) -> Reach:
+    """The same with what was measured and saved on this machine."""
+    return reach(gpu, measurement_of(gpu))

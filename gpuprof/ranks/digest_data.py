@@ -1,0 +1,169 @@
+"""A digest: what one rank's recording says about its part in the job, in under a megabyte.
+
+Its rows are the rank's synchronisation points, in an order in which each depends only on earlier ones: collectives,
+sends and receives, which other ranks share, and marks of its own (the end of a step on the host and on each stream).
+What lies between two rows is the time that the rank needs from the end of the one to its arrival at the other:
+
+    arrival(row) = max over labels of (end(predecessor) + lag)
+
+No other rank's recording is needed to make a digest, because waiting for peers is not removed here but in the joint
+replay.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gpuprof.tracefile.trace import U8
+
+Floats = NDArray[np.floating]
+Ints = NDArray[np.integer]
+
+VERSION = 2
+LABELS = 4
+"""Predecessors kept per row. `fit` says how far a digest replays from its whole graph."""
+WORK = ("forward", "backward", "optimizer", "other")
+"""Kinds of work that a lag consists of; `other` is data, communication calls and the time between steps."""
+FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(WORK))
+NO_ROW = -1
+LOCAL = -1
+"""Group of a mark that no other rank shares."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """Per row LABELS ways to its arrival, as matrices [rows, LABELS], and the marks' own time."""
+
+    pred: Ints
+    """Row whose end the arrival depends on; `previous(row)` for one of the window's previous round, NO_ROW: unused."""
+    lag_ns: Floats
+    """Longest time from there to the arrival."""
+    own_ns: Floats
+    """[rows] What the row takes on this rank alone: a mark's last piece of work. 0 on what ranks share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels(Ways):
+    """The same with the kinds of work that they consist of."""
+
+    shares: U8
+    """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
+    own_work: U8
+    """[rows] Index into WORK."""
+
+
+Row = TypeVar("Row", int, Ints)
+
+
+def previous(row: Row) -> Row:
+    """How `Ways.pred` writes a row of the previous round; its own inverse."""
+    return -2 - row
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Columns of one length, one row per synchronisation point."""
+
+    group: Ints
+    """Index into `Digest.groups`; LOCAL for marks."""
+    kind: Ints
+    """Index into `collectives.KINDS`; of marks -1 for the end of a step on the host, -2 - k for that of stream k."""
+    dtype: Ints
+    """Index into `Digest.dtypes`."""
+    bytes: Ints
+    size: Ints
+    """Ranks of the group; ABSENT where not recorded."""
+    number: Ints
+    """The recorded sequence number of the group; ABSENT where not recorded."""
+    step: Ints
+    """Step of this recording, from 0; -1 outside the window: such rows only help to match."""
+    start_ns: Ints
+    end_ns: Ints
+    """On the rank's own clock, from `Digest.clock_ns`."""
+    expected_ns: Floats
+    """What the message and the link suggest for the transfer."""
+    anchor_ns: Floats
+    """Not before this time of the recorded round, because of what was under way when the recording began, from
+    `Digest.begin_ns`; -inf where nothing was."""
+
+    def __len__(self) -> int:
+        return len(self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class Doing:
+    """One kind of work of a rank, per step, without the profiler's cost."""
+
+    resource: str
+    phase: str
+    what: str
+    """The op, or Python outside of ops; on the device the category of kernels."""
+    ns: float
+    frame: str | None
+    """Of its longest stretch: the line of Python, and where it is in that rank's own window."""
+    start_ns: int
+    longest_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What the rank's own diagnosis says, the profiler's cost removed."""
+
+    bound: str | None
+    cause: str | None
+    low: float
+    """The 80 % interval of a step as shares of it."""
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """One rank."""
+
+    source: str
+    """Path of the recording as it was given."""
+    rank: int | None
+    world_size: int | None
+    host: str | None
+    """Name of the machine, or None; then the number of GPUs that the recording lists splits ranks into hosts."""
+    gpus: int
+    """GPUs that the recording lists."""
+    gpu: str | None
+    clock_ns: int
+    """Unix time of the recording's time 0; 0 where not recorded."""
+    begin_ns: int
+    """Start of the window on the recording's clock."""
+    step_begin_ns: Floats
+    """Per step its start, from `begin_ns`."""
+    looped: bool
+    """Whether the steps follow each other; else each is a sample of its own and is replayed by itself."""
+    groups: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    rows: Rows
+    recorded: Ways
+    unprofiled: Labels
+    """The same without the profiler's cost."""
+    removed_ns: Floats
+    """[rows, LABELS] What was removed from `unprofiled.lag_ns`, with the rank's own host pace."""
+    host_pace: float
+    fit: float
+    """How far the digest, replayed alone, ends from where its whole graph does, as a share of the window."""
+    own: Own
+    doings: tuple[Doing, ...]
+    notes: tuple[tuple[str, str], ...] = ()
+    """(id, sentence) about the recording."""
+
+
+_NO_WAYS = (np.empty((0, LABELS), np.int32), np.empty((0, LABELS), np.float32), np.empty(0, np.float32))
+_NO_LABELS = Labels(*_NO_WAYS, np.empty((0, LABELS, len(WORK)), np.uint8), np.empty(0, np.uint8))
+_NONE: Any = np.empty(0, np.int64)
+_NO_ROWS = Rows(*(_NONE for _ in fields(Rows)))
+
+
+def without_rows(digest: Digest) -> Digest:
+    """What a digest says of the rank as a whole: the same with empty columns."""
+    return replace(digest, rows=_NO_ROWS, recorded=Ways(*_NO_WAYS), unprofiled=_NO_LABELS, removed_ns=_NO_LABELS.lag_ns)

@@ -1,0 +1,116 @@
+"""The target under a tool that stands between it and us: its own input and output, its pid, and how it ended.
+
+nsys puts the program that it runs into a session of its own, gives it pipes for a terminal, and may end with another
+code. So between nsys and the target goes a small program (`nsys_relay.py`), which is handed our own three descriptors
+over a socket, starts the target with them, and tells its pid and later its end. Signals then go to the target
+itself, and we end as it ended; nsys' own words go to the run's log.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+RELAY = Path(__file__).parent / "nsys_relay.py"
+_CREDENTIALS = "3i"
+"""pid, user and group, as the kernel tells them of the other end."""
+
+
+class TargetUnderNsys:
+    """Our end of the socket. Make it before our own descriptors are let go."""
+
+    def __init__(self) -> None:
+        self._ours = [os.dup(descriptor) if _is_open(descriptor) else None for descriptor in (0, 1, 2)]
+        # An abstract name: it needs no file, whose path could be too long, and goes with us.
+        self._name = f"gpuprof-{os.getpid()}-{secrets.token_hex(8)}"
+        self._door: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._door.bind(f"\0{self._name}")
+        self._door.listen(1)
+        self._line: socket.socket | None = None
+        self._heard = b""
+        self.is_answered = False
+        """Whether somebody has come for the descriptors, so that the target is about to start if it has not."""
+        self.pid: int | None = None
+        """The target's, once it runs."""
+        self.status: int | None = None
+        """Its exit code, or its signal below zero, once it has ended."""
+
+    def command(self, argv: Sequence[str]) -> list[str]:
+        """What the tool is to start in place of the target."""
+        return [sys.executable, "-I", "-S", str(RELAY), self._name, *argv]
+
+    def listen(self, patience_s: float) -> None:
+        """Takes in what has come, waiting for it so long at most."""
+        door = self._line or self._door
+        if door is None or not select.select([door], [], [], patience_s)[0]:
+            return
+        if self._line is None:
+            self._answer()
+            return
+        try:
+            heard = self._line.recv(256)
+        except ConnectionError:
+            heard = b""
+        if not heard:
+            self.close()
+            return
+        self._heard += heard
+        numbers = [int(line) for line in self._heard.split(b"\n")[:-1]]
+        self.pid = numbers[0] if numbers else None
+        self.status = numbers[1] if len(numbers) > 1 else None
+
+    def _answer(self) -> None:
+        """Somebody is at the door: hands out the descriptors if it is a process of the same user."""
+        assert self._door is not None
+        line, _ = self._door.accept()
+        who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
+        if struct.unpack(_CREDENTIALS, who)[1] != os.geteuid():
+            line.close()
+            return
+        given = [descriptor for descriptor in self._ours if descriptor is not None]
+        which = "".join("-" if descriptor is None else "+" for descriptor in self._ours)
+        socket.send_fds(line, [which.encode()], given)
+        self._let_go()
+        self._door.close()
+        self._door, self._line, self.is_answered = None, line, True
+
+    def _let_go(self) -> None:
+        """Who reads the target's output must see when the target is done with it."""
+        for descriptor in self._ours:
+            if descriptor is not None:
+                os.close(descriptor)
+        self._ours = []
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more can be heard."""
+        return self._line is None and self._door is None
+
+    def take_back(self) -> None:
+        """Makes the descriptors ours again, if nobody came for them."""
+        for number, descriptor in enumerate(self._ours):
+            if descriptor is not None:
+                os.dup2(descriptor, number)
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; what was heard stays."""
+        self._let_go()
+        for end in (self._line, self._door):
+            if end is not None:
+                end.close()
+        self._line = self._door = None
+
+
+def _is_open(descriptor: int) -> bool:
+    """Whether the target is to have it; in the place of one that was closed stands a file of ours, for us alone."""
+    try:
+        return os.get_inheritable(descriptor)
+    except OSError:
+        return False

@@ -1,0 +1,410 @@
+"""Times a training that `gpuprof try` has started, and ends it: its mean step, memory, start, and what it computes.
+
+There is no profiler. Steps are found as in a recording. Once they have settled, and nothing was compiled for some
+steps, one free-running stretch between two device synchronisations is timed; its mean is the mean step. What was found
+is written to `rank<N>.trial.json`, and the process waits to be killed, so that nothing after the stretch ever runs.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..runfile import log, read_json, write_json
+from .batch import WorkMeter
+from .digest import Digests
+from .environment import describe_gpu, describe_process, place_among_ranks
+from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
+from .guard import guarded
+from .hooks import Patch, patch_loader
+from .patches.context import Hub, Proof
+from .step_finder import StepFinder
+from .timing import devices_in_use, is_capturing, synchronise
+
+SETTLE = 10
+"""Steps that are left out at least."""
+QUIET = 10
+"""Steps without compilation that must pass before the stretch begins."""
+LONGEST_SETTLE = 400
+"""A training that still compiles then is timed as it is."""
+FEWEST = 5
+"""Steps that a stretch must have to say anything."""
+LEAST = 20
+"""Steps of a stretch before it is looked at for the first time."""
+SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
+"""A stretch is at least so long, where that takes no more than so many steps."""
+ARRIVED = ".arrived"
+"""Behind the name of a gate: a process waits there."""
+GATE_S = 0.02
+STAYS_S = 600.0
+"""How long the process waits to be killed; then it ends itself."""
+
+
+def result_file(rank: int) -> str:
+    """Name of what one rank of a trial writes."""
+    return f"rank{rank}.trial.json"
+
+
+class TrialMeter:
+    """The timing of one process.
+
+    settle, steps: as an earlier process of the same command found them; None leaves them to this one. seconds: how long
+    the stretch may be. gate: a file that the process waits for after its first step, so that many can be started at
+    once and timed one by one.
+    """
+
+    def __init__(self, folder: Path, plan: dict[str, Any], hub: Hub, proofs: dict[str, Callable[[], Proof]]) -> None:
+        self.folder, self.hub, self._proofs = folder, hub, proofs
+        self.pid, self.thread = os.getpid(), threading.get_ident()
+        self.ended = False
+        self._rank, _, self._world = place_among_ranks()
+        self._settle: int = plan.get("settle") or 0
+        self._steps: int = plan.get("steps") or 0
+        self._seconds = float(plan.get("seconds") or 20.0)
+        self._gate: str | None = plan.get("gate")
+        self._source = "optimizer"
+        self._finder = StepFinder()
+        self._digests, self._work = Digests(), WorkMeter()
+        self._total: int | None = None
+        self._loader: Any = None
+        self._depth, self._models = 0, []
+        self._handles: list[Any] = []
+        # Where we are.
+        self._step = 0
+        self._begun_ns = time.perf_counter_ns()
+        self._compiled, self._compiled_at = 0, 0
+        self._free_ns: list[int] = []
+        self._stretch_begun_ns = 0
+        self._stretch_ns: int | None = None
+        self._left = 0
+        self._first_unix_ns: int | None = None
+        self._samples = self._tokens = 0
+        self._counted = 0
+        self._devices: list[int] = []
+        self._inside_backward = threading.Lock()
+
+    # -- beginning
+
+    def watch_loaders(self) -> None:
+        """Looks at every batch that a DataLoader hands out; its module is there."""
+        patch_loader(self)
+
+    def watch_passes(self) -> None:
+        """Looks at backward passes, and at the models of the first step; torch is there."""
+        import torch
+
+        Patch(torch.autograd, "backward", self._watched)
+        os.register_at_fork(after_in_child=self._forked)
+        if self.hub.wants_models:
+            modules = torch.nn.modules.module
+            self._handles = [
+                modules.register_module_forward_pre_hook(self._enters),
+                modules.register_module_forward_hook(self._leaves, always_call=True),
+            ]
+
+    def _forked(self) -> None:
+        self.ended = True
+
+    def fail(self, error: Exception) -> None:
+        """An error of gpuprof's own: this trial tells nothing, and says so."""
+        self.finish(f"gpuprof failed in the training: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """The program's own signal handler has raised: the training goes its own way."""
+        self.ended = True
+
+    def _is_here(self) -> bool:
+        return os.getpid() == self.pid and threading.get_ident() == self.thread and not is_capturing()
+
+    # -- what happens in the training
+
+    def _watched(self, backward: Any) -> Any:
+        def wrapper(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if not self._inside_backward.acquire(blocking=False):  # inside of another (checkpointing)
+                return backward(tensors, *args, **kwargs)
+            try:
+                self.on_backward_of(tensors)
+                return backward(tensors, *args, **kwargs)
+            finally:
+                self._inside_backward.release()
+
+        return wrapper
+
+    @guarded
+    def on_backward_of(self, tensors: Any) -> None:
+        """A backward pass begins."""
+        if self._is_here():
+            self._finder.backward()
+            if self._digests.wants_losses:
+                self._digests.backward(tensors)
+
+    @guarded
+    def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
+        """A batch is asked for; what is returned is called with it."""
+        if not self._is_here():
+            return None
+        self._loader = batches
+        return self._fetched
+
+    @guarded
+    def _fetched(self, batch: Any) -> None:
+        if batch is None:
+            return
+        if self._digests.wants_batches:
+            self._digests.fetched(batch)
+        self._work.fetched(batch)
+
+    def on_optimizer_begin(self, optimizer: Any) -> None:
+        """An optimizer is about to do its step."""
+        self._update(optimizer)
+
+    @guarded
+    def _update(self, optimizer: Any) -> None:
+        if self._is_here() and self._digests.wants_losses:
+            self._digests.update(optimizer)
+
+    @guarded
+    def on_optimizer_end(self, optimizer: Any) -> None:
+        """An optimizer has done its step."""
+        if self._is_here() and self._source == "optimizer" and self._finder.ended(id(optimizer)):
+            self._end_step()
+
+    @guarded
+    def on_training(self, source: str, left: int | None, model: Any = None, optimizer: Any = None, *_: Any) -> None:
+        """Somebody who knows begins to count steps. left: how many there will be."""
+        if self._is_here():
+            self._source = source
+            self._total = None if left is None else self._step + left
+
+    @guarded
+    def on_intervals(self, read: Any) -> None:
+        """How often a trainer saves and evaluates does not matter: neither is part of what is compared."""
+
+    @guarded
+    def on_arguments(self, args: Any) -> None:
+        """What a trainer was given is known from the recording."""
+
+    @guarded
+    def on_evaluation(self) -> None:
+        """Evaluations are timed as part of the mean step where they fall into the stretch, in every trial alike."""
+
+    @guarded
+    def step_ended(self) -> None:
+        """Who counts the steps says that one has ended."""
+        if self._is_here():
+            self._end_step()
+
+    @guarded
+    def on_training_end(self) -> None:
+        """Who counted the steps is done."""
+        if self._is_here():
+            self._too_short()
+
+    def _ends(self) -> None:
+        """The program ends, well or not."""
+        if not self.ended and os.getpid() == self.pid and self._step:
+            self.ended = True
+            error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            self._write(self._short() if error is None else f"{type(error).__name__}: {error}")
+
+    # -- the models of the first step
+
+    def _enters(self, module: Any, _: Any) -> None:
+        if threading.get_ident() != self.thread or self.ended:
+            return
+        if not self._depth and module.training and all(one is not module for one in self._models):
+            import torch
+
+            if torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
+                self._models.append(module)
+        self._depth += 1
+
+    def _leaves(self, _: Any, __: Any, ___: Any) -> None:
+        if threading.get_ident() == self.thread:
+            self._depth = max(self._depth - 1, 0)
+
+    def _meet_models(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        models, self._handles, self._models = self._models, [], []
+        self.hub.first_models(models)
+
+    # -- the end of a step
+
+    def _end_step(self) -> None:
+        self._step += 1
+        now = time.perf_counter_ns()
+        if self._step == 1:
+            atexit.register(self._ends)
+        if self._step == 1 and self._gate:
+            self._wait_at(self._gate)
+        if self._handles:
+            self._meet_models()
+        if self._digests.wants_losses:
+            self._digests.end_step()
+        self._note_compilation()
+        work = self._work.take()
+        if self._first_unix_ns is None:
+            if self._has_settled():
+                self._begin_stretch()
+        else:
+            self._free_ns.append(now - self._begun_ns)
+            if work.samples is not None:
+                self._samples += work.samples
+                self._tokens += work.real_tokens or work.tokens or 0
+                self._counted += 1
+            self._left -= 1
+            if self._left <= 0:
+                self._left = self._further()
+            if self._left <= 0 or self._total == self._step:
+                self._end_stretch()
+                self.finish(None)
+        self._begun_ns = time.perf_counter_ns()
+
+    def _wait_at(self, gate: str) -> None:
+        """Until the file is there, which says how many steps settle and how many are timed, or null."""
+        synchronise(devices_in_use())
+        Path(gate + ARRIVED).touch()
+        end = time.monotonic() + STAYS_S
+        while (found := read_json(Path(gate))) is None and time.monotonic() < end:
+            time.sleep(GATE_S)
+        self._settle, self._steps = ((found or {}).get(name) or 0 for name in ("settle", "steps"))
+
+    def _note_compilation(self) -> None:
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        count = sum(dynamo.counters["frames"].values()) if dynamo is not None else 0
+        if count != self._compiled:
+            self._compiled, self._compiled_at = count, self._step
+
+    def _has_settled(self) -> bool:
+        """Whether the stretch begins: at the same step on every rank."""
+        if self._settle and (self._world > 1 or self._step < self._settle):
+            return self._step >= self._settle
+        if self._settle and self._step <= self._ahead() and not self._is_short():
+            return False
+        if self._step < SETTLE and not self._is_short():
+            return False
+        if self._is_short() and self._total is not None:
+            return self._step >= max(self._total // 3, 1)
+        if self._step >= LONGEST_SETTLE:
+            return True
+        if self._compiled_at and self._step - self._compiled_at < QUIET:
+            return False
+        return bool(self._settle) or self._step > SETTLE + self._ahead()
+
+    def _ahead(self) -> int:
+        """Steps for which the loader's workers may have made batches while the first steps took their time."""
+        workers, factor = getattr(self._loader, "_num_workers", 0), getattr(self._loader, "_prefetch_factor", None)
+        per_step = max(len(self._digests.batches) // max(self._digests.steps, 1), 1) if self._digests.steps else 1
+        return -(-int(workers or 0) * int(factor or 2) // per_step)
+
+    def _is_short(self) -> bool:
+        """Whether the training says that it has too few steps for all that."""
+        return self._total is not None and self._total < 2 * SETTLE + LEAST
+
+    def _begin_stretch(self) -> None:
+        self._devices = devices_in_use()
+        synchronise(self._devices)
+        self._first_unix_ns = time.time_ns()
+        self._settle = self._step
+        self._left = self._steps or LEAST
+        self._stretch_begun_ns = time.perf_counter_ns()
+
+    def _further(self) -> int:
+        """Steps by which the stretch goes on; none where its length is given."""
+        count, took_ns = len(self._free_ns), sum(self._free_ns)
+        if self._steps or self._world > 1 or took_ns > self._seconds * 1e9:
+            return 0
+        more = min(more_steps(self._free_ns, self._workers), MOST_STEPS - count)
+        if took_ns < SHORTEST_NS and count < MOST_SHORT:  # a moment's disturbance must not be all of it
+            more = max(more, min(math.ceil((SHORTEST_NS - took_ns) * count / took_ns), MOST_SHORT - count))
+        return more
+
+    @property
+    def _workers(self) -> int:
+        return int(getattr(self._loader, "_num_workers", 0) or 0)
+
+    def _end_stretch(self) -> None:
+        synchronise(self._devices)
+        self._stretch_ns = time.perf_counter_ns() - self._stretch_begun_ns
+
+    # -- the end
+
+    def _too_short(self) -> None:
+        if len(self._free_ns) >= FEWEST:
+            self._end_stretch()
+            self.finish(None)
+        else:
+            self.finish(self._short())
+
+    def _short(self) -> str:
+        steps = "1 step" if self._step == 1 else f"{self._step} steps"
+        return f"the training ended after {steps}, before enough of them could be timed"
+
+    def finish(self, error: str | None) -> None:
+        """Writes what there is, and waits for the end. Does not return."""
+        self.ended = True
+        try:
+            self._write(error)
+        finally:
+            _wait_to_be_killed()
+
+    def _write(self, error: str | None) -> None:
+        facts: dict[str, Any] = {
+            "rank": self._rank, "world_size": self._world, "error": error, "settle": self._settle,
+            "steps": len(self._free_ns), "source": self._source, "first_unix_ns": self._first_unix_ns,
+            "step_ns": self._free_ns, "mean_ns": None, "half_width_ns": None, "compilations": self._compiled,
+            "samples": self._samples / self._counted if self._counted else None,
+            "tokens": self._tokens / self._counted if self._counted and self._tokens else None,
+        }  # fmt: skip
+        if self._stretch_ns is not None and self._free_ns:
+            facts["mean_ns"] = self._stretch_ns / len(self._free_ns)
+            width = half_width(self._free_ns, block_of(self._workers))
+            facts["half_width_ns"] = width if width < float("inf") else None
+        for part in (self._memory, self._proven, self._digests.facts, self._environment):
+            try:
+                facts |= part()
+            except Exception as failure:
+                log(self.folder, f"{part.__name__}: {failure!r}")
+        write_json(self.folder / result_file(self._rank), facts)
+
+    def _memory(self) -> dict[str, Any]:
+        """The most memory that was in use: of the GPU, without one of the process."""
+        import torch
+
+        if self._devices:
+            return {"peak_bytes": sum(torch.cuda.max_memory_allocated(one) for one in self._devices), "peak_of": "gpu"}
+        return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "peak_of": "host"}
+
+    def _proven(self) -> dict[str, Any]:
+        """What shows that each patch took effect, or why it did not."""
+        found = []
+        for name, proof in self._proofs.items():
+            try:
+                proven = proof()
+            except Exception as error:
+                proven = Proof(False, f"{type(error).__name__}: {error}")
+            found.append({"name": name, "applied": proven.applied, "text": proven.text[:500]})
+        return {"patches": found}
+
+    def _environment(self) -> dict[str, Any]:
+        return {"gpu": describe_gpu(), **describe_process()}
+
+
+def _wait_to_be_killed() -> None:
+    """The launcher kills the whole group as soon as every rank has written; nothing of the program runs any more."""
+    end = time.monotonic() + STAYS_S
+    try:
+        while time.monotonic() < end:
+            time.sleep(0.5)
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)

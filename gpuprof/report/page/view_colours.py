@@ -1,0 +1,56 @@
+"""The colours of the views, numbered: an event carries the number, the header what it looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gpuprof.diagnosis.gaps import CAUSES
+from gpuprof.report.palette import (
+    CATEGORY_PAINTS,
+    CAUSE_PAINTS,
+    HOST_PAINTS,
+    MARK_PAINTS,
+    PHASE_PAINTS,
+    WORK_PAINTS,
+    Paint,
+    category_group,
+)
+from gpuprof.timeline.categories import CATEGORIES
+from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.trace import I64
+
+_SETS = (
+    ("GPU work", "category", CATEGORY_PAINTS),
+    ("waiting for", "cause", CAUSE_PAINTS),
+    ("phases", "phase", PHASE_PAINTS),
+    ("host", "host", HOST_PAINTS),
+    ("", "work", WORK_PAINTS),
+    ("", "mark", MARK_PAINTS),
+)
+
+_ALL: list[tuple[str, Paint]] = [(kind, paint) for _, kind, paints in _SETS for paint in paints.values()]
+_NUMBER = {(kind, paint.key): i for i, (kind, paint) in enumerate(_ALL)}
+
+
+def number(kind: str, key: str) -> int:
+    """Number of a paint; `kind` is category, cause, phase, host, work or mark."""
+    return _NUMBER[kind, key]
+
+
+BY_CATEGORY: I64 = np.array([number("category", category_group(name)) for name in CATEGORIES])
+"""By index into CATEGORIES; likewise the next two."""
+BY_CAUSE: I64 = np.array([number("cause", name) for name in CAUSES])
+BY_PHASE: I64 = np.array([number("phase", name) for name in PHASES])
+
+
+def header() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """(paints, legends) as the viewer reads them."""
+    paints = [
+        {"key": p.key, "label": p.label, "light": p.light, "dark": p.dark, "wait": kind == "cause"} for kind, p in _ALL
+    ]
+    legends = [
+        {"title": title, "paints": [number(kind, key) for key in paints_]} for title, kind, paints_ in _SETS if title
+    ]
+    return paints, legends

@@ -1,0 +1,99 @@
+"""Ranges projected on the GPU: what the work took that was launched inside of each.
+
+A range owns what its own thread launched in it, and what a thread without ranges of its own launched while it was open:
+PyTorch's engine runs a backward pass on threads of its own, and a tool that goes by threads alone finds nothing in a
+range around `loss.backward()`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.timeline.links import annotating_thread, around
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """Per range of the window, by start."""
+
+    row: I64
+    """Row of the annotation in `ops`."""
+    events: I64
+    """Pieces of GPU work launched in it, ranges inside of it included."""
+    gpu_ns: I64
+    """What they took, added up."""
+    busy_ns: I64
+    """The time in which any of them ran."""
+
+
+def project(timeline: Timeline) -> Projection:
+    """All annotations that begin in the window, and the work launched in it."""
+    trace = timeline.trace
+    ops, gpu, (low, high) = trace.ops, trace.gpu, timeline.window
+    ranges = np.flatnonzero((ops.kind == ANNOTATION) & (ops.start_ns >= low) & (ops.start_ns < high))
+    ranges = ranges[np.argsort(ops.start_ns[ranges], kind="stable")]
+    number = np.full(len(ops) + 1, -1, np.int64)
+    number[ranges] = np.arange(len(ranges))
+    work = np.arange(len(gpu))
+    owner = _owners(timeline)
+    owners, owned = [], []
+    while True:
+        work, owner = work[owner >= 0], owner[owner >= 0]
+        if not len(work):
+            break
+        begun = timeline.links.begun_ns[work]
+        # Ranges that are begun and ended in different places may outlast the one around them, or the window: the
+        # profiler stops in a hook of the last optimizer step.
+        still = (begun == ABSENT) | (np.minimum(trace.ops.end_ns[owner], high) > begun)
+        owners.append(number[owner[still]])
+        owned.append(work[still])
+        owner = _outer(timeline, owner)
+    which = np.concatenate([*owners, np.empty(0, np.int64)])
+    rows = np.concatenate([*owned, np.empty(0, np.int64)])
+    rows, which = rows[which >= 0], which[which >= 0]
+    return _summed(ranges, which, gpu.start_ns[rows], np.maximum(gpu.end_ns[rows], gpu.start_ns[rows]))
+
+
+def _outer(timeline: Timeline, inner: I64) -> I64:
+    """The annotation around each annotation; of the outermost on another thread that which the user's code was in."""
+    trace, nesting = timeline.trace, timeline.nesting
+    ops = trace.ops
+    outer = climb(nesting.begun_in[inner], nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    lost = np.flatnonzero((outer < 0) & (ops.thread[inner] != annotating_thread(trace)))
+    outer[lost] = around(trace, nesting, ops.start_ns[inner[lost]])
+    return outer
+
+
+def _owners(timeline: Timeline) -> I64:
+    """The innermost annotation that each piece of GPU work belongs to, or -1."""
+    trace, links, nesting = timeline.trace, timeline.links, timeline.nesting
+    ops = trace.ops
+    owner = climb(links.scope, nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    lost = np.flatnonzero((owner < 0) & (links.begun_ns != ABSENT))
+    owner[lost] = around(trace, nesting, links.begun_ns[lost])
+    return owner
+
+
+def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
+    """Sums per range of the events [start, end), `which` being the range of each."""
+    order = np.lexsort((start, which))
+    which, start, end = which[order], start[order], end[order]
+    count = len(ranges)
+    events = np.bincount(which, minlength=count).astype(np.int64)
+    gpu, busy = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.add.at(gpu, which, end - start)
+    if len(which):
+        # Moments by their rank, on one long line on which each range has a stretch of its own: then one running maximum
+        # serves them all, and no time is too far away for 64 bits.
+        moments = np.unique(np.concatenate([start, end]))
+        shift = which * len(moments)
+        last = np.maximum.accumulate(np.searchsorted(moments, end) + shift)
+        before = np.concatenate([[-1], last[:-1]]) - shift  # negative: of another range
+        reach = np.where(before >= 0, moments[before.clip(0)], start)
+        np.add.at(busy, which, np.maximum(end - np.maximum(start, reach), 0))
+    return Projection(ranges, events, gpu, busy)

@@ -1,0 +1,324 @@
+"""The Trace: what a recording says, as numpy columns over one string table.
+
+Nothing here is computed: a reader fills the columns, `timeline/` derives from them. Times are int64 nanoseconds
+on the trace's own clock (Kineto: `ts` × 1000, exact). A number that the file does not give is `ABSENT`; a text
+that it does not give is string id `NO_TEXT`. Durations are kept as recorded, zero and negative ones included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+I64 = NDArray[np.int64]
+I32 = NDArray[np.int32]
+U8 = NDArray[np.uint8]
+F64 = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+ABSENT = np.iinfo(np.int64).min  # lies outside every value's range: negative thread ids and correlations exist
+NO_TEXT = -1
+LATEST_NS = 2**62
+"""Unix time reaches this in 2116. The difference of any two earlier times fits into 64 bits."""
+
+_DTYPES = {
+    "I64": np.int64,
+    "I32": np.int32,
+    "U8": np.uint8,
+    "NDArray[np.float32]": np.float32,
+    "F64": np.float64,
+    "Mask": np.bool_,
+}
+"""What a column is made of, by how its type is written below."""
+
+# Ops.kind
+OP, ANNOTATION = 0, 1
+# Calls.kind
+RUNTIME, DRIVER = 0, 1
+# Gpu.kind
+KERNEL, MEMCPY, MEMSET = 0, 1, 2
+WHOLE_GRAPH = "CUDA graph"
+"""How the name of a kernel begins that stands for a graph whose kernels were not recorded one by one."""
+AUTOGRAD_ENGINE = "autograd::engine::evaluate_function: "
+"""What comes before the name of a node that autograd's engine runs, in the op or range around it."""
+# Flows.kind
+FLOW_LAUNCH, FLOW_FWDBWD, FLOW_OTHER = 0, 1, 2
+
+
+class Columns:
+    """Base of the tables: parallel arrays of one length, in file order."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        return len(getattr(self, dataclasses.fields(self)[0].name))  # type: ignore[arg-type]
+
+    @classmethod
+    def none(cls) -> Self:
+        """The table without a row."""
+        return cls(**{f.name: np.empty(0, _DTYPES[str(f.type)]) for f in dataclasses.fields(cls)})  # type: ignore[arg-type]
+
+    def take(self, rows: NDArray) -> Self:
+        """The same table with only `rows` (indices or a mask)."""
+        columns = {f.name: getattr(self, f.name)[rows] for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return type(self)(**columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Ops(Columns):
+    """Host operators and user annotations (`record_function`, ProfilerStep#N)."""
+
+    kind: U8
+    name: I32
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+    external: I64
+    """External id: the number that later events name this op by."""
+    sequence: I64
+    """Autograd sequence number; a forward op and its backward share it."""
+    forward_thread: I64
+    """Fwd thread id: above 0 on backward ops."""
+    dims: I32
+    """Raw JSON text of `Input Dims`; likewise the next three."""
+    types: I32
+    strides: I32
+    concrete: I32
+    stack: I32
+    """`Call stack` of the 2021 schema, innermost frame last."""
+    extra: I32
+    """Raw JSON text of all args, kept for collectives (group, element counts, dtype)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Calls(Columns):
+    """CUDA/HIP runtime and driver calls: launches, copies, synchronisations, allocations, queries."""
+
+    kind: U8
+    name: I32
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+    correlation: I64
+    external: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu(Columns):
+    """Work on a device: kernels, copies and sets."""
+
+    kind: U8
+    name: I32
+    device: I32
+    stream: I64
+    start_ns: I64
+    end_ns: I64
+    correlation: I64
+    external: I64
+    thread: I32
+    """The track (pid, tid) that the file draws it on."""
+    grid_x: I32
+    grid_y: I32
+    grid_z: I32
+    block_x: I32
+    block_y: I32
+    block_z: I32
+    registers: I32
+    shared_bytes: I64
+    occupancy: NDArray[np.float32]
+    """Estimated achieved occupancy in percent; NaN where the file does not say."""
+    bytes: I64
+    graph_node: I64
+    extra: I32
+
+
+@dataclass(frozen=True, slots=True)
+class Frames(Columns):
+    """Python functions and nn.Module calls (`with_stack`)."""
+
+    name: I32
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+    python_id: I64
+    parent_id: I64
+    module_id: I64
+    """ABSENT unless the frame is an nn.Module call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Syncs(Columns):
+    """CUPTI synchronisation records: which stream or event something waited for."""
+
+    name: I32
+    device: I32
+    stream: I64
+    start_ns: I64
+    end_ns: I64
+    correlation: I64
+    wait_stream: I64
+    wait_correlation: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Memory(Columns):
+    """Allocator events: one per allocation or release."""
+
+    thread: I32
+    time_ns: I64
+    device_type: I64
+    device: I64
+    address: I64
+    bytes: I64
+    allocated_bytes: I64
+    reserved_bytes: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Flows(Columns):
+    """Arrow ends: launch → kernel, forward → backward."""
+
+    kind: U8
+    begins: U8
+    """1 where the arrow starts, 0 where it ends."""
+    id: I64
+    thread: I32
+    time_ns: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Counters(Columns):
+    """Samples of a GPU's counters, each the mean since the sample before: sm_active, tensor_active, dram_read, …"""
+
+    name: I32
+    device: I32
+    time_ns: I64
+    percent: F64
+    """Of what the device can do, 0 to 100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Other(Columns):
+    """Every other event: profiler overhead, GPU-track annotations, spans, instants, unknown categories."""
+
+    category: I32
+    name: I32
+    thread: I32
+    start_ns: I64
+    end_ns: I64
+    external: I64
+
+
+@dataclass(frozen=True, slots=True)
+class Thread:
+    """A track of the file: process and thread as the file names them, and the name it gives them."""
+
+    process: str
+    thread: str
+    name: str = ""
+    process_name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """A device as the file describes it."""
+
+    device: int
+    name: str
+    memory_bytes: int | None = None
+    properties: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Meta:
+    """What the file says about the recording as a whole."""
+
+    gpus: tuple[GpuInfo, ...] = ()
+    rank: int | None = None
+    world_size: int | None = None
+    distributed: dict = field(default_factory=dict)
+    base_time_ns: int | None = None
+    """Nanoseconds to add to a time of the trace to get Unix time."""
+    versions: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)
+    """Recording options that the file states: record_shapes, with_stack, profile_memory, with_flops, with_modules."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the reading went: enough to say whether the trace can be believed."""
+
+    path: str
+    kind: str
+    """kineto | nsys | run."""
+    size_bytes: int
+    text_bytes: int
+    """Bytes of text after decompression."""
+    events: int
+    """Events kept."""
+    truncated: str | None = None
+    """Why the file ends early, or None."""
+    repaired: int = 0
+    """Events that were not valid JSON and could be mended."""
+    dropped: int = 0
+    """Events that could not be read."""
+    dropped_sample: str = ""
+    rounded: int = 0
+    """Times with digits below a nanosecond, rounded to the nearest."""
+    reader: str = ""
+    beside: tuple[str, ...] = ()
+    """The other processes that the file holds, as `read_trace` takes them."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One recording of one process, ready to analyse."""
+
+    reading: Reading
+    meta: Meta
+    strings: list[str]
+    threads: tuple[Thread, ...]
+    ops: Ops
+    calls: Calls
+    gpu: Gpu
+    frames: Frames
+    syncs: Syncs
+    memory: Memory
+    flows: Flows
+    other: Other
+    counters: Counters = field(default_factory=Counters.none)
+    ops_from: str | None = None
+    """The recording that the ops are from, where they were placed here and not recorded."""
+
+    @cached_property
+    def string_ids(self) -> dict[str, int]:
+        """From text to its id in `strings`."""
+        return {text: i for i, text in enumerate(self.strings)}
+
+    def rows_named(self, name: I32, test: Callable[[str], object]) -> Mask:
+        """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
+        passes = np.zeros(len(self.strings) + 1, bool)
+        passes[name] = True
+        passes[-1] = False  # rows without a name
+        for string_id in np.flatnonzero(passes).tolist():
+            passes[string_id] = bool(test(self.strings[string_id]))
+        return passes[name] if passes.any() else np.zeros(len(name), bool)
+
+    def text(self, string_id: int) -> str | None:
+        """The text of a string id, None for NO_TEXT."""
+        return None if string_id < 0 else self.strings[string_id]
+
+    def __repr__(self) -> str:
+        return (
+            f"<Trace {self.reading.path!r}: {len(self.ops):,} ops, {len(self.calls):,} calls, "
+            f"{len(self.gpu):,} GPU events, {len(self.frames):,} frames>"
+        )

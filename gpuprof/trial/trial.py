@@ -1,0 +1,128 @@
+"""A trial: what was tried on a command, one frozen dataclass per concept; `json` writes it as `gpuprof.trial/1`.
+
+Times are whole nanoseconds. None means "cannot be known" or "was not measured", never zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+SCHEMA = "gpuprof.trial/1"
+
+Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
+Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An expected value and its 80 % interval; without ends where one measurement is all there is."""
+
+    low: float | None
+    expected: float
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A patch and its value."""
+
+    name: str
+    value: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.value}" if self.value else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Sameness:
+    """Whether the training computes the same with a fix as without."""
+
+    verdict: Same | None
+    """None where no batches were seen: losses alone prove nothing."""
+    text: str
+    loss_difference: float | None
+    """The largest difference of a loss, as a share of the loss."""
+    scatter: float | None
+    """The same between two processes without any fix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fix, or several together."""
+
+    fixes: tuple[Fix, ...]
+    finding: str | None
+    """The finding that advises it; None where it was asked for."""
+    status: Status
+    reason: str
+    """What shows that it took effect; or why it was not applied, failed or was not tried."""
+    predicted_step_ns: Interval | None
+    predicted_speedup: Interval | None
+    step_ns: int | None
+    """The mean step with it: the mean over its processes."""
+    speedup: Interval | None
+    """Of the training, paired with the processes without it before and after."""
+    peak_bytes: int | None
+    start_ns: int | None
+    """From the start of the process to the first timed step, of the slowest process: compiling included."""
+    sameness: Sameness | None
+    rounds: int
+    lines: str
+    """What to write into the script."""
+    flags: str | None = None
+    """The program's own flags that made it; None where it was applied from outside."""
+
+    @property
+    def name(self) -> str:
+        return " + ".join(map(str, self.fixes))
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process that was timed, in the order in which they ran."""
+
+    name: str
+    """The fixes applied in it; empty: as it is."""
+    step_ns: int | None
+    half_width_ns: int | None
+    """Half the 80 % interval of its mean step, from the scatter of its own steps."""
+    steps: int
+    peak_bytes: int | None
+    start_ns: int | None
+    wall_ns: int
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The command as it is, over all its processes."""
+
+    step_ns: int
+    peak_bytes: int | None
+    peak_of: str | None
+    """gpu | host."""
+    start_ns: int | None
+    scatter: float | None
+    """Largest difference of two of its mean steps, as a share; None of one process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Everything that `gpuprof try` found."""
+
+    command: tuple[str, ...]
+    run: str | None
+    """The folder of the run whose diagnosis advised the fixes."""
+    gpu: str | None
+    torch: str | None
+    world_size: int
+    rounds: int
+    settle_steps: int
+    timed_steps: int
+    baseline: Baseline
+    rows: tuple[Row, ...]
+    best: tuple[Fix, ...]
+    """The fixes that are worth making, together."""
+    notes: tuple[str, ...]
+    processes: tuple[Process, ...]

@@ -1,0 +1,66 @@
+"""Snapshots that torch wrote on an H200 (benchmarks/out_of_memory.py): the owner that is named is the reason.
+
+Each program ended within its memory once that reason was removed: at 2,653 MiB with a smaller batch (activations),
+4,628 (logits), 3,903 with SGD (optimizer), 3,386 keeping numbers instead of tensors (leak), of 8.4 GiB allowed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+
+from gpuprof.memory.load import load_memory
+from gpuprof.memory.memory_report import Device
+
+SNAPSHOTS = ROOT / "tests" / "data" / "snapshots"
+
+
+def recorded(name: str, folder: Path) -> Device:
+    path = folder / f"{name}.pickle"
+    with gzip.open(SNAPSHOTS / f"{name}.pickle.gz") as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target)
+    report = load_memory(path)
+    assert len(report.devices) == 1
+    device = report.devices[0]
+    assert sum(one.bytes for one in device.peak.owners) == device.peak.reserved_bytes
+    return device
+
+
+@pytest.mark.parametrize(
+    "name, owner, share",
+    [("activations", "activations", 0.9), ("logits", "logits", 0.8), ("optimizer", "optimizer_state", 0.4)],
+)
+def test_the_reason_is_the_largest_owner(name: str, owner: str, share: float, tmp_path: Path):
+    device = recorded(name, tmp_path)
+    largest = device.peak.owners[0]
+    assert largest.owner == owner
+    assert device.peak.reserved_bytes is not None
+    assert largest.bytes > share * device.peak.reserved_bytes
+    assert device.failure is not None
+    assert not device.leaks
+
+
+def test_what_grows_is_named_with_its_line(tmp_path: Path):
+    device = recorded("leak", tmp_path)
+    (leak,) = device.leaks
+    logits = 16 * 512 * 8000 * 4
+    assert leak.bytes_per_step == logits
+    assert (leak.owner, leak.function) == ("logits", "forward")
+    assert device.failure is not None and device.failure.requested_bytes == logits
+
+
+@pytest.mark.parametrize("name", ["llama", "llama_all_stacks"])
+def test_owners_of_a_usual_training(name: str, tmp_path: Path):
+    """A Llama of 155.5 million parameters in bf16: its weights and two numbers of AdamW a parameter are to the byte."""
+    device = recorded(name, tmp_path)
+    held = {one.owner: one.bytes for one in device.peak.owners}
+    parameters = 32000 * 1024 * 2 + 8 * (1024 * (1024 * 2 + 256 * 2 + 2816 * 3) + 2 * 1024) + 1024
+    assert held["weights"] == pytest.approx(2 * parameters, rel=1e-3)
+    assert held["optimizer_state"] == pytest.approx(4 * parameters, rel=1e-3)
+    logits = 8 * 512 * 32000
+    assert held["logits"] == pytest.approx(logits * (2 + 4 + 4 + 2), rel=0.05)  # bf16, fp32, its log-softmax, gradients
+    assert device.peak.allocated_bytes == pytest.approx(4074799104, rel=0.01)  # by torch, which rounds up
