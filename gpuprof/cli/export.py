@@ -22,6 +22,7 @@ from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.ranks import RankSummary
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
 """What a file of each format is called after the recording; of Parquet the folder."""
@@ -36,6 +37,7 @@ SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "
     "-o", "--output", type=click.Path(path_type=Path), metavar="OUT",
     help="Output file (a folder for --parquet or several formats); - for stdout.",
 )  # fmt: skip
+@click.option("--ranks", metavar="0,1", help="With --perfetto: these ranks of several, or all, on one clock.")
 @click.option("--force", is_flag=True, help="Overwrite a file that gpuprof did not write.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
@@ -45,6 +47,7 @@ def command(
     speedscope: bool,
     parquet: bool,
     output: Path | None,
+    ranks: str | None,
     force: bool,
     step: str | None,
     skip: int,
@@ -58,11 +61,18 @@ def command(
     formats = [name for name, is_wanted in wanted.items() if is_wanted]
     if not formats:
         raise click.UsageError("choose a format: --perfetto, --speedscope or --parquet")
+    if ranks is not None and formats != ["perfetto"]:
+        raise click.UsageError("--ranks is for --perfetto: the other formats are of one rank")
+    wanted_ranks = None if ranks is None else parsed(ranks)
     recording = path or latest()
     targets = plan(recording, formats, output)
     for name, target in targets.items():
         check(name, target, recording, force)
     diagnosis = diagnose_file(recording, step=step, skip=skip)
+    if ranks is not None:
+        chosen = choose(diagnosis, wanted_ranks, recording)
+        say(write_ranks(chosen, targets["perfetto"], step, skip))
+        return 0
     diagnosis.tables  # noqa: B018 (says so where nothing was recorded, before a file is begun)
     for name, target in targets.items():
         say(write_one(name, diagnosis, target))
@@ -74,7 +84,10 @@ def remark(diagnosis: Diagnosis) -> None:
     """Says what the reader of an export must know: which rank it is of, and what is wrong with the recording."""
     if diagnosis.ranks is not None:
         shown = Path(diagnosis.source.path).name
-        say(f"exported {shown}, one of {len(diagnosis.ranks)} ranks: the one that gpuprof diagnose shows")
+        say(
+            f"exported {shown}, one of {len(diagnosis.ranks)} ranks: the one that gpuprof diagnose shows"
+            " (--perfetto --ranks all: all of them on one clock)"
+        )
     for severity in ("error", "warning"):
         worst = [issue.message for issue in diagnosis.quality.issues if issue.severity == severity]
         if worst:
@@ -167,6 +180,60 @@ def write_one(name: str, diagnosis: Diagnosis, target: Path) -> str:
     if name == "perfetto":
         return f"{target}: {count:,} events, for https://ui.perfetto.dev (gpuprof view opens it there)"
     return f"{target}: {count} profiles, for https://www.speedscope.app"
+
+
+def parsed(text: str) -> list[int] | None:
+    """Numbers of ranks such as 0,1, in order; None for `all`. Raises UsageError."""
+    from gpuprof.cli.trace_without_click import ranks
+
+    if text == "all":
+        return None
+    found = ranks(text)
+    if found is None:
+        raise click.UsageError(f"{text!r} is no list of ranks such as 0,1 and not all")
+    return found
+
+
+def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Path) -> list[RankSummary]:
+    """The ranks with these numbers, or all. Raises GpuprofError where they are not there."""
+    there = {rank.rank: rank for rank in diagnosis.ranks or ()}
+    if not there:
+        raise GpuprofError(f"{recording} is not of several ranks: leave --ranks out")
+    missing = [str(rank) for rank in wanted or () if rank not in there]
+    if missing:
+        raise GpuprofError(
+            f"{recording} has no rank {', '.join(missing)}: its ranks are {', '.join(map(str, sorted(there)))}"
+        )
+    return [there[rank] for rank in sorted(there if wanted is None else wanted)]
+
+
+def write_ranks(ranks: list[RankSummary], target: Path, step: str | None, skip: int) -> str:
+    """Writes one file of several ranks; returns what was written, in words."""
+    with _stdout() if str(target) == "-" else whole_file(target) as file:
+        count = draw_ranks(ranks, file, step, skip)
+    if str(target) == "-":
+        return "written to stdout"
+    names = ", ".join(str(rank.rank) for rank in ranks[:8]) + (", …" if len(ranks) > 8 else "")
+    which = f"rank {names}" if len(ranks) == 1 else f"ranks {names} on one clock"
+    return f"{target}: {count:,} events of {which}, for https://ui.perfetto.dev"
+
+
+def draw_ranks(ranks: list[RankSummary], file: BinaryIO, step: str | None, skip: int) -> int:
+    """Reads each rank twice, one at a time: first where its times begin, then all of it; returns the events."""
+    import gpuprof
+    from gpuprof.interop.perfetto_ranks import clock_of, write_perfetto_ranks
+    from gpuprof.timeline.timeline import build_timeline
+    from gpuprof.tracefile.remote import fetched, url_of
+
+    clocks = []
+    for rank in ranks:
+        url = url_of(rank.path)
+        with fetched(url) if url else contextlib.nullcontext(Path(rank.path)) as path:
+            timeline = build_timeline(gpuprof.load(path), step, skip)
+        if timeline is None:
+            raise GpuprofError(f"{rank.path} holds no steps to export")
+        clocks.append(clock_of(timeline))
+    return write_perfetto_ranks(ranks, clocks, lambda path: gpuprof.diagnose(path, step=step, skip=skip), file)
 
 
 @contextmanager

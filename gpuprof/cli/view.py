@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from gpuprof.cli.export import SUFFIXES, remark, whole_file
+from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, parsed, remark, whole_file
 from gpuprof.cli.output import say
 from gpuprof.cli.output_paths import RECORDING
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
@@ -31,7 +31,8 @@ _REPORTS = (".html", ".htm")
 @click.option("--no-open", is_flag=True, help="Print the address instead of opening a browser.")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
-def command(path: Path | None, port: int, no_open: bool, step: str | None, skip: int) -> int:
+@click.option("--ranks", metavar="0,1", help="These ranks of several, or all, on one clock.")
+def command(path: Path | None, port: int, no_open: bool, step: str | None, skip: int, ranks: str | None) -> int:
     """Open the training recorded in PATH, with its findings, in the Perfetto viewer (ui.perfetto.dev).
 
     The viewer runs in your browser. It reads one file that gpuprof serves on 127.0.0.1; nothing is uploaded. Without
@@ -52,8 +53,12 @@ def command(path: Path | None, port: int, no_open: bool, step: str | None, skip:
         with server(file, name, port, VIEWER) as serving:  # before the work: a taken port is said at once
             diagnosis = diagnose_file(recording, step=step, skip=skip)
             with whole_file(file) as out:
-                write_perfetto(diagnosis, out)
-            remark(diagnosis)
+                if ranks is None:
+                    write_perfetto(diagnosis, out)
+                else:
+                    draw_ranks(choose(diagnosis, parsed(ranks), recording), out, step, skip)
+            if ranks is None:
+                remark(diagnosis)
             address = f"http://127.0.0.1:{port}/{name}"
             if port != PORT:
                 say(f"ui.perfetto.dev reads from port {PORT} only: with port {port} use your own copy of the viewer")

@@ -50,6 +50,8 @@ class RankSummary:
     cause: str | None
     clock_offset_ns: int | None
     """What its clock shows more than the first rank's, as the ends of collectives tell."""
+    to_first_clock_ns: int | None
+    """What to add to a time of its recording to have it on the clock of the first rank's recording; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +120,18 @@ class _Exchanged:
     transfer_ns: int | None
     """Transfers of a step, overlapped or not; None where nothing is known of any."""
     offset_ns: int | None
+    to_first_clock_ns: int | None
 
 
-def _exchanged(matched: Matched, i: int, found: Collectives) -> _Exchanged:
+def _exchanged(matched: Matched, i: int, found: Collectives, clocks_ns: Sequence[int]) -> _Exchanged:
+    """`clocks_ns`: Unix time of each recording's time 0; all 0 where one of them is not known."""
     waited, inside = int(matched.waited_for[i].sum()), found.columns.step >= 0
     transfer, steps = matched.transfer_ns[i][inside], len(np.unique(found.columns.step[inside]))
     return _Exchanged(
         int(matched.last[i].sum()) / waited if waited else float("nan"),
         round(float(np.nansum(transfer)) / steps) if steps and not np.isnan(transfer).all() else None,
-        matched.offset_ns[i],
+        (offset := matched.offset_ns[i]),
+        None if offset is None and not clocks_ns[i] else clocks_ns[i] - clocks_ns[0] - (offset or 0),
     )
 
 
@@ -139,7 +144,8 @@ def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Assembled
     digests = _in_order(digests, notes, names)
     # Clocks are compared as Unix times where the recordings tell their beginning.
     known = all(one.clock_ns for one in digests)
-    collectives = [collectives_of(one, one.clock_ns if known else 0) for one in digests]
+    clocks = [one.clock_ns if known else 0 for one in digests]
+    collectives = [collectives_of(one, clock) for one, clock in zip(digests, clocks, strict=True)]
     rows = [one.columns.row for one in collectives]
     matched = match(
         collectives, [one.rows.expected_ns[at].astype(float) for one, at in zip(digests, rows, strict=True)]
@@ -149,7 +155,7 @@ def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Assembled
             f"{_name(digests[0])} and {_name(digests[1])} share no collective: they are not ranks of one training, or"
             " were recorded at different times; give one of them"
         )
-    exchanged = [_exchanged(matched, i, one) for i, one in enumerate(collectives)]
+    exchanged = [_exchanged(matched, i, one, clocks) for i, one in enumerate(collectives)]
     return assemble(digests, matched, collectives), exchanged, notes
 
 
@@ -242,4 +248,5 @@ def _summary(one: Digest, pace: float, exchanged: _Exchanged, step: float, strag
         bound=bound,
         cause=cause,
         clock_offset_ns=exchanged.offset_ns,
+        to_first_clock_ns=exchanged.to_first_clock_ns,
     )

@@ -7,7 +7,7 @@ quarter of a microsecond. `baseTimeNanoseconds` (Unix time of 0) and `otherData.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -32,15 +32,22 @@ _FARTHEST_FROM_WINDOW_NS = 86_400 * 10**9
 
 def write_perfetto(diagnosis: Diagnosis, file: BinaryIO) -> int:
     """Writes the gzipped file; returns how many events it has. Raises GpuprofError where nothing was recorded."""
+    drawing = draw(diagnosis)
+    return write_events(_head(diagnosis, drawing), events_of(diagnosis, drawing), file)
+
+
+def write_events(head: dict[str, Any], parts: Iterable[list[str]], file: BinaryIO) -> int:
+    """Writes a gzipped document; returns how many events it has. `parts`: of its list of events, as JSON texts."""
     from isal import igzip_threaded
 
-    drawing = _draw(diagnosis)
     events = 0
     opened: Any = igzip_threaded.open(file, "wb", compresslevel=LEVEL)  # its hints say that it takes text
     with opened as out:
-        out.write(f'{_head(diagnosis, drawing)[:-1]},"traceEvents":[\n'.encode())
+        texts = {key: json_value(value) for key, value in head.items()}
+        written = ",".join(f"{json.dumps(key)}:{text}" for key, text in texts.items() if text is not None)
+        out.write(f'{{{written},"traceEvents":[\n'.encode())
         before = b""
-        for part in _events(diagnosis, drawing):
+        for part in parts:
             out.write(before + ",\n".join(part).encode("ascii"))
             before, events = b",\n", events + len(part)
         out.write(b"\n]}\n")
@@ -48,7 +55,16 @@ def write_perfetto(diagnosis: Diagnosis, file: BinaryIO) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawing:
+class Taken:
+    """What other recordings of the same file have taken already."""
+
+    pids: int = 0
+    tids: int = 0
+    arrows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
     """Everything placed. Spans of all tables are numbered through, those of a table from `first[table]` on."""
 
     tables: dict[str, Spans]
@@ -64,9 +80,13 @@ class _Drawing:
     tracks: tuple[tuple[int, int, str], ...]
     """pid, tid and name, from the top down."""
     origin_ns: int
+    arrows: int
+    """Numbers of arrows that are taken."""
 
 
-def _draw(diagnosis: Diagnosis) -> _Drawing:
+def draw(diagnosis: Diagnosis, label: str = "", taken: Taken = Taken(), origin_ns: int | None = None) -> Drawing:
+    """Places everything that is drawn of a recording. `label`: what its groups' names begin with. `origin_ns`: what
+    times count from, on the recording's clock; its first event if not given."""
     timeline = diagnosis.tables.timeline
     texts, lanes = JsonTexts(timeline.trace.strings), Lanes()
     tables = found_lanes(diagnosis, lanes, texts) | recorded_lanes(timeline, lanes, texts)
@@ -77,24 +97,31 @@ def _draw(diagnosis: Diagnosis) -> _Drawing:
     sizes = [len(t) for t in tables.values()]
     first = dict(zip(tables, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
     # Fresh numbers, since files use one for several things: a GPU has the pid 0, and streams of two GPUs share tids.
-    groups = {key: (i + 1, name) for i, (key, name) in enumerate(_ordered_groups(lanes).items())}
+    ordered = _ordered_groups(lanes)
+    groups = {key: (taken.pids + i, label + name) for i, (key, name) in enumerate(ordered.items(), start=1)}
     parts = np.ones(len(lanes.lanes), np.int64)
     np.maximum.at(parts, lane, placement.part + 1)
     order = sorted(range(len(parts)), key=lambda n: (groups[lanes.lanes[n].group][0], lanes.lanes[n].order))
     first_tid, tracks = np.zeros(len(parts), np.int64), []
     for number in order:
         pid = groups[lanes.lanes[number].group][0]
-        first_tid[number] = len(tracks) + 1
+        first_tid[number] = taken.tids + len(tracks) + 1
         for part in range(int(parts[number])):
             name = lanes.lanes[number].name + (f" ({part + 1})" if part else "")
-            tracks.append((pid, len(tracks) + 1, name))
+            tracks.append((pid, taken.tids + len(tracks) + 1, name))
     pid_of_lane = np.array([groups[each.group][0] for each in lanes.lanes], np.int64)
-    low = timeline.window[0]
-    origin = int(start[start >= low - _FARTHEST_FROM_WINDOW_NS].min())
-    return _Drawing(
+    origin = first_event_ns(timeline, [start]) if origin_ns is None else origin_ns
+    return Drawing(
         tables, first, placement, start - origin, end - origin, pid_of_lane[lane], first_tid[lane] + placement.part,
-        groups, tuple(tracks), origin,
+        groups, tuple(tracks), origin, taken.arrows,
     )  # fmt: skip
+
+
+def first_event_ns(timeline: Timeline, starts: Iterable[I64]) -> int:
+    """The earliest of these starts, and of the window's, that can be true."""
+    low = timeline.window[0]
+    believed = (one[one >= low - _FARTHEST_FROM_WINDOW_NS] for one in starts)
+    return min([int(one.min()) for one in believed if len(one)], default=low)
 
 
 def _ordered_groups(lanes: Lanes) -> dict[str, str]:
@@ -104,7 +131,7 @@ def _ordered_groups(lanes: Lanes) -> dict[str, str]:
     return {key: lanes.groups[key] for key in sorted(lanes.groups, key=place_of.__getitem__)}
 
 
-def _events(diagnosis: Diagnosis, drawing: _Drawing) -> Iterator[list[str]]:
+def events_of(diagnosis: Diagnosis, drawing: Drawing) -> Iterator[list[str]]:
     """Parts of the list of events, as JSON texts."""
     timeline = diagnosis.tables.timeline
     yield _names(drawing)
@@ -114,7 +141,7 @@ def _events(diagnosis: Diagnosis, drawing: _Drawing) -> Iterator[list[str]]:
     yield from _memory(timeline.trace, drawing)
 
 
-def _names(drawing: _Drawing) -> list[str]:
+def _names(drawing: Drawing) -> list[str]:
     """What the tracks are called, and where they stand."""
     found = []
 
@@ -130,7 +157,7 @@ def _names(drawing: _Drawing) -> list[str]:
     return found
 
 
-def _complete(drawing: _Drawing) -> Iterator[list[str]]:
+def _complete(drawing: Drawing) -> Iterator[list[str]]:
     """All spans, track by track, in the order in which they begin: viewers rely on it where two begin together."""
     firsts, tables = np.array(list(drawing.first.values())), list(drawing.tables.values())
     for at in range(0, len(drawing.start_ns), _CHUNK):
@@ -145,10 +172,10 @@ def _complete(drawing: _Drawing) -> Iterator[list[str]]:
         yield out.tolist()
 
 
-def _arrows(timeline: Timeline, drawing: _Drawing) -> Iterator[list[str]]:
+def _arrows(timeline: Timeline, drawing: Drawing) -> Iterator[list[str]]:
     """From every launch to its work, and from forward to backward ops; each end lies in a span of its track."""
     gpu, call = timeline.trace.gpu, timeline.links.call
-    number = 0
+    number = drawing.arrows
     if "gpu" in drawing.first and "calls" in drawing.first:
         works = np.flatnonzero((call >= 0) & (gpu.end_ns > gpu.start_ns))
         source, target = drawing.first["calls"] + call[works], drawing.first["gpu"] + works
@@ -156,13 +183,13 @@ def _arrows(timeline: Timeline, drawing: _Drawing) -> Iterator[list[str]]:
         # Clocks that disagree make work begin before its launch, and viewers take no arrow that goes back in time.
         good = (times[0] <= times[1]) & (drawing.end_ns[source] > drawing.start_ns[source])
         yield from _flow("ac2g", number, source[good], target[good], times[0][good], times[1][good], drawing)
-        number = int(good.sum())
+        number += int(good.sum())
     if "ops" in drawing.first:
         source, target, begin, end = _forward_backward(timeline, drawing)
         yield from _flow("fwdbwd", number, source, target, begin, end, drawing)
 
 
-def _forward_backward(timeline: Timeline, drawing: _Drawing) -> tuple[I64, I64, I64, I64]:
+def _forward_backward(timeline: Timeline, drawing: Drawing) -> tuple[I64, I64, I64, I64]:
     """Spans at both ends of the recording's arrows from forward to backward, with the moments."""
     flows, nesting, first = timeline.trace.flows, timeline.nesting, drawing.first["ops"]
     rows = np.flatnonzero((flows.kind == FLOW_FWDBWD) & (flows.id != ABSENT))
@@ -179,7 +206,7 @@ def _forward_backward(timeline: Timeline, drawing: _Drawing) -> tuple[I64, I64, 
 
 
 def _flow(
-    kind: str, before: int, source: I64, target: I64, begin: I64, end: I64, drawing: _Drawing
+    kind: str, before: int, source: I64, target: I64, begin: I64, end: I64, drawing: Drawing
 ) -> Iterator[list[str]]:
     """Both ends of the arrows between spans; ids go on from `before`."""
     for at in range(0, len(source), _CHUNK):
@@ -191,7 +218,7 @@ def _flow(
             yield filled(template, [ids, drawing.pid[spans], drawing.tid[spans], *times])
 
 
-def _utilization(timeline: Timeline, drawing: _Drawing) -> Iterator[list[str]]:
+def _utilization(timeline: Timeline, drawing: Drawing) -> Iterator[list[str]]:
     """Per GPU the share of the time in which it is at work."""
     pid = drawing.groups[OURS][0]
     for device, (moments, permille) in busy_share(timeline).items():
@@ -200,7 +227,7 @@ def _utilization(timeline: Timeline, drawing: _Drawing) -> Iterator[list[str]]:
         yield filled(template, [*times, permille // 10, permille % 10])
 
 
-def _memory(trace: Trace, drawing: _Drawing) -> Iterator[list[str]]:
+def _memory(trace: Trace, drawing: Drawing) -> Iterator[list[str]]:
     """The allocator's sums, where the recording has them."""
     memory = trace.memory
     devices = np.unique(np.stack([memory.device_type, memory.device]), axis=1).T.tolist() if len(memory) else []
@@ -220,7 +247,7 @@ def _memory(trace: Trace, drawing: _Drawing) -> Iterator[list[str]]:
                 yield filled(template, [*times, column[part]])
 
 
-def _head(diagnosis: Diagnosis, drawing: _Drawing) -> str:
+def _head(diagnosis: Diagnosis, drawing: Drawing) -> dict[str, Any]:
     """What stands before the events: the recording's own description, and the verdict."""
     from gpuprof import __version__
 
@@ -243,5 +270,4 @@ def _head(diagnosis: Diagnosis, drawing: _Drawing) -> str:
     }
     if meta.base_time_ns is not None:
         head["baseTimeNanoseconds"] = meta.base_time_ns + drawing.origin_ns
-    parts = {key: json_value(value) for key, value in head.items()}
-    return "{" + ",".join(f"{json.dumps(key)}:{text}" for key, text in parts.items() if text is not None) + "}"
+    return head

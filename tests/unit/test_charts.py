@@ -230,7 +230,7 @@ def test_who_waits_in_which_step():
 
 
 def rank(number: int, pace_ms: int, waiting_ms: int) -> RankSummary:
-    return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None)
+    return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None, None)
 
 
 def test_steps_of_a_run_are_told_apart(run):

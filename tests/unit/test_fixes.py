@@ -95,7 +95,7 @@ def test_why_nothing_is_predicted():
 
 def test_the_ranks():
     ranks = tuple(
-        RankSummary(i, f"r{i}.json", 117 * MS, (75 + 42 * i) * MS, 42 * MS * (1 - i), MS, float(i), "host", "python", 0)
+        RankSummary(i, f"r{i}.json", 117 * MS, (75 + 42 * i) * MS, 42 * MS * (1 - i), MS, float(i), "host", "python", 0, 0)
         for i in range(2)
     )
     lines = lines_of(ranks=ranks)

@@ -1,0 +1,87 @@
+"""Several ranks of one training in one Chrome trace, all on the clock of the first rank's recording."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.ranks import RankSummary
+from gpuprof.interop.perfetto import Taken, draw, events_of, first_event_ns, write_events
+from gpuprof.timeline.timeline import Timeline
+
+_ARROWS = 1 << 32
+"""More than any recording has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """When a rank's recording begins, on its own clock, and how that clock is turned into the first rank's."""
+
+    first_event_ns: int
+    window_start_ns: int
+    base_time_ns: int | None
+
+
+def clock_of(timeline: Timeline) -> Clock:
+    """Of one rank's recording."""
+    trace = timeline.trace
+    tables = (trace.ops, trace.calls, trace.gpu, trace.frames, trace.syncs, trace.other)
+    low = timeline.window[0]
+    first = min(first_event_ns(timeline, [table.start_ns for table in tables]), low)
+    return Clock(first, low, trace.meta.base_time_ns)
+
+
+def write_perfetto_ranks(
+    ranks: Sequence[RankSummary],
+    clocks: Sequence[Clock],
+    diagnose: Callable[[str], Diagnosis],
+    file: BinaryIO,
+) -> int:
+    """Writes the gzipped file; returns how many events it has. `clocks`: one per rank; `diagnose`: what makes the
+    diagnosis of one rank's recording. One rank at a time is held.
+
+    A rank whose clock no collective leads to begins its window with that of the first rank here.
+    """
+    shifts = shifts_of(ranks, clocks)
+    origin = min(clock.first_event_ns + shift for clock, shift in zip(clocks, shifts, strict=True))
+    return write_events(_head(ranks, clocks, shifts, origin), _events(ranks, shifts, origin, diagnose), file)
+
+
+def shifts_of(ranks: Sequence[RankSummary], clocks: Sequence[Clock]) -> list[int]:
+    """Per rank what to add to its times."""
+    first = clocks[0].window_start_ns + (ranks[0].to_first_clock_ns or 0)
+    return [
+        first - clock.window_start_ns if rank.to_first_clock_ns is None else rank.to_first_clock_ns
+        for rank, clock in zip(ranks, clocks, strict=True)
+    ]
+
+
+def _events(
+    ranks: Sequence[RankSummary], shifts: Sequence[int], origin: int, diagnose: Callable[[str], Diagnosis]
+) -> Iterator[list[str]]:
+    taken = Taken()
+    for rank, shift in zip(ranks, shifts, strict=True):
+        diagnosis = diagnose(rank.path)
+        drawing = draw(diagnosis, f"rank {rank.rank}: ", taken, origin - shift)
+        yield from events_of(diagnosis, drawing)
+        taken = Taken(taken.pids + len(drawing.groups), taken.tids + len(drawing.tracks), taken.arrows + _ARROWS)
+
+
+def _head(ranks: Sequence[RankSummary], clocks: Sequence[Clock], shifts: Sequence[int], origin: int) -> dict[str, Any]:
+    from gpuprof import __version__
+
+    head: dict[str, Any] = {
+        "exporter": f"gpuprof {__version__}",
+        "schemaVersion": 1,
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "recordings": {str(rank.rank): Path(rank.path).name for rank in ranks},
+            "origin_ns": {str(rank.rank): str(origin - shift) for rank, shift in zip(ranks, shifts, strict=True)},
+        },
+    }
+    if clocks[0].base_time_ns is not None:
+        head["baseTimeNanoseconds"] = clocks[0].base_time_ns + origin - shifts[0]
+    return head
