@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: forward two products of S × S, backward five, one of them done again.
+"""Scaled dot-product attention: forward two matmuls of S × S, backward five, one of them done again.
 
 FLOPs as in FlashAttention (Dao et al., 2022): per head and batch 2·Sq·Sk·(D + Dv) forward; backward recomputes the
 scores and does four more, 2·Sq·Sk·(3·D + 2·Dv). A causal mask leaves the part of Sq × Sk on and below the diagonal,

@@ -10,7 +10,7 @@ from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured_rates import Measurement, load_measurements
 
 TENSOR_EFFICIENCY = calibrated.TENSOR_EFFICIENCY.value
-"""Best matrix product over the dense rate."""
+"""Best matmul over the dense rate."""
 VECTOR_EFFICIENCY = calibrated.VECTOR_EFFICIENCY.value
 """The same for fp32 without tensor cores."""
 MEMORY_EFFICIENCY = calibrated.MEMORY_EFFICIENCY.value

@@ -1,4 +1,4 @@
-"""Matrix products: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
+"""Matmuls: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import CODE, UNKNOWN, dtype_code
 
 _ACCUMULATORS = 256 * 128
-"""Output elements that one multiprocessor works on at a time: in fp32 half of its 64 K registers."""
+"""Output elements that one SM works on at a time: in fp32 half of its 64 K registers."""
 _TILE = re.compile(r"(?<!\d)(\d{1,3})x(\d{1,3})(?!\d)")
 _USUAL_TILE = (128, 128)
 _HELPER = re.compile(
@@ -45,12 +45,12 @@ class Matmul:
 
 
 def is_matmul(name: str) -> bool:
-    """Whether an op of this name is a matrix product that shapes tell all about."""
+    """Whether an op of this name is a matmul that shapes tell all about."""
     return name in _PRODUCTS
 
 
 def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """The part of an op that is a matrix product which one of its kernels does; None if the shapes do not tell."""
+    """The part of an op that is a matmul which one of its kernels does; None if the shapes do not tell."""
     make = _PRODUCTS.get(arguments.name)
     product = make(arguments) if make else None
     return None if product is None else matmul_cost(product, kernel, machine)
@@ -190,7 +190,7 @@ def _template(arguments: Arguments) -> Matmul | None:
 
 
 def template_gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """A compiler-generated kernel whose arguments are those of a matrix product; None if they are not."""
+    """A compiler-generated kernel whose arguments are those of a matmul; None if they are not."""
     product = _template(arguments)
     return None if product is None else matmul_cost(product, kernel, machine)
 

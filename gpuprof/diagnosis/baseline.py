@@ -1,4 +1,4 @@
-"""How long a step takes that nobody profiles, told from the steps that a run timed before it was recorded.
+"""How long a step takes that no one profiles, told from the steps that a run timed before it was recorded.
 
 Pure functions: durations and amounts of work in, a step time out. Durations are compared at equal work, because a
 recorded window of long sequences and a baseline of short ones would otherwise look like a profiler that costs much.

@@ -246,7 +246,7 @@ class RangeTime:
     """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
     busy_ns: int
     launches: int
-    """Pieces of GPU work."""
+    """Kernels and copies."""
 
 
 @dataclass(frozen=True, slots=True)

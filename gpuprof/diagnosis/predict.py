@@ -101,7 +101,7 @@ def _step_words(now_ns: float, step: Range) -> str:
 
 def _steps_left(case: Case) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
-    where nobody says how many these are."""
+    where no one says how many these are."""
     run = case.run
     if run is None or run.steps_total is None:
         return None

@@ -95,7 +95,7 @@ def _kept(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
             return None, ""
     try:
         folder = cache_folder()
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # no one's home
         return None, ""
     name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode()).hexdigest()[:32]
     return folder / f"{name}.npz", state

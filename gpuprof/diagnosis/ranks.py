@@ -42,7 +42,7 @@ class RankSummary:
     transfer_ns: int | None
     """Collectives of a step once all ranks have come, overlapped or not; None where ranks are missing."""
     late_share: float | None
-    """Of the collectives that somebody waited in, those that this rank came last to."""
+    """Of the collectives that someone waited in, those that this rank came last to."""
     bound: str | None
     cause: str | None
     clock_offset_ns: int | None

@@ -99,7 +99,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         name: step_time(timed.ns, *_at_work(timed, other, work, target))
         for name, timed, other in (("free", known_free, known_sync), ("sync", known_sync, known_free))
     }
-    # Nobody counts tokens any more once the recording is over.
+    # No one counts tokens any more once the recording is over.
     found["after"] = step_time(after.ns, None, None)
     unprofiled = found["free"] or found["sync"]
     # A recorded step that ends in a synchronisation lets the host run ahead of nothing, and so should its like.

@@ -60,7 +60,7 @@ class Tables:
         return table
 
     def kernels(self) -> pd.DataFrame:
-        """Every piece of GPU work of the window, with what launched it and when."""
+        """Every kernel or copy of the window, with what launched it and when."""
         import pandas as pd
 
         timeline = self.timeline

@@ -79,7 +79,7 @@ def _of_events(events: Events, blocks: Blocks) -> Allocations:
         completed = np.where(last & np.isin(address[begins], blocks.address[blocks.awaiting]), never, requested)
     # Memory whose first event is that it was freed had been asked for before the history.
     requested = np.where((completed < requested) & ~allocated, BEFORE, np.minimum(requested, completed))
-    # Freed at once: no event lies between, and nobody waited.
+    # Freed at once: no event lies between, and no one waited.
     requested = np.where((requested != BEFORE) & (completed == requested + 1), completed, requested)
     return Allocations(
         address=address[begins],

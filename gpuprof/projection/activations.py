@@ -1,4 +1,4 @@
-"""The allocator's peak above what stays between steps, as it goes with the tokens of a forward pass.
+"""The allocator's peak above what stays between steps, as it scales with the tokens of a forward pass.
 
 A recorded peak is one point. What goes through it is a line, `fixed + per_token · tokens`, never below a floor:
 

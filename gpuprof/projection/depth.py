@@ -2,7 +2,7 @@
 
 A recording of a few layers stands for the whole model where all layers are alike. What a layer does, on the host and
 on the GPU, is done by each; so its time, and the lags between its pieces, are stretched by how many more there are.
-What is done once a step (embeddings, the head, the loss) stays; the optimizer goes with the parameters that it steps.
+What is done once a step (embeddings, the head, the loss) stays; the optimizer scales with the parameters that it steps.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What fits: weights, adapters and optimizer state, which are there whatever the batch, and a pass's activations.
 
-Static is what the allocator held between steps. What the peak is above that goes with the tokens of the largest forward
-pass, as `activations` says.
+Static is what the allocator held between steps. What the peak is above that scales with the tokens of the largest
+forward pass, as `activations` says.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class RecordedMemory:
     recorded: Recorded
     """The highest peak above it."""
     embedding_bytes: float = 0.0
-    """Of `allocated_bytes` what does not go with the layers: embeddings and the head."""
+    """Of `allocated_bytes` what does not scale with the layers: embeddings and the head."""
     expert_share: float = 0.0
-    """Of the layers' part what goes with the experts."""
+    """Of the layers' part what scales with the experts."""
 
 
 def usage(

@@ -29,7 +29,7 @@ PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to look at it: what is taken for the likeliest, or one assumption at one end of its range."""
+    """One way to look at it: what is treated as the likeliest, or one assumption at one end of its range."""
 
     graph: str = "graph"
     """graph | quicker | slower: of the subject."""

@@ -72,7 +72,7 @@ class Rates:
     """What a GPU is taken to sustain."""
 
     half_flops: float
-    """FLOP/s of matrix products in the half-precision format that it trains in."""
+    """FLOP/s of matmuls in the half-precision format that it trains in."""
     half_source: str
     """measured: on this machine; table: on such a GPU elsewhere; power: by the model of its power limit;
     stated: the usual share of the datasheet's."""

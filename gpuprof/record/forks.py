@@ -26,7 +26,7 @@ def in_child(recording: bool) -> None:
 
 
 def _stop_recording() -> None:
-    """The child has the profiler's callbacks, and nobody who would ever fetch what they gather."""
+    """The child has the profiler's callbacks, and no one who would ever fetch what they gather."""
     try:
         from torch._C import _autograd
 

@@ -1,6 +1,6 @@
 """The places in torch that gpuprof looks in from, and how each is left as it was found.
 
-Each hook calls straight through to what it stands before; what it does besides is the session's to decide, and
+Each hook calls straight through to what it stands before; what it does as well is the session's to decide, and
 an error in that never reaches the training.
 """
 
@@ -39,7 +39,7 @@ class Patch:
         setattr(owner, name, self._after)
 
     def undo(self) -> None:
-        """Puts back what was there, unless somebody has wrapped it once more since."""
+        """Puts back what was there, unless someone has wrapped it once more since."""
         if vars(self._owner).get(self._name) is not self._after:
             return
         if self._own:

@@ -32,7 +32,7 @@ def main(name, argv):
     # nsys passes on what it gets; that is not for us, who are to tell how the target ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     tell(line, pid)
-    for number in (0, 1, 2):  # who reads the target's output waits until nobody holds it any more
+    for number in (0, 1, 2):  # who reads the target's output waits until no one holds it any more
         try:
             os.close(number)
         except OSError:

@@ -25,7 +25,7 @@ class Training:
 
     def __init__(self) -> None:
         self.total: int | None = None
-        """Steps that it will take, if somebody said so."""
+        """Steps that it will take, if someone said so."""
         self.intervals: dict[str, int] = {}
         """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
         self.known = False

@@ -180,7 +180,7 @@ class TrialMeter:
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any = None, optimizer: Any = None, *_: Any) -> None:
-        """Somebody who knows begins to count steps. left: how many there will be."""
+        """Someone who knows begins to count steps. left: how many there will be."""
         if self._is_here():
             self._source = source
             self._total = None if left is None else self._step + left

@@ -30,7 +30,7 @@ LEAST_GPU_BYTES = 256 << 20
 """CUPTI keeps its buffers on the GPU; with less free than this it is left alone."""
 SHAPES_GPU_BYTES = 2 << 30
 """Shapes are left out with less to spare. Recording them keeps no plain tensor alive, but those that stand for others:
-of torch.func (see `transforms`), and of other wrappers that nobody watches."""
+of torch.func (see `transforms`), and of other wrappers that no one watches."""
 
 
 class Window:

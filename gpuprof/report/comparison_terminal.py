@@ -21,7 +21,7 @@ from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, 
 from gpuprof.timeline.workload import words_of
 
 ROWS = 5
-"""Kernels and ops shown where nobody asked for more."""
+"""Kernels and ops shown where no one asked for more."""
 MECHANISMS = 5
 WIDEST_BAR = 60
 NAMED = 90

@@ -203,7 +203,7 @@ def _small(value: float | None) -> str:
 
 
 def _hosts(projection: Projection, width: int) -> list[Text]:
-    """How the step moves with the host, where nobody measured it."""
+    """How the step moves with the host, where no one measured it."""
     if not projection.gpus:
         return []
     factors = [step.host_factor for step in projection.gpus[0].host_steps]

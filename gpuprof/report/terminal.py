@@ -26,7 +26,7 @@ GUTTER = 13
 WIDEST = 160
 """Longer lines are not read, only searched."""
 ROWS = 5
-"""Kernels shown where nobody asked for more."""
+"""Kernels shown where no one asked for more."""
 FIXES = 5
 ANSWER_LINES = 15
 """Lines of the answer: what fits on any terminal without scrolling. Fixes give way to it, all but the first."""

@@ -1,4 +1,4 @@
-"""What the GPU's counters showed while given work ran: how busy its multiprocessors, tensor cores and memory were.
+"""What the GPU's counters showed while given work ran: how busy its SMs, tensor cores and memory were.
 
 Counters are sampled over the whole device, some thousand times a second, so a sample holds many kernels and the pauses
 between them. Each sample's value is shared out over what ran in it by time; a pause shows nothing. Values are whole

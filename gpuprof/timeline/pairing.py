@@ -26,7 +26,7 @@ class Pairing:
 
     trace: Trace
     launches: int
-    """Pieces of GPU work in the steps of the export."""
+    """Kernels and copies in the steps of the export."""
     in_order: int
     """Kernels of steps that both recorded alike, launch by launch."""
     by_name: int
@@ -89,7 +89,7 @@ def _sequences(timeline: Timeline, numbers: dict[str, int]) -> list[_Step]:
 
 
 def _nth_of_name(a: I64, b: I64) -> tuple[I64, I64]:
-    """Indices into both of the n-th of each name that both have equally often: others cannot be told apart."""
+    """Indices into both of the n-th of each name that both have equally often: others cannot be distinguished."""
     counts = Counter(a.tolist())
     same = [name for name, n in Counter(b.tolist()).items() if counts[name] == n]
     order_a, order_b = (np.argsort(x, kind="stable") for x in (a, b))

@@ -50,7 +50,7 @@ def read_recording(path: str | os.PathLike[str], progress: Progress | None = Non
         try:
             traces.append(read_trace(source, progress))
         except UnreadableTrace as error:
-            leftover = source.name.endswith(PARTIAL)  # nobody expects much of one
+            leftover = source.name.endswith(PARTIAL)  # no one expects much of one
             failure = failure or ("" if leftover else str(error))
     if not traces:
         return Recording(None, run, failure)

@@ -335,7 +335,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _traces(folder: Path, names: Iterable[str], finished: bool) -> dict[int, Path]:
-    """The trace of each rank. One that was never completed counts where nobody can be writing it any more."""
+    """The trace of each rank. One that was never completed counts where no one can be writing it any more."""
     found: dict[int, tuple[int, Path]] = {}
     for name in names:
         match = _TRACE_FILE.fullmatch(name)

@@ -26,7 +26,7 @@ def processes_of(folder: str) -> list[int]:
             continue
         try:
             entries = (place / "environ").read_bytes().split(b"\0")
-        except OSError:  # ended, or somebody else's
+        except OSError:  # ended, or someone else's
             continue
         if any(entry == mark or entry.startswith(mark + b"/") for entry in entries):
             found.append(int(place.name))

@@ -46,11 +46,11 @@ class Side:
     real_tokens: float | None
     samples: float | None
     product_flops: float | None
-    """Of matrix products a step, those of attention and recomputation left out; None where shapes were not recorded."""
+    """Of matmuls a step, those of attention and recomputation left out; None where shapes were not recorded."""
     products: float
-    """Those matrix products."""
+    """Those matmuls."""
     kernels: float
-    """Pieces of GPU work a step."""
+    """Kernels and copies a step."""
     launches: float
     """Calls that launch them."""
     syncs: float

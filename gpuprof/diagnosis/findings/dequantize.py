@@ -1,4 +1,4 @@
-"""Weights in 4 or 8 bits are unpacked again for every product."""
+"""Weights in 4 or 8 bits are unpacked again for every matmul."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HIDDEN = calibrated.HIDDEN.falling
 """Share of exposed transfers that finds computation to hide behind with prefetching and buckets that suit: the first
 all-gather and the last reduction of a step have none."""
 GIVEN_BACK = calibrated.GIVEN_BACK.rising
-"""Share of what is hidden that comes back as longer kernels: a transfer takes multiprocessors (a ring of NCCL 24 of
+"""Share of what is hidden that comes back as longer kernels: a transfer takes SMs (a ring of NCCL 24 of
 132), bandwidth and power from what it hides behind, and takes longer itself meanwhile."""
 FEW_BUCKETS = 4
 """Exchanges in a step; with fewer each waits for most of the gradients, and has little left to hide behind."""

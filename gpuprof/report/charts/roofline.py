@@ -39,7 +39,7 @@ LEFT = {"xanchor": "right", "yanchor": "bottom", "xshift": -6, "yshift": -6}
 
 
 def roofline(diagnosis: Diagnosis) -> Figure | None:
-    """Matrix products and attention: FLOP/s over FLOP per byte, under the ceilings of the GPU.
+    """Matmuls and attention: FLOP/s over FLOP per byte, under the ceilings of the GPU.
 
     None where the GPU's ceilings or the kernels' FLOPs are not known. Kernels that do none are in `bandwidth`.
     """

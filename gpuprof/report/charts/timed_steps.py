@@ -162,7 +162,7 @@ def _cut(timed: TimedSteps, far: np.ndarray, top: float, scale: float) -> dict[s
 
 
 def _hover(timed: TimedSteps, top: float, scale: float) -> dict[str, Any]:
-    """Points that nobody sees, which carry what is shown of a step."""
+    """Points that no one sees, which carry what is shown of a step."""
     points = {
         "type": "scatter",
         "mode": "markers",

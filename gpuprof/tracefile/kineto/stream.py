@@ -323,7 +323,7 @@ def _processors() -> int:
 
 
 class _Notice(event.Listener):
-    """Says once that a compilation begins: the first run on a machine stands still for some seconds."""
+    """Says once that a compilation begins: the first run on a machine stalls for some seconds."""
 
     said = False
 

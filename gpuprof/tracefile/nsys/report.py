@@ -22,7 +22,7 @@ def exported(report: Path) -> tuple[Path, int]:
     """
     beside = report.with_suffix(".sqlite")
     if beside.exists() and not _is_fresh(beside, report):
-        beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to somebody
+        beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to someone
     try:
         if not _is_fresh(beside, report):
             to_sqlite(report, beside)
