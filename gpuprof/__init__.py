@@ -97,7 +97,7 @@ def diagnose(
     together: the times are the export's, the ops the trace's.
 
     step: regular expression on the ranges or ops that are the steps; found out if not given.
-    skip: leave out so many steps at the beginning.
+    skip: leave out this many steps at the beginning.
     step_ms: a step measured without the profiler, in milliseconds; goes before what a run says.
     top: how many kernels and gaps to name.
     progress: as for `load`.
@@ -182,7 +182,7 @@ def project(
     batch, sample_tokens: samples of a forward pass and their mean length, padding included; as recorded if not given.
     host_factor: host time there over host time here; `host_measured` says that it was measured on both.
     layers, experts: of the whole model, where fewer were recorded.
-    ranks: also so many such GPUs, each with a batch of its own.
+    ranks: also on these numbers of such GPUs, each with a batch of its own.
     prices: dollars per hour by name of GPU, before those that come with gpuprof. epoch_samples: of an epoch.
     explain: two GPUs; says in words why the first beats the second.
     whole_batch: keep the batch even where it does not fit.

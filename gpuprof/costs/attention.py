@@ -100,7 +100,7 @@ def takes_one_sample(arguments: Arguments) -> bool:
 
 
 def attention(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Cost of one kernel of an attention op; None if the shapes do not tell."""
+    """Cost of one kernel of an attention op; None if the shapes do not show it."""
     layout = _OPS[arguments.name]
     query, key, value = (arguments.tensor(layout.query + i) for i in range(3))
     if query is None or key is None or value is None:

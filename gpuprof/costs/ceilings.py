@@ -32,7 +32,7 @@ class Ceilings:
     flops: dict[str, float]
     """dtype → FLOP/s."""
     peak_flops: dict[str, float]
-    """dtype → dense FLOP/s as stated: what MFU is told against."""
+    """dtype → dense FLOP/s as stated: what MFU is relative to."""
     memory_bytes_per_s: float
     """Reads and writes together."""
     link_bytes_per_s: float | None

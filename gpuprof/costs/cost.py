@@ -14,7 +14,7 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a formula must know of the GPU: how much its L2 holds and how many blocks run beside one another."""
+    """What a formula must know of the GPU: how much its L2 holds and how many blocks run at the same time."""
 
     l2_bytes: float
     multiprocessors: int

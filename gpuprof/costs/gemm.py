@@ -35,7 +35,7 @@ class Matmul:
     left: Tensor
     right: Tensor
     read_bytes: float = 0.0
-    """Beside both factors: a bias, or the output added to."""
+    """In addition to both factors: a bias, or the output added to."""
     out_bytes: float | None = None
     """Per output element; None: as the left factor."""
 
@@ -50,7 +50,7 @@ def is_matmul(name: str) -> bool:
 
 
 def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """The part of an op that is a matmul which one of its kernels does; None if the shapes do not tell."""
+    """The part of an op that is a matmul which one of its kernels does; None if the shapes do not show it."""
     make = _PRODUCTS.get(arguments.name)
     product = make(arguments) if make else None
     return None if product is None else matmul_cost(product, kernel, machine)
@@ -79,7 +79,8 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
 
 
 def traffic(left: float, right: float, rows: int, columns: int, beside: float, l2_bytes: float) -> float:
-    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are worked on together.
+    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are computed at the same
+    time.
 
     If both factors fit in the L2 they are read once. Else tiles are handed out along the shorter side of the output:
     each wave reads all of that side's factor and its own part of the other one, which thus is read once. Where a

@@ -48,7 +48,7 @@ class FrozenPasses:
 
 
 def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
-    """The window's passes; None where the recording does not tell modules, or has no backward pass."""
+    """The window's passes; None where the recording has no modules, or has no backward pass."""
     node = _with_backward(timeline)
     if not node.any():
         return None

@@ -31,7 +31,7 @@ class _Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Fixes:
-    """What is advised, and what could not be told."""
+    """What is advised, and what could not be computed."""
 
     findings: tuple[Finding, ...]
     """Most gain first; those that change the batch, and so the training itself, after those that do not."""
@@ -46,7 +46,7 @@ class Fixes:
 def fixes(case: Case) -> Fixes:
     """All fixes that are expected to gain.
 
-    One that fails takes neither the diagnosis nor the others with it, and is told; GPUPROF_DEBUG=1 raises.
+    One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []

@@ -19,7 +19,7 @@ Note = tuple[str, str]
 MANY = 8
 """Recordings from which on digests are kept and made in parallel: a worker takes 0.4 s to start."""
 WORKER_BYTES, TIMES_SIZE = 100 << 20, 4
-"""Memory of a worker: its imports, and so many times the size of an unpacked recording (160 MB over one of 40 MB)."""
+"""Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
 PACKED = 12
 """How many times as large a gzipped recording is unpacked, at most."""
 

@@ -105,7 +105,7 @@ def gang_of(made: Sequence[Digest | Note], names: Sequence[str]) -> Gang:
     notes = [one for one in made if not isinstance(one, Digest)]
     notes += [note for one in digests for note in one.notes]
     digests = _in_order(digests, notes, names)
-    # Clocks are compared as Unix times where the recordings tell their beginning.
+    # Clocks are compared as Unix times where the recordings give their beginning.
     known = all(one.clock_ns for one in digests)
     collectives = [collectives_of(one, one.clock_ns if known else 0) for one in digests]
     rows = [one.columns.row for one in collectives]

@@ -1,4 +1,4 @@
-"""The tables of a diagnosis as Parquet files, with the findings and the whole diagnosis beside them."""
+"""The tables of a diagnosis as Parquet files, with the findings and the whole diagnosis next to them."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Allocations:
 
 
 def allocations(memory: DeviceMemory) -> Allocations:
-    """All memory of a device that the history or the blocks at the end tell of."""
+    """All memory of a device that the history or the blocks at the end contain."""
     return _with_blocks(_of_events(memory.events, memory.blocks), memory.blocks, len(memory.events))
 
 

@@ -17,7 +17,7 @@ from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
 from gpuprof.projection.sustained_rates import reach_of
 
 SAME = 0.03
-"""Two that differ by less are told to be the same."""
+"""Two that differ by less are said to be the same."""
 FLOOR = 0.5
 """Of a step; a host's floor above it holds back either GPU."""
 

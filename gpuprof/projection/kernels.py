@@ -1,6 +1,6 @@
 """Kernels on another GPU: each keeps how near it came to its roof, and the roof moves.
 
-A kernel's time is its latency, which stays, and the rest, which goes with its roof: the longer of its arithmetic and
+A kernel's time is its latency, which stays, and the rest, which scales with its roof: the longer of its arithmetic and
 its traffic at what the GPU sustains. On another GPU another of the two may be the longer one. A kernel of too few
 blocks to fill the chip is also faster only as far as one SM is.
 
@@ -67,7 +67,7 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
     by_clock, by_fill = _clock_ratio(here, there), _fill_ratio(timeline, here, there)
 
     def scaled(memory_ns: F64, latency: F64) -> tuple[F64, U8]:
-        # What a copy over the link takes beside its bytes is the link's, too.
+        # What a copy over the link takes in addition to its bytes is the link's, too.
         held = np.where(roofline.work.over_link, 0.0, _held_back(ns - latency, work.compute_ns, memory_ns))
         before = np.where(known, np.maximum(work.compute_ns, np.hypot(memory_ns, held)), 0.0)
         compute_there = work.compute_ns * by_compute
@@ -118,8 +118,8 @@ def _streamed(by_memory: F64, by_clock: float) -> F64:
 
 
 def _held_back(ns: F64, compute_ns: F64, memory_ns: F64) -> F64:
-    """Per event what a memory-bound kernel's time holds beside its traffic; 0 for one that is bound by arithmetic, all
-    of whose time goes with it."""
+    """Per event what a memory-bound kernel's time holds in addition to its traffic; 0 for one that is bound by
+    arithmetic, all of whose time goes with it."""
     moves = memory_ns > compute_ns
     return np.where(moves, np.sqrt(np.maximum(ns**2 - np.minimum(memory_ns, ns) ** 2, 0.0)), 0.0)
 
@@ -131,7 +131,7 @@ def _clock_ratio(here: Reach, there: Reach) -> float:
 
 
 def on_graph(graph: Graph, factor: F64) -> Graph:
-    """The graph with each GPU event so many times as long."""
+    """The graph with each GPU event's time multiplied by its factor."""
     return graph.with_durations(graph.duration_ns * np.where(graph.on_gpu, np.append(factor, 1.0)[graph.gpu_row], 1.0))
 
 
@@ -164,7 +164,7 @@ def _fill_ratio(timeline: Timeline, here: Reach, there: Reach) -> F64:
     for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z):
         blocks *= np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
     few = (gpu.grid_x > 0) & (blocks < FEW_BLOCKS * ours)
-    # Of each chip `blocks` SMs work, so the rates that count are those of so many.
+    # Of each chip `blocks` SMs work, so the rates that count are those of that many SMs.
     return np.where(few, np.minimum(blocks / ours, 1.0) / np.minimum(blocks / theirs, 1.0), 1.0)
 
 

@@ -38,7 +38,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """What a run tells of its memory and its model."""
+    """What a run says of its memory and its model."""
 
     allocated_bytes: int
     """Between steps, the median."""
@@ -69,7 +69,7 @@ def usable_bytes(gpu: Gpu, memory_bytes: int | None = None) -> int:
 
 
 def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: int | None = None) -> MemoryFit:
-    """Whether a forward pass of so many tokens fits; `batch`: its samples, where known."""
+    """Whether a forward pass of `tokens` tokens fits; `batch`: its samples, where known."""
     usable = usable_bytes(gpu, memory_bytes)
     room = usable - use.static_bytes
     away = use.static_bytes * use.static_spread
@@ -95,7 +95,7 @@ def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: 
 
 
 def share_that_fits(found: MemoryFit, use: Usage, tokens: float, batch: float | None) -> float | None:
-    """As large a half, quarter … of a pass of so many tokens, and `batch` samples, as fits; None if nothing of it
+    """As large a half, quarter … of a pass of `tokens` tokens and `batch` samples, as fits; None if nothing of it
     does."""
     room = found.usable_bytes - use.static_bytes
     share = 1.0

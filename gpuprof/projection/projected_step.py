@@ -106,7 +106,7 @@ class ProjectedStep:
     def peak_tokens(self) -> float | None:
         """Tokens of the largest forward pass with the whole batch that is asked for, padding included.
 
-        Passes differ as the recorded ones do; but samples whose tokens are given are all taken to have so many.
+        Passes differ as the recorded ones do; but samples whose tokens are given are all taken to have that number.
         """
         s = self.subject
         if self.question.sample_tokens is None and s.memory is not None:

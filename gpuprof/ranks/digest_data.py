@@ -44,7 +44,7 @@ class Labels:
     shares: U8
     """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
     own_ns: Floats
-    """[rows] What the row takes on this rank alone: a mark's last piece of work. 0 on what ranks share."""
+    """[rows] What the row takes on this rank alone: a mark's last kernel. 0 on what ranks share."""
     own_work: U8
 
 

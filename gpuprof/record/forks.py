@@ -1,4 +1,4 @@
-"""What a forked child must do that was born beside a recording, so that it lives and ends as if there were none."""
+"""What a forked child must do that was forked during a recording, so that it lives and ends as if there were none."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Guard:
         self.pid = pid
 
     def watch(self, target: int) -> None:
-        """Tells which process must not outlive us."""
+        """Sets the process that must not outlive us."""
         self._send(_WATCH + struct.pack("=q", target))
 
     def received(self) -> frozenset[int] | None:
@@ -146,7 +146,7 @@ def _serve(requests: int, answers: int) -> None:
 
 
 def _killer(pid: int) -> Callable[[], None]:
-    """Kills that process and no later one of its number, where the system can tell them apart."""
+    """Kills that process and no later one of its number, where the system can distinguish them."""
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -208,7 +208,7 @@ def _send(send: Callable[[int, int], None], target: int, numbers: Iterable[int])
 
 
 def die_of(number: int) -> NoReturn:
-    """Ends this process by a signal, as the target ended, without a core of our own beside the target's."""
+    """Ends this process by a signal, as the target ended, without a core dump in addition to the target's."""
     import resource
 
     try:

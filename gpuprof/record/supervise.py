@@ -27,7 +27,7 @@ ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT
 TICK_S = 0.2
 TELEMETRY_AFTER_NS = 500_000_000
 """A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
-starts beside those is in no one's timing."""
+starts at the same time is in no one's timing."""
 PATIENCE_S = 3.0
 """Seconds after the target's end without a word from us."""
 REPORT_S = 300.0
@@ -49,7 +49,7 @@ VARIABLES = (
     "TORCHDYNAMO_DISABLE", "TOKENIZERS_PARALLELISM", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_ALGO",
     "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "TEARDOWN_CUPTI",
 )  # fmt: skip
-"""The environment variables that a manifest tells of: those that change how fast a step is, and no others."""
+"""The environment variables that a manifest contains: those that change how fast a step is, and no others."""
 
 # Compiled when first needed: at the start every millisecond counts.
 _RANK = r"rank(\d+)\.json"
@@ -70,7 +70,7 @@ def supervise(
     for note in target.notes:
         tell(note)
     _fill_standard_descriptors()
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or no one could tell how the target ended
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or it would not be known how the target ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
     try:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 RELAY = Path(__file__).parent / "nsys_relay.py"
 _CREDENTIALS = "3i"
-"""pid, user and group, as the kernel tells them of the other end."""
+"""pid, user and group, as the kernel reports them for the other end."""
 
 
 class TargetUnderNsys:

@@ -171,7 +171,7 @@ class Window:
             self._transforms.record(allowance.to_keep(self._headroom), self.steps)
 
     def _is_enough(self, steps: int) -> bool:
-        """Whether the window must close although it has only so many steps."""
+        """Whether the window must close although it has only `steps` steps."""
         from .schedule import WINDOW_S
 
         too_large = resident_bytes() - self._memory_before > min(MOST_HOST_BYTES, available_bytes())

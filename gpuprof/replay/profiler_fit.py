@@ -124,7 +124,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
 
 
 def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
-    """The graph with a host so many times slower or quicker, as far as the measured step leaves that open; by the
+    """The graph with a host made slower or quicker by a factor, as far as the measured step leaves that open; by the
     noise of the host's time at least."""
     noise = float(np.log1p(HOST_PROCESS_NOISE))
     whole = max(abs(float(np.log(factor))), noise)

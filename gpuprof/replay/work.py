@@ -27,7 +27,7 @@ class Work:
     """(device, stream) of each."""
     call: I64
     piece: I64
-    """Piece of host work that ends the launching call; -1 where the launch was not recorded."""
+    """Host segment that ends the launching call; -1 where the launch was not recorded."""
     moment_ns: I64
     """Where it stands in the order, on the trace's clock: at the beginning of that piece; where the launch was not
     recorded when it began, as far as what was launched before and after it on its stream allows."""

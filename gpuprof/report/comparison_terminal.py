@@ -25,7 +25,7 @@ ROWS = 5
 MECHANISMS = 5
 WIDEST_BAR = 60
 NAMED = 90
-"""Cells from which on there is room for the phases beside a bar."""
+"""Cells from which on there is room for the phases next to a bar."""
 
 _STYLES = {"faster": "green", "slower": "red", "same": ""}
 _FILLS = {"total": ("█", "dim"), "less": ("░", "green"), "more": ("▓", "red")}

@@ -51,7 +51,7 @@ def _head(projection: Projection) -> list[Text]:
     )
     if r.busy_ns <= r.step_ns.expected:
         line.append(f", of which the GPU works {duration(r.busy_ns)}")
-    else:  # streams beside one another
+    else:  # streams that overlap
         line.append(f"; the GPU's work in it, overlapping on its streams, adds up to {duration(r.busy_ns)}")
     parts = []
     if r.work.samples:

@@ -136,7 +136,7 @@ def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
 
 
 def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
-    """Lines beside the name of what they are about; they wrap within their own column."""
+    """Lines next to the name of what they are about; they wrap within their own column."""
     if not lines:
         return []
     grid = Table.grid(padding=0)

@@ -1,7 +1,7 @@
 """What a kernel does: the launching op's name decides first, the kernel's own name second.
 
 An op name is a contract of the framework (`aten::mm` is a matmul whatever cuBLAS calls its kernel), kernel
-names change with every library release. Names that tell more than a general op (flash attention inside a compiled
+names change with every library release. Names that say more than a general op (flash attention inside a compiled
 region, NCCL under any op) go before the op.
 """
 

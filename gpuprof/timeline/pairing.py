@@ -30,7 +30,7 @@ class Pairing:
     in_order: int
     """Kernels of steps that both recorded alike, launch by launch."""
     by_name: int
-    """What else was told by being the n-th of its name in its step."""
+    """What else was matched by being the n-th of its name in its step."""
 
 
 def pair(timed: Timeline, named: Timeline) -> Pairing | None:
@@ -43,7 +43,7 @@ def pair(timed: Timeline, named: Timeline) -> Pairing | None:
         if not others:
             break
         names = mine.names[mine.kernel]
-        # The step of the same number first: two of one length need not be alike in what the kernels' names do not tell.
+        # The step of the same number first: two of one length need not be alike in what the kernels' names do not show.
         in_turn = [*others[step : step + 1], *others]
         alike = next((other for other in in_turn if np.array_equal(other.names[other.kernel], names)), None)
         other = alike or min(others, key=lambda other: abs(len(other.rows) - len(mine.rows)))

@@ -1,4 +1,4 @@
-"""Run beside `gpuprof try` as a script: if gpuprof is killed, ends what it has started and removes the scratch folder.
+"""Run next to `gpuprof try` as a script: if gpuprof is killed, ends what it has started and removes the scratch folder.
 
 Standard library only. Reads standard input until it ends. `python guard.py SCRATCH`; a line `done` says that there is
 nothing to do.

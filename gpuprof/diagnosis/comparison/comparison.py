@@ -16,7 +16,8 @@ from gpuprof.timeline.workload import Unit
 SCHEMA = "gpuprof.comparison/1"
 
 Known = Literal["unprofiled", "estimated", "recorded"]
-"""How a step time is known: timed without a profiler, told by the replay without its cost, or as recorded under it."""
+"""How a step time is known: timed without a profiler, estimated by the replay without its cost, or as recorded under
+it."""
 Outcome = Literal["faster", "slower", "same"]
 """Of B, seen from A."""
 
@@ -205,7 +206,7 @@ class OpDifference:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one side's diagnosis said of a fix, beside what the other measured."""
+    """What one side's diagnosis predicted of a fix, next to what the other measured."""
 
     finding: str
     title: str
@@ -253,7 +254,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True)
 class RankDifference:
-    """One rank of both runs, the profiler's cost removed; None where a recording does not tell."""
+    """One rank of both runs, the profiler's cost removed; None where a recording does not say."""
 
     rank: int
     a_pace_ns: int | None

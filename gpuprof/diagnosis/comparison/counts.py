@@ -21,7 +21,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
 
 KNOWN = 0.9
-"""Share of the time of matmuls whose FLOPs must be known for their sum to be told."""
+"""Share of the time of matmuls whose FLOPs must be known for their sum to be given."""
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul)")
 
 

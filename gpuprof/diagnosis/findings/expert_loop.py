@@ -46,7 +46,7 @@ OF_LAYERS = frozenset(
 ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
 """What prepares the loop in front of its first expert, and goes with it."""
 BLOCK_OPS = 250
-"""An expert's block has fewer ops than this beside one another; two such ops further apart are of different layers."""
+"""An expert's block has fewer ops than this in a row; two such ops further apart are of different layers."""
 LONGER = 1.35
 """A block may be this much longer than the usual one (an expert whose tensors take another path) and is still one of
 the loop."""
@@ -118,7 +118,7 @@ class Loops:
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """Grouped products instead of a loop over experts."""
+    """Grouped matmuls instead of a loop over experts."""
     loops = find_loops(case)
     if loops is None:
         return

@@ -1,4 +1,4 @@
-"""Collectives that nothing is computed beside."""
+"""Collectives that no computation overlaps."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _fix(case: Case, sharded: bool, bucket_mb: int) -> str:
 
 
 def _exposed_share(case: Case, transfers: Mask) -> F64:
-    """Per node the part of its time that is a transfer which no compute kernel of its device runs beside, in the
+    """Per node the part of its time that is a transfer that no compute kernel of its device overlaps, in the
     replayed step: a collective's transfer is its last part, the first is waiting for peers."""
     graph, schedule = case.graph, case.schedule
     moving = _moving_ns(case, transfers)

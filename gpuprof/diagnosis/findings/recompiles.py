@@ -24,7 +24,8 @@ from gpuprof.tracefile.trace import OP, Mask
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
 """What an op's own host work takes at least when it plans or compiles; launching takes microseconds."""
 TIMES = thresholds_calibrated.PLANNING_TIMES.value
-"""And so many times the usual of the same op; a host that is merely interrupted or slow does not do that to one op."""
+"""And this many times the usual of the same op; a host that is merely interrupted or slow does not do that to one
+op."""
 SHARE = 0.5
 """Part of the recorded steps that it must happen in: once is warming up."""
 USUAL_NS = calibrated.USUAL_NS.value

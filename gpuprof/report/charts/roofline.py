@@ -169,7 +169,7 @@ def ceiling(x: list[float], y: list[float], dash: str = "solid") -> dict[str, An
 
 
 def label(words: str, x: float, y: float, **where: Any) -> dict[str, Any]:
-    """Words beside a line, at a point of two logarithmic axes."""
+    """Words next to a line, at a point of two logarithmic axes."""
     return {"text": words, "x": math.log10(x), "y": math.log10(y), "showarrow": False, "font": {"size": 12}, **where}
 
 

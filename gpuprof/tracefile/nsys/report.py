@@ -16,7 +16,7 @@ def is_report(path: Path, head: bytes) -> bool:
 
 
 def exported(report: Path) -> tuple[Path, int]:
-    """The SQLite export of a report, and its size: the one beside it if that is as new, else made there.
+    """The SQLite export of a report, and its size: the one next to it if that is as new, else made there.
 
     Raises UnreadableTrace, one line, where there is no Nsight Systems that can.
     """
