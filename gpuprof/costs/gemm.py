@@ -64,23 +64,23 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
         # Adds up the partial sums of a product whose k was split; how many there are only the main kernel knows.
         return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
     tall, wide = tile(kernel.name)
-    beside = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
+    concurrent = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
     rows, columns = math.ceil(product.m / tall), math.ceil(product.n / wide)
-    waves = max(1.0, product.batch * rows * columns / beside)
+    waves = max(1.0, product.batch * rows * columns / concurrent)
     left, right = product.left.bytes / product.batch, product.right.bytes / product.batch
     written = out * size
     return Cost(
         flops=product.flops,
-        read_bytes=product.batch * traffic(left, right, rows, columns, beside, machine.l2_bytes) + product.read_bytes,
+        read_bytes=product.batch * traffic(left, right, rows, columns, concurrent, machine.l2_bytes)
+        + product.read_bytes,
         write_bytes=written,
         dtype=_arithmetic(product.left.type, kernel.name),
         kept_bytes=min(written / waves, DIRTY_SHARE * machine.l2_bytes),
     )
 
 
-def traffic(left: float, right: float, rows: int, columns: int, beside: float, l2_bytes: float) -> float:
-    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are computed at the same
-    time.
+def traffic(left: float, right: float, rows: int, columns: int, concurrent: float, l2_bytes: float) -> float:
+    """Bytes that a matmul reads whose output is `rows` × `columns` tiles, of which `concurrent` are computed at once.
 
     If both factors fit in the L2 they are read once. Else tiles are handed out along the shorter side of the output:
     each wave reads all of that side's factor and its own part of the other one, which thus is read once. Where a
@@ -89,9 +89,9 @@ def traffic(left: float, right: float, rows: int, columns: int, beside: float, l
     if left + right <= l2_bytes:
         return left + right
     (short, short_bytes), (long, long_bytes) = sorted([(rows, left), (columns, right)])
-    if beside >= short:
-        return short_bytes * max(1.0, short * long / beside) + long_bytes
-    side = math.sqrt(beside)
+    if concurrent >= short:
+        return short_bytes * max(1.0, short * long / concurrent) + long_bytes
+    side = math.sqrt(concurrent)
     return short_bytes * max(1.0, long / side) + long_bytes * max(1.0, short / side)
 
 

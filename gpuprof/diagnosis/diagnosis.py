@@ -76,7 +76,7 @@ class Steps:
     """Steps that were analysed. `recorded_ns` is their median; `unprofiled_ns` a measured step without a profiler."""
 
     source: str
-    """What told the steps apart: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
+    """How the steps were found: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
     name: str | None
     """The range whose repetitions are the steps, where there is one."""
     count: int

@@ -97,11 +97,11 @@ def without_recompute(case: Case, found: I64) -> I64:
     return np.where(other, -1, found)
 
 
-def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
+def host_ns_per_launch(case: Case, excluded: Mask, like: Mask) -> float:
     """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes'
     work.
 
-    beside: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is
+    excluded: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is
     that of the few long stretches without a launch (data, logging, first use) rather than of a sequence of ops.
     """
     graph, calls = case.graph, case.trace.calls
@@ -114,6 +114,6 @@ def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
     work = work[calls.thread[graph.call[work]] == lane]
     total = np.append(0.0, np.cumsum(graph.duration_ns[own]))
     done = total[np.searchsorted(own, work)]
-    each = np.diff(done)[~beside[work[1:]]]
+    each = np.diff(done)[~excluded[work[1:]]]
     each = each[each > 0]
     return float(np.median(each)) if len(each) >= FEW_LAUNCHES else USUAL_LAUNCH_NS

@@ -301,7 +301,7 @@ def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, targe
 
 
 def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | None) -> Baseline:
-    told = free or sync
+    timed_either = free or sync
     return Baseline(
         free_ns=free.ns if free else None,
         free_low_ns=free.low_ns if free else None,
@@ -309,8 +309,8 @@ def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | Non
         free_steps=free.steps if free else 0,
         synchronised_ns=sync.ns if sync else None,
         synchronised_steps=sync.steps if sync else 0,
-        equal_work=told.equal_work if told else None,
-        fitted=bool(told and told.fitted),
+        equal_work=timed_either.equal_work if timed_either else None,
+        fitted=bool(timed_either and timed_either.fitted),
         rare=rare,
     )
 

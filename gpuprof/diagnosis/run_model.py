@@ -49,7 +49,7 @@ class Throughput:
     """Of all ranks together, over the unprofiled steps."""
 
     tokens_per_s: float | None
-    """Without padding where the attention mask told, else with it."""
+    """Without padding where the attention mask shows it, else with it."""
     padded_tokens_per_s: float | None
     samples_per_s: float | None
 

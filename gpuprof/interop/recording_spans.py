@@ -85,8 +85,10 @@ def _ops(trace: Trace, lane_of: I64, lanes: Lanes, texts: JsonTexts) -> Spans:
     ops = trace.ops
     lane, apart = lane_of[ops.thread], separate_ranges(trace)
     for number in np.unique(ops.thread[apart]).tolist():
-        beside = lanes.lanes[lane_of[number]]
-        lane[apart & (ops.thread == number)] = lanes.add(Lane(beside.group, f"ranges of {beside.name}", -1))
+        lane_of_thread = lanes.lanes[lane_of[number]]
+        lane[apart & (ops.thread == number)] = lanes.add(
+            Lane(lane_of_thread.group, f"ranges of {lane_of_thread.name}", -1)
+        )
     fields = [*_numbers(ops, _OP_FIELDS)]
     for key, name in _OP_TEXTS.items():
         ids = getattr(ops, name)

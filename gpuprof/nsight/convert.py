@@ -69,7 +69,7 @@ def _import(nsys: Nsys, path: Path, report: Path) -> Path:
     importer = _importer(nsys)
     if importer is None:
         raise NsysError(
-            f"{path}: {nsys.path} has no QdstrmImporter beside it: install Nsight Systems with its host part"
+            f"{path}: {nsys.path} has no QdstrmImporter next to it: install Nsight Systems with its host part"
         )
     answer = call([str(importer), "-i", str(path), "-o", str(report)], CONVERSION_S, _environment(nsys))
     if answer.code or not report.is_file():

@@ -30,8 +30,8 @@ def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_by
     collective = moved / rate * 1e9 + buckets * start if gpus > 1 else 0.0
     last = collective / buckets
     # Nothing is exchanged before the first bucket is full.
-    beside = backward_ns * (buckets - 1) / buckets
-    exposed = max(last, collective - beside)
+    hidden = backward_ns * (buckets - 1) / buckets
+    exposed = max(last, collective - hidden)
     total = step_ns + exposed
     return Scaling(gpus, total, collective, exposed, step_ns / total if total else 1.0, link)
 

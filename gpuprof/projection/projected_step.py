@@ -96,11 +96,11 @@ class ProjectedStep:
         return samples, None if s.tokens is None else s.tokens * self.factor(share)
 
     def usage(self) -> Usage | None:
-        told, s = self.subject.memory, self.subject
-        if told is None:
+        memory, s = self.subject.memory, self.subject
+        if memory is None:
             return None
         more = self.question.layers - s.layers.count if self.question.layers and s.layers else 0
-        return usage(told, self.deeper, self.wider, more, self.longer)
+        return usage(memory, self.deeper, self.wider, more, self.longer)
 
     @property
     def peak_tokens(self) -> float | None:

@@ -176,7 +176,7 @@ def named_blocks(model: Any, levels: int) -> list[tuple[Any, str]]:
         found = [(child, None) for child in model.children()]
     else:
         found = [(block, i) for i, block in enumerate(longest)]
-        found += [(m, None) for m in _beside(model, longest)]
+        found += [(m, None) for m in _around(model, longest)]
     named: list[tuple[Any, str]] = []
     for _ in range(levels):
         named += [(m, _range_name(m, i)) for m, i in found]
@@ -189,7 +189,7 @@ def _range_name(module: Any, index: int | None) -> str:
     return f"nn.Module: {type(module).__name__}" + ("" if index is None else f"_{index}")
 
 
-def _beside(model: Any, blocks: Any) -> list[Any]:
+def _around(model: Any, blocks: Any) -> list[Any]:
     """Modules on the way down to the blocks that are not themselves on that way."""
     chain = _chain(model, blocks)
     known = {id(m) for m in (*chain, *blocks)}

@@ -522,7 +522,7 @@ class Session:
         if profiler_is_alive():
             self._waited += 1
             if self._waited > PATIENCE:
-                return self._skip_windows("the program's own profiler did not end: gpuprof recorded nothing beside it")
+                return self._skip_windows("the program's own profiler did not end: gpuprof recorded nothing")
             if self._waited == 1:
                 self._journal.note("the program's own profiler is active: gpuprof waits for it to end")
             self._queue.insert(0, ("warmup", warm_up))
@@ -592,7 +592,7 @@ class Session:
             observer.end()
         if result is not None:
             self._journal.windows.append(result)
-            after = "" if self._more_windows() else "; the training goes on unprofiled"
+            after = "" if self._more_windows() else "; the training continues unprofiled"
             size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
             self._journal.tell(f"step {self._step}: {result['steps']} steps recorded{size}{after}")
         gc.collect()
@@ -662,7 +662,7 @@ class Session:
         import traceback
 
         self._journal.log(" | ".join(traceback.format_exception(error)))
-        self._journal.note(f"recording failed ({type(error).__name__}: {error}); the training goes on without it")
+        self._journal.note(f"recording failed ({type(error).__name__}: {error}); the training continues without it")
         self.close()
 
 

@@ -161,7 +161,7 @@ class _Run:
         self._closer: int | None = None
         self._telemetry: Any = None
         self._closed = False
-        self._told_to_end = False
+        self._asked_to_end = False
         self._under_nsys: TargetUnderNsys | None = None
 
     def _make(self, stem: str, out: str | None) -> Path | None:
@@ -259,12 +259,12 @@ class _Run:
     def _wait_under_nsys(self, under_nsys: TargetUnderNsys, nsys: int, guard: Guard, mask: set[Any]) -> int:
         """Waits for a target that Nsight Systems runs, and for its report."""
         post = Post(guard, own_group=True)
-        watched, told, left, deadline = False, False, None, None
+        watched, warned, left, deadline = False, False, None, None
         while True:
             tick = TICK_S if watched else SOON_S
             info = signal.sigtimedwait(OURS, tick if under_nsys.pid is None else post.patience(tick))
             if info is not None and info.si_signo != signal.SIGCHLD:
-                self._told_to_end = self._told_to_end or info.si_signo in ENDING
+                self._asked_to_end = self._asked_to_end or info.si_signo in ENDING
                 post.came(info.si_signo, info.si_code)
             under_nsys.listen(0.0)
             if under_nsys.pid and not watched:
@@ -275,7 +275,7 @@ class _Run:
                 left = status if ended else None
             if left is not None:
                 under_nsys.listen(SOON_S)
-                if not under_nsys.is_answered and not self._told_to_end:
+                if not under_nsys.is_answered and not self._asked_to_end:
                     return self._start_without(under_nsys, guard, mask)
                 if under_nsys.status is not None or under_nsys.is_closed or not under_nsys.is_answered:
                     under_nsys.close()
@@ -283,8 +283,8 @@ class _Run:
             elif under_nsys.status is not None:
                 now = time.monotonic()
                 deadline = deadline or now + REPORT_S
-                if not told and now > deadline - REPORT_S + PATIENCE_S:
-                    told = True
+                if not warned and now > deadline - REPORT_S + PATIENCE_S:
+                    warned = True
                     tell("the training has ended; Nsight Systems writes its report (Ctrl-C does without)")
                 if now > deadline:
                     tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s: it is ended")
@@ -320,7 +320,7 @@ class _Run:
                 if ended:
                     return status
             else:
-                self._told_to_end = self._told_to_end or info.si_signo in ENDING
+                self._asked_to_end = self._asked_to_end or info.si_signo in ENDING
                 post.came(info.si_signo, info.si_code)
             post.deliver(pid)
             if info is None:
@@ -420,7 +420,7 @@ class _Run:
                 tell("nothing was recorded: the target took no optimizer step in a Python with torch")
             return
         point_latest(folder)
-        if status < 0 or self._told_to_end:  # who ends it wants it ended, and may soon kill it
+        if status < 0 or self._asked_to_end:  # who ends it wants it ended, and may soon kill it
             self._stop_closing()
         else:
             self._finish_closing(ranks)
@@ -441,7 +441,7 @@ class _Run:
         """Whether it came to its end; anyone who will not wait may interrupt it, and us with it."""
         if self._closer is None:
             return True
-        told = time.monotonic() + PATIENCE_S
+        warn_at = time.monotonic() + PATIENCE_S
         while True:
             ended, _ = _reap(self._closer)
             if ended:
@@ -451,8 +451,8 @@ class _Run:
             if info is not None and info.si_signo in ENDING:
                 self._stop_closing()
                 return False
-            if told is not None and time.monotonic() > told:
-                told = None
+            if warn_at is not None and time.monotonic() > warn_at:
+                warn_at = None
                 tell("the training has ended; reading its recording (Ctrl-C leaves that to gpuprof diagnose)")
 
     def _stop_closing(self) -> None:

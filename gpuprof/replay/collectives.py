@@ -168,8 +168,8 @@ def estimate_transfers(timeline: Timeline) -> F64:
     if sized.any():
         usual = _usual_rate(timeline, int(np.max(c.group_size[sized])))
         kinds = [sized & (c.kind == kind) for kind in np.unique(c.kind[sized]).tolist()]
-        told = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
-        rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(told)) if told else usual)
+        rates = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
+        rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(rates)) if rates else usual)
         transfer[sized] = np.minimum(took[sized], START_NS + moved[sized] / rate * 1e9)
     for kind in np.unique(c.kind[~sized]).tolist():
         same = c.kind == kind

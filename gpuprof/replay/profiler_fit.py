@@ -100,7 +100,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
     def step(level: float, device: float) -> float:
         return simulate(at(level, device), ROUNDS).step_ns
 
-    def told(level: float, device: float) -> bool:
+    def determined(level: float, device: float) -> bool:
         graph = at(level, device)
         quicker = by_resource(graph, host=QUICKER, input=QUICKER)
         return simulate(quicker, ROUNDS).step_ns < (1 - TOLD) * simulate(graph, ROUNDS).step_ns
@@ -108,13 +108,13 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:
         device = slow
-        if step(0.0, slow) >= measured_ns or told(0.0, slow):
+        if step(0.0, slow) >= measured_ns or determined(0.0, slow):
             level = _first(lambda u: step(u, slow) <= measured_ns, -FARTHEST, pace)
     elif step(pace, fast) > measured_ns:
         # What taking out more does not help with is not the cost's.
         least = step(most, fast) * (1 + FLAT)
         most = _first(lambda u: step(u, fast) <= least, pace, most)
-        level = _first(lambda u: step(u, fast) <= measured_ns or not told(u, fast), pace, most + FARTHEST)
+        level = _first(lambda u: step(u, fast) <= measured_ns or not determined(u, fast), pace, most + FARTHEST)
         device = fast
     else:
         device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)

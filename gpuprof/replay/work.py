@@ -83,8 +83,8 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     if len(calls):
         # The driver lets go once the last piece is in its own buffer: a little before the copy ends. A copy that fits
         # the buffer has by then hardly begun, and blocks no one.
-        beside = calls.end_ns[call] - gpu.start_ns[rows] >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
-        blocks &= kinds.blocking_copy[call] & beside
+        overlaps = calls.end_ns[call] - gpu.start_ns[rows] >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
+        blocks &= kinds.blocking_copy[call] & overlaps
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
         call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,

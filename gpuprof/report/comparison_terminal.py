@@ -101,7 +101,7 @@ def _steps(comparison: Comparison, width: int) -> list[Text]:
 def _mechanisms(comparison: Comparison) -> list[Text | Table]:
     """What changed, most of the difference first, each with what was predicted of it."""
     lines: list[Text | Table] = []
-    for number, one in enumerate(words.told(comparison)[:MECHANISMS], 1):
+    for number, one in enumerate(words.shown_mechanisms(comparison)[:MECHANISMS], 1):
         grid = Table.grid(padding=0)
         grid.add_column(width=3)
         grid.add_column(overflow="fold")

@@ -137,7 +137,7 @@ def term(one: Term) -> str:
     )
 
 
-def told(comparison: Comparison) -> tuple[Mechanism, ...]:
+def shown_mechanisms(comparison: Comparison) -> tuple[Mechanism, ...]:
     """The mechanisms that are worth a line; the first in any case, where there is a difference."""
     step = comparison.step
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
@@ -214,7 +214,7 @@ def host_matters(comparison: Comparison) -> bool:
 
 
 def rank(one: RankDifference) -> tuple[str, str, str]:
-    """`rank 0`, by itself `50 → 48 ms`, for others `3.1 → 0.2 ms`; empty where a recording does not tell."""
+    """`rank 0`, by itself `50 → 48 ms`, for others `3.1 → 0.2 ms`; empty where a recording does not say."""
 
     def both(a_ns: int | None, b_ns: int | None) -> str:
         return "" if a_ns is None or b_ns is None else both_times(a_ns, b_ns)

@@ -437,10 +437,10 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
             f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: their time counts as busy but"
             " unattributed. Record with --cuda-graph-trace=node to see the kernels.",
         )
-    if trace.reading.beside:
+    if trace.reading.other_processes:
         yield (
             "other_processes",
             "info",
-            f"The file holds {len(trace.reading.beside) + 1} processes with GPU work; this is one of them. Another:"
-            f" gpuprof diagnose {trace.reading.beside[0]!r}",
+            f"The file holds {len(trace.reading.other_processes) + 1} processes with GPU work; this is one of them."
+            f" Another: gpuprof diagnose {trace.reading.other_processes[0]!r}",
         )

@@ -190,9 +190,9 @@ class RunFolder:
     @property
     def window(self) -> str:
         """The window, and so the stage, of the recording whose times count: that of Nsight Systems if there is one."""
-        told = any(window.window == runfile.NSYS for window in self.own.windows)
+        by_nsys = any(window.window == runfile.NSYS for window in self.own.windows)
         steps = len(self.steps.rows(runfile.NSYS, self.rank)) > 0
-        return runfile.NSYS if (self.nsys is not None and told) or (self.trace is None and steps) else "trace"
+        return runfile.NSYS if (self.nsys is not None and by_nsys) or (self.trace is None and steps) else "trace"
 
     @property
     def own(self) -> Rank:

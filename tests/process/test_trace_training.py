@@ -319,7 +319,7 @@ def test_an_error_of_our_own_never_reaches_the_training(tmp_path: Path):
     run = trace(tmp_path, code)
     assert (run.code, run.stdout) == (0, "True\n")
     assert "recording failed" in run.stderr
-    assert "the training goes on" in run.stderr
+    assert "the training continues" in run.stderr
 
 
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):

@@ -28,13 +28,13 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
 
 def _step_notes(a: Side, b: Side) -> Iterator[Note]:
     if a.known != b.known:
-        timed, told = ("A", "B") if a.known == "unprofiled" else ("B", "A")
+        timed, other = ("A", "B") if a.known == "unprofiled" else ("B", "A")
         yield Note(
             "unlike_steps",
             "warning",
-            f"The step of {timed} was timed without a profiler, that of {told} is the recorded one with the profiler's"
-            f" cost removed by replay, which is less certain. Record {told} with gpuprof trace, or time a step and give"
-            " it: --step-ms.",
+            f"The step of {timed} was timed without a profiler, that of {other} is the recorded one with the profiler's"
+            f" cost removed by replay, which is less certain. Record {other} with gpuprof trace, or time a step and"
+            " give it: --step-ms.",
         )
     elif a.known == "recorded":
         yield Note(

@@ -47,7 +47,7 @@ def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share
     single = bool(optimizer.get("fused")) or optimizer.get("foreach") is False
     # Steps that end as the optimizer's does still hold their gradients then; a Trainer has dropped them.
     own = run.step_source == "optimizer" and micro == 1
-    held = own and _beside(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
+    held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
     scores = score_elements(case.timeline) / passes
     at_once = scores.max(initial=0.0) * passes if model.get("checkpointing") else scores.sum()
     recorded = Recorded(
@@ -78,7 +78,7 @@ def gradient_size(model: dict) -> int:
     return 4 if fp32 >= trainable > 0 else HALF_BYTES
 
 
-def _beside(allocated: int, model: dict, optimizer: dict) -> float:
+def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:
     """What is allocated between steps in addition to weights and the optimizer's state; below 0 where those are in
     shards."""
     weights = sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())

@@ -53,7 +53,7 @@ def read_nsys(path: Path, size: int, pid: int | None = None) -> Trace:
                 events=sum(len(table) for table in tables),
                 truncated=database.damage,
                 reader="nsys",
-                beside=tuple(with_process(path, p.pid) for p in processes if p is not process),
+                other_processes=tuple(with_process(path, p.pid) for p in processes if p is not process),
             ),
             meta=read_meta(database, process, devices),
             strings=strings.texts,
