@@ -1,7 +1,7 @@
 """What happens when a recording's window has closed: its verdict on stderr, its report, its traces compressed, and of
 several ranks their digests.
 
-Runs in a process of its own, which `gpuprof trace` starts beside the training: one thread, at the lowest priority.
+Runs in a process of its own, which `gpuprof trace` starts next to the training: one thread, at the lowest priority.
 Whatever fails is a line in the run's log and one on stderr.
 """
 

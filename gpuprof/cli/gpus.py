@@ -59,7 +59,7 @@ def command(name: tuple[str, ...], json: bool, measure: bool, save: bool, gpus: 
 
 
 def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
-    """Those that bear the name, else those that it is a part of."""
+    """GPUs of that name, else those whose name contains it."""
     from gpuprof.costs.hardware import find
 
     if not text:
@@ -207,7 +207,7 @@ def _memory(gpu: Gpu, l2: str) -> str:
 
 
 def _measured(found: Measurement, gpu: Gpu | None) -> RenderableType:
-    """What was measured, beside what is stated."""
+    """What was measured, next to what is stated."""
     rows = []
     for dtype, rate in found.flops.items():
         stated = gpu.dense_flops.get(dtype) if gpu else None

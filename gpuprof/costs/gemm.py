@@ -1,4 +1,4 @@
-"""Matrix products: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
+"""Matmuls: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import CODE, UNKNOWN, dtype_code
 
 _ACCUMULATORS = 256 * 128
-"""Output elements that one multiprocessor works on at a time: in fp32 half of its 64 K registers."""
+"""Output elements that one SM works on at a time: in fp32 half of its 64 K registers."""
 _TILE = re.compile(r"(?<!\d)(\d{1,3})x(\d{1,3})(?!\d)")
 _USUAL_TILE = (128, 128)
 _HELPER = re.compile(
@@ -35,7 +35,7 @@ class Matmul:
     left: Tensor
     right: Tensor
     read_bytes: float = 0.0
-    """Beside both factors: a bias, or the output added to."""
+    """In addition to both factors: a bias, or the output added to."""
     out_bytes: float | None = None
     """Per output element; None: as the left factor."""
 
@@ -45,12 +45,12 @@ class Matmul:
 
 
 def is_matmul(name: str) -> bool:
-    """Whether an op of this name is a matrix product that shapes tell all about."""
+    """Whether an op of this name is a matmul that shapes tell all about."""
     return name in _PRODUCTS
 
 
 def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """The part of an op that is a matrix product which one of its kernels does; None if the shapes do not tell."""
+    """The part of an op that is a matmul which one of its kernels does; None if the shapes do not show it."""
     make = _PRODUCTS.get(arguments.name)
     product = make(arguments) if make else None
     return None if product is None else matmul_cost(product, kernel, machine)
@@ -79,7 +79,8 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
 
 
 def traffic(left: float, right: float, rows: int, columns: int, beside: float, l2_bytes: float) -> float:
-    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are worked on together.
+    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are computed at the same
+    time.
 
     If both factors fit in the L2 they are read once. Else tiles are handed out along the shorter side of the output:
     each wave reads all of that side's factor and its own part of the other one, which thus is read once. Where a
@@ -190,7 +191,7 @@ def _template(arguments: Arguments) -> Matmul | None:
 
 
 def template_gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """A compiler-generated kernel whose arguments are those of a matrix product; None if they are not."""
+    """A compiler-generated kernel whose arguments are those of a matmul; None if they are not."""
     product = _template(arguments)
     return None if product is None else matmul_cost(product, kernel, machine)
 

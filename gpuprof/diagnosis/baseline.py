@@ -1,4 +1,4 @@
-"""How long a step takes that nobody profiles, told from the steps that a run timed before it was recorded.
+"""How long a step takes without a profiler, estimated from the steps that a run timed before it was recorded.
 
 Pure functions: durations and amounts of work in, a step time out. Durations are compared at equal work, because a
 recorded window of long sequences and a baseline of short ones would otherwise look like a profiler that costs much.
@@ -66,7 +66,7 @@ def durations(ns: I64, device_ns: I64, stage_ns: int | None, stage_steps: int | 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Steps that do a given amount of work, or are reckoned to it, and how long such a step takes."""
+    """Steps that do a given amount of work, or are scaled to it, and how long such a step takes."""
 
     ns: F64
     found: float
@@ -77,12 +77,11 @@ class Alike:
 def step_time(
     ns: F64, work: F64 | None, target: float | None, beside: tuple[F64, F64] | None = None
 ) -> StepTime | None:
-    """A step with `target` work, told from steps that took `ns` for `work`; None if they do not tell.
+    """A step with `target` work, estimated from steps that took `ns` for `work`; None if they do not show it.
 
-    The median of the steps with equal work, each reckoned to the very work along the line of time over work; where
-    these are few and others are not, that line itself.
-    beside: (ns, work) of steps of the same program that were timed in another way. They help to tell how the time
-    grows with work: of ten steps alone it may be little but noise.
+    The median of the steps with equal work, each scaled to that work along the line of time over work; where these are
+    few and others are not, that line itself. beside: (ns, work) of steps of the same program that were timed in another
+    way. They help to estimate how the time grows with work: of ten steps alone it may be little but noise.
     """
     alike = steps_alike(ns, work, target, beside)
     return None if alike is None else _summary(alike)
@@ -107,7 +106,7 @@ def steps_alike(ns: F64, work: F64 | None, target: float | None, beside: tuple[F
 
 
 def _equal(ns: F64, work: F64, target: float, slope: float) -> Alike:
-    """Steps of nearly the wanted work, reckoned to it: all of them can do a little less, or a little more.
+    """Steps of nearly the wanted work, scaled to it: all of them can do a little less, or a little more.
 
     slope: ns that more work takes, of which no step takes more in proportion than all it does.
     """
@@ -140,7 +139,7 @@ def _usable(ns: F64, work: F64 | None) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class RareStep:
-    """A step that comes back every so many steps and takes longer than those between."""
+    """A step that comes back every N steps and takes longer than those between."""
 
     every: int
     ns: int

@@ -14,10 +14,10 @@ from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
 
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
-"""Host time per launched kernel where a recording has no other work to tell it."""
+"""Host time per launched kernel where a recording has no other work to estimate it from."""
 
 FEW_LAUNCHES = 20
-"""Fewer launches than this tell nothing about the usual one."""
+"""Fewer launches than this say nothing about the usual one."""
 
 
 def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
@@ -26,7 +26,7 @@ def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
 
 
 def siblings(case: Case) -> tuple[I64, I64]:
-    """(rows of the window's forward and recomputed ops, a number per op that those beside one another share): ops of
+    """(rows of the window's forward and recomputed ops, a number per op that adjacent ones share): ops of
     one thread and one op around them follow one another in order of time; annotations around them do not count."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
@@ -73,8 +73,8 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
 
 
 def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
-    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread
-    is told by the sequence numbers that the two have in common."""
+    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread is
+    inferred from the sequence numbers that the two have in common."""
     ops = case.trace.ops
     numbers = np.unique(ops.forward_thread[rows]).tolist()
     threads = np.unique(stretches.thread).tolist()

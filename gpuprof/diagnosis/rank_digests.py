@@ -23,7 +23,7 @@ Note = tuple[str, str]
 MANY = 8
 """Recordings from which on digests are kept and made in parallel: a worker takes 0.4 s to start."""
 WORKER_BYTES, TIMES_SIZE = 100 << 20, 4
-"""Memory of a worker: its imports, and so many times the size of an unpacked recording (160 MB over one of 40 MB)."""
+"""Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
 GZIP_END = 8
 """Bytes of the checksum and the length at the end of a gzip file."""
 PACKED = 12
@@ -129,7 +129,7 @@ def _cached(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
     try:
         place = place if url_of(place) else str(Path(place).resolve())
         folder = cache_folder()
-    except (OSError, ValueError, RuntimeError):  # a path that is none, nobody's home
+    except (OSError, ValueError, RuntimeError):  # a path that is none, no one's home
         return None, ""
     name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode()).hexdigest()[:32]
     return folder / f"{name}.npz", state

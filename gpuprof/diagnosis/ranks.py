@@ -45,7 +45,7 @@ class RankSummary:
     transfer_ns: int | None
     """Collectives of a step once all ranks have come, overlapped or not; None where ranks are missing."""
     late_share: float | None
-    """Of the collectives that somebody waited in, those that this rank came last to."""
+    """Of the collectives that someone waited in, those that this rank came last to."""
     bound: str | None
     cause: str | None
     clock_offset_ns: int | None
@@ -137,7 +137,7 @@ def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Assembled
         (digests if isinstance(one, Digest) else notes).append(one)
     notes += [note for one in digests for note in one.notes]
     digests = _in_order(digests, notes, names)
-    # Clocks are compared as Unix times where the recordings tell their beginning.
+    # Clocks are compared as Unix times where the recordings give their beginning.
     known = all(one.clock_ns for one in digests)
     collectives = [collectives_of(one, one.clock_ns if known else 0) for one in digests]
     rows = [one.columns.row for one in collectives]

@@ -128,7 +128,7 @@ def _syncs(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
 
 
 def _other(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
-    """Annotations on GPU tracks stand beside their stream; profiler overhead and marks in a group of their own."""
+    """Annotations on GPU tracks stand next to their stream; profiler overhead and marks in a group of their own."""
     other, gpu = trace.other, trace.gpu
     lane_of = np.full(len(trace.threads), -1, np.int64)
     for number in np.unique(other.thread).tolist():

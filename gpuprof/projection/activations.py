@@ -1,14 +1,14 @@
-"""The allocator's peak above what stays between steps, as it goes with the tokens of a forward pass.
+"""The allocator's peak above what stays between steps, as it scales with the tokens of a forward pass.
 
 A recorded peak is one point. What goes through it is a line, `fixed + per_token · tokens`, never below a floor:
 
 - in runs whose passes differ in length, the line that their own peaks lie on;
 - else through the origin: measured so where all logits are held at once, which then are most of what grows;
-- where the loss goes through pieces of the logits and layers are recomputed, the slope is told by the model's shape and
+- where the loss goes through pieces of the logits and layers are recomputed, the slope follows from the model's shape and
   the rest is fixed (dequantised weights, buffers, pieces of a fixed size);
-- a peak in the optimizer's step says nothing of activations: it is a floor, and the model's shape tells the slope.
+- a peak in the optimizer's step says nothing of activations: it is a floor, and the slope follows from the model's shape.
 
-Of each the ends of what it may be are told, too. docs/projection.md holds the peaks that these were held against.
+Of each the ends of what it may be are given, too. docs/projection.md holds the peaks that these were compared with.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Recorded:
     tokens: float
     """Of the forward pass that made it, padding included."""
     line_fixed_bytes: float | None = None
-    """What the run's own peaks have in common whatever their pass's tokens; None where they do not tell."""
+    """What the run's own peaks have in common whatever their pass's tokens; None where they do not show it."""
     checkpointing: bool = False
     layers: int = 0
     hidden: int = 0
@@ -115,12 +115,12 @@ class Activations:
     likely: Line
     most: Line
     basis: Literal["measured", "grows", "shape", "optimizer"] = "grows"
-    """What the likely line is from: peaks of the run's passes, all of one peak, the model's shape beside a fixed rest,
+    """What the likely line is from: peaks of the run's passes, all of one peak, the model's shape with a fixed rest,
     the model's shape under a peak of the optimizer."""
 
     def at(self, tokens: float) -> tuple[float, float, float]:
-        """(at least, likely, at most) with so many tokens: of shorter passes than the recorded one the flattest line is
-        the highest."""
+        """(at least, likely, at most) with that many tokens: of shorter passes than the recorded one the flattest line
+        is the highest."""
         found = sorted(line.at(tokens) for line in (self.least, self.likely, self.most))
         return found[0], self.likely.at(tokens), found[-1]
 

@@ -1,7 +1,7 @@
 """Several GPUs of one kind in one host, each with a batch of its own: what exchanging gradients adds to the step.
 
 A ring all-reduce sends 2·(n−1)/n times the gradients' bytes over each GPU's link, in buckets as DDP makes them, while
-the backward pass goes on; what does not fit beside it, and the last bucket in any case, is waited for.
+the backward pass goes on; what it does not hide, and the last bucket in any case, is waited for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Why one GPU beats another, in the order in which reasons are weighed: the host's floor, what batch fits, the host's
 speed, arithmetic, bandwidth.
 
-The ratio of what the two get done is parted into factors by making the slower one like the other, one thing after
+The ratio of what the two get done is split into factors by making the slower one like the other, one thing after
 another, and replaying the step each time; so they multiply to the whole.
 """
 
@@ -17,7 +17,7 @@ from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
 from gpuprof.projection.sustained_rates import reach_of
 
 SAME = 0.03
-"""Two that differ by less are told to be the same."""
+"""Two that differ by less are said to be the same."""
 FLOOR = 0.5
 """Of a step; a host's floor above it holds back either GPU."""
 

@@ -23,17 +23,17 @@ from .signals import OURS, RESTORED, Guard, Post, die_of
 from .target_under_nsys import TargetUnderNsys
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals by which somebody says that all is to end."""
+"""Signals by which someone says that all is to end."""
 TICK_S = 0.2
 TELEMETRY_AFTER_NS = 500_000_000
 """A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
-starts beside those is in nobody's timing."""
+starts at the same time is in no one's timing."""
 PATIENCE_S = 3.0
 """Seconds after the target's end without a word from us."""
 REPORT_S = 300.0
 """Seconds that Nsight Systems gets to write its report after the target's end."""
 SOON_S = 0.02
-"""Between two looks for a target that somebody else starts."""
+"""Between two looks for a target that someone else starts."""
 FRESH_S = 10.0
 """A verdict that was printed so short a time ago is still on the screen."""
 INNER = "inner"
@@ -49,7 +49,7 @@ VARIABLES = (
     "TORCHDYNAMO_DISABLE", "TOKENIZERS_PARALLELISM", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_ALGO",
     "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "TEARDOWN_CUPTI",
 )  # fmt: skip
-"""The environment variables that a manifest tells of: those that change how fast a step is, and no others."""
+"""The environment variables that a manifest contains: those that change how fast a step is, and no others."""
 
 # Compiled when first needed: at the start every millisecond counts.
 _RANK = r"rank(\d+)\.json"
@@ -70,7 +70,7 @@ def supervise(
     for note in target.notes:
         tell(note)
     _fill_standard_descriptors()
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or nobody could tell how the target ended
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or it would not be known how the target ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
     try:
@@ -104,7 +104,7 @@ def tell(message: str) -> None:
 def _write(text: bytes) -> None:
     try:
         os.write(2, text)
-    except OSError:  # nobody is left to tell
+    except OSError:  # no one is left to tell
         pass
 
 
@@ -522,7 +522,7 @@ def _reap(pid: int) -> tuple[bool, int]:
     """Whether a child has ended, and its exit code, or its signal below zero."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # somebody else has reaped it: we were started with SIGCHLD ignored
+    except ChildProcessError:  # someone else has reaped it: we were started with SIGCHLD ignored
         return True, 0
     return found == pid, os.waitstatus_to_exitcode(status) if found == pid else 0
 

@@ -24,7 +24,8 @@ FARTHEST = 1.6
 FLAT = 5e-3
 """Where taking out more gains less than this the step does not wait for what recording cost."""
 QUICKER, TOLD = 0.9, 0.01
-"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU binds it."""
+"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU is the limit
+it."""
 FITTED = 1e-3
 """A fit is good when the step is this near to the measured one."""
 
@@ -82,9 +83,9 @@ def remove_profiler(
 def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> tuple[float, Graph]:
     """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
 
-    A step that the GPU binds says of the host only that it is not slower than that; to fit the host to what is left
-    between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless the
-    GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
+    A step that the GPU is the limit says of the host only that it is not slower than that; to fit the host to what is
+    left between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless
+    the GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
     event, then by its own speed.
     """
     most = MOST * pace
@@ -123,7 +124,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
 
 
 def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
-    """The graph with a host so many times slower or quicker, as far as the measured step leaves that open; by the
+    """The graph with a host made slower or quicker by a factor, as far as the measured step leaves that open; by the
     noise of the host's time at least."""
     noise = float(np.log1p(HOST_PROCESS_NOISE))
     whole = max(abs(float(np.log(factor))), noise)

@@ -44,7 +44,7 @@ CLEAR = 1.3
 SEEN = 0.1
 """Share of a mechanism's part below which a phase is not named."""
 OTHER_SCALE = 0.02
-"""Work that differs from what was foretold by less is the same."""
+"""Work that differs from what was predicted by less is the same."""
 HOST_MATTERS = 0.05
 """Share of a step that the GPU has to wait for its host, from which on the host's ops are of interest: below, they run
 ahead of the GPU, and their times say how far rather than what a step takes."""
@@ -247,7 +247,7 @@ def prediction(one: Prediction) -> str:
     """`A predicted 13–27 ms with it (torch.compile); B measured 26 ms: as predicted`."""
     other = "B" if one.by == "a" else "A"
     how = {"unprofiled": "measured", "estimated": "takes, the profiler removed,", "recorded": "takes, as recorded,"}
-    # Rarely does a change of the batch come out at just the size that was foretold.
+    # Rarely does a change of the batch come out at just the size that was predicted.
     work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
     tried = f" gpuprof try measured {duration(one.tried_ns)};" if one.tried_ns is not None else ""

@@ -26,7 +26,7 @@ GUTTER = 13
 WIDEST = 160
 """Longer lines are not read, only searched."""
 ROWS = 5
-"""Kernels shown where nobody asked for more."""
+"""Kernels shown where no one asked for more."""
 FIXES = 5
 ANSWER_LINES = 15
 """Lines of the answer: what fits on any terminal without scrolling. Fixes give way to it, all but the first."""
@@ -136,7 +136,7 @@ def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
 
 
 def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
-    """Lines beside the name of what they are about; they wrap within their own column."""
+    """Lines next to the name of what they are about; they wrap within their own column."""
     if not lines:
         return []
     grid = Table.grid(padding=0)

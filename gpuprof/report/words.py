@@ -208,7 +208,7 @@ def _profiler(diagnosis: Diagnosis) -> str | None:
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """The one thing to do now that would tell more."""
+    """The one thing to do now that would show more."""
     return in_unit(_next_step(diagnosis), diagnosis.unit)
 
 

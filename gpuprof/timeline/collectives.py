@@ -50,7 +50,7 @@ _ELEMENT_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveColumns(Columns):
-    """One row per kernel of a collective, in order of start. Texts are ids into the `texts` beside it."""
+    """One row per kernel of a collective, in order of start. Texts are ids into `texts`."""
 
     row: I64
     """Row of the GPU event."""

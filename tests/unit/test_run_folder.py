@@ -95,6 +95,7 @@ def test_without_a_path_it_is_the_latest_run(usual, monkeypatch, capsys, tmp_pat
     monkeypatch.chdir(usual.parent.parent)
     assert main(["diagnose"]) == 0
     assert "7.0 ms a step (10 ms under the profiler)" in capsys.readouterr().out
+    assert Path(gpuprof.diagnose().source.path).samefile(usual)
     monkeypatch.chdir(tmp_path)
     assert main(["diagnose"]) == 2
     said = capsys.readouterr().err

@@ -58,7 +58,7 @@ def explain(a: Facts, b: Facts, work: Work | None) -> Explained:
 
 
 def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str, int]], int]:
-    """The part of the difference that each candidate has, by phase, and what nobody claims."""
+    """The part of the difference that each candidate has, by phase, and what no one claims."""
     own: list[dict[str, int]] = [{} for _ in found]
     rest = 0
     for cell in dict.fromkeys([*a.cells, *b.cells]):

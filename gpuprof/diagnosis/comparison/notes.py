@@ -1,4 +1,4 @@
-"""What the reader of a comparison must know beside its figures."""
+"""What the reader of a comparison must know in addition to its figures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _timed_over(a: Side, b: Side, work: Work) -> str:
 
 
 def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
-    """Where one side does not tell how much of it is padding."""
+    """Where one side does not say how much of it is padding."""
     if bool(a.real_tokens) == bool(b.real_tokens):
         return
     tells, silent, known = ("A", "B", a) if a.real_tokens else ("B", "A", b)

@@ -1,4 +1,4 @@
-"""What one side's diagnosis said of a fix, beside what the other side has of it."""
+"""What one side's diagnosis predicted of a fix, next to what the other side has of it."""
 
 from __future__ import annotations
 

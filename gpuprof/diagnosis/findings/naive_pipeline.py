@@ -85,7 +85,7 @@ def find(case: Case) -> Iterator[Proposal]:
 
 
 def _fits(case: Case, gpus: int) -> bool | None:
-    """Whether one GPU has room for what lies on all; None where the run does not tell what it uses."""
+    """Whether one GPU has room for what lies on all; None where the run does not record what it uses."""
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if case.run is None or not case.run.memory.peak_bytes or not totals:
         return None

@@ -19,7 +19,7 @@ HALF_BYTES = 2
 BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "nf4": 0.52, "fp4": 0.52}
 """Of a weight by how it is stored; of those in four bits with their blocks' scales."""
 HELD = 0.8
-"""Of the gradients' bytes: with less room beside weights and state they are not among what is allocated."""
+"""Of the gradients' bytes: with less room next to weights and state they are not among what is allocated."""
 OFFLOADED = 0.5
 """Of the layers' inputs: a stack that copies more to the host in the forward pass keeps them there. Two stacks copied
 all but the last layer's."""
@@ -79,7 +79,8 @@ def gradient_size(model: dict) -> int:
 
 
 def _beside(allocated: int, model: dict, optimizer: dict) -> float:
-    """What is allocated between steps beside weights and the optimizer's state; below 0 where those are in shards."""
+    """What is allocated between steps in addition to weights and the optimizer's state; below 0 where those are in
+    shards."""
     weights = sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
     return allocated - weights - (optimizer.get("state_bytes") or 0)
 

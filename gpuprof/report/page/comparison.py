@@ -50,7 +50,7 @@ class Fall:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A prediction beside the measurement, all in percent of the axis."""
+    """A prediction next to the measurement, all in percent of the axis."""
 
     text: str
     inside: bool

@@ -52,7 +52,7 @@ def read_calls(database: Database, process: Process, strings: Strings, threads: 
 
 
 def read_syncs(database: Database, process: Process, strings: Strings) -> Syncs:
-    """What waited for what. Which stream an event was recorded on is told only where events were recorded too."""
+    """What waited for what. Which stream an event was recorded on is known only where events were recorded too."""
     columns = (
         "start",
         "end",

@@ -16,13 +16,13 @@ def is_report(path: Path, head: bytes) -> bool:
 
 
 def exported(report: Path) -> tuple[Path, int]:
-    """The SQLite export of a report, and its size: the one beside it if that is as new, else made there.
+    """The SQLite export of a report, and its size: the one next to it if that is as new, else made there.
 
     Raises UnreadableTrace, one line, where there is no Nsight Systems that can.
     """
     beside = report.with_suffix(".sqlite")
     if beside.exists() and not _is_fresh(beside, report):
-        beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to somebody
+        beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to someone
     try:
         if not _is_fresh(beside, report):
             to_sqlite(report, beside)
