@@ -11,22 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.ranks.digest_data import (
-    BACKWARD,
-    FORWARD,
-    LABELS,
-    LOCAL,
-    NO_ROW,
-    OPTIMIZER,
-    OTHER,
-    WORK,
-    Digest,
-    Labels,
-    Own,
-    Rows,
-    previous,
-)
+from benchmarks.plain_digest import labels_of, plain_digest
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, LOCAL, OPTIMIZER, OTHER, Digest, previous
 from gpuprof.timeline.collectives import KINDS, p2p_text
+from gpuprof.tracefile.trace import ABSENT
 
 MS, US = 1_000_000, 1_000
 _ALL_REDUCE, _REDUCE_SCATTER, _SEND = (KINDS.index(k) for k in ("all_reduce", "reduce_scatter", "send_recv"))
@@ -187,31 +175,21 @@ def digests(
 def _digest(shape: Shape, rank: int, made: list[Piece], arrival: list[int], end: list[int], clock: int) -> Digest:
     n = len(made)
     groups: dict[str, int] = {}
-    index = np.array([groups.setdefault(p.group, len(groups)) if p.group else LOCAL for p in made], np.int32)
-    pred = np.full((n, LABELS), NO_ROW, np.int32)
-    pred[:, 0] = np.arange(n) - 1
-    pred[0, 0] = previous(n - 1)
-    lag, shares = np.zeros((n, LABELS), np.float32), np.zeros((n, LABELS, len(WORK)), np.uint8)
-    local = index == LOCAL
-    work_ns, work = np.array([p.work_ns for p in made], np.float32), np.array([p.work for p in made], np.uint8)
-    lag[:, 0] = np.where(local, 0, work_ns)
-    shares[np.arange(n), 0, work] = 255
-    labels = Labels(pred, lag, shares, np.where(local, work_ns, 0).astype(np.float32), work)
+    group = np.array([groups.setdefault(p.group, len(groups)) if p.group else LOCAL for p in made], np.int32)
+    shared = group != LOCAL
+    work_ns = np.array([p.work_ns for p in made])
+    ways = [
+        [(previous(n - 1) if row == 0 else row - 1, p.work_ns if p.group else 0, p.work)] for row, p in enumerate(made)
+    ]
     anchor = np.full(n, -np.inf)
-    anchor[0] = lag[0, 0]
+    anchor[0] = ways[0][0][1]
     step = np.array([p.step for p in made], np.int32)
     first = np.searchsorted(step, np.arange(shape.steps))
-    begin = np.array([0 if k == 0 else end[k - 1] for k in first.tolist()], np.float64)
-    rows = Rows(
-        group=index, kind=np.array([p.kind for p in made], np.int32), dtype=np.zeros(n, np.int32),
-        bytes=np.array([p.bytes for p in made]), size=np.array([p.size for p in made]),
-        number=np.full(n, np.iinfo(np.int64).min), step=step, start_ns=np.array(arrival) + clock,
-        end_ns=np.array(end) + clock, expected_ns=np.full(n, np.nan, np.float32), anchor_ns=anchor,
-        exposed=np.ones(n, np.float32),
-    )  # fmt: skip
-    return Digest(
-        source=f"rank{rank}.json", rank=rank, world_size=shape.ranks, host=None, gpus=shape.gpus, gpu=None, clock_ns=0,
-        begin_ns=clock, step_begin_ns=begin, looped=True, groups=tuple(groups), dtypes=("float",), rows=rows,
-        recorded=labels, unprofiled=labels, removed_ns=np.zeros((n, LABELS), np.float32), host_pace=1.0, fit=0.0,
-        own=Own(None, None, 0.9, 1.1), doings=(),
+    return plain_digest(
+        rank=rank, world_size=shape.ranks, gpus=shape.gpus, begin_ns=clock, groups=tuple(groups),
+        labels=labels_of(ways, np.where(shared, 0, work_ns), np.array([p.work for p in made])),
+        step_begin_ns=np.array([0 if k == 0 else end[k - 1] for k in first.tolist()], np.float64), group=group,
+        kind=np.array([p.kind for p in made]), bytes=np.array([p.bytes for p in made]),
+        size=np.array([p.size for p in made]), number=np.full(n, ABSENT), step=step,
+        start_ns=np.array(arrival) + clock, end_ns=np.array(end) + clock, anchor_ns=anchor,
     )  # fmt: skip

@@ -7,16 +7,22 @@ exactly. `--large` also measures 1,024 digests of 3,000 rows, read from a folder
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import resource
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from benchmarks.rank_jobs import Shape, Slow, digests, programs, simulate
+from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.diagnosis.ranks import gang_of
 from gpuprof.ranks.storage import from_bytes, to_bytes
+from gpuprof.tracefile.read import read_trace
+
+Result = TypeVar("Result")
 
 LARGE = Shape(tensor=8, pipeline=8, data=16, layers=21, micro_batches=16, steps=4, gpus=8)
 
@@ -75,32 +81,72 @@ def outcomes(shape: Shape, seed: int = 0) -> Iterator[Outcome]:
 
 
 def large(shape: Shape = LARGE) -> None:
-    """Time and memory from a folder of digests to the answer. The job is made in another process' memory."""
+    """Time and memory from a folder of digests to the answer. The job is made in a process of its own, and answered in
+    another, so that the memory is that of the answer."""
     slow = Slow(frozenset((shape.ranks // 2 + 1,)), factor=1.5)
     with tempfile.TemporaryDirectory() as folder:
-        rows = _write(shape, slow, Path(folder))
-        begun = time.perf_counter()
-        files = sorted(Path(folder).iterdir())
-        found = [one for path in files if (one := from_bytes(path.read_bytes(), path.name)) is not None]
-        read = time.perf_counter()
-        gang = gang_of(found, [path.name for path in files])
-        done = time.perf_counter()
-        size = sum(path.stat().st_size for path in files)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(
-        f"{shape.ranks} digests of {rows} rows, {size / 1e6:.0f} MB: read {read - begun:.1f} s,"
-        f" answer {done - read:.1f} s,"
-    )
-    print(f"peak {peak:,.0f} MB; {gang.job.verdict} {gang.job.culprit and gang.job.culprit.name},", end=" ")
-    print(f"replay error {gang.job.replay_error:.1e}")
+        rows = _elsewhere(_make, shape, slow, Path(folder))
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        print(f"{shape.ranks} digests of {rows} rows, {size / 1e6:.0f} MB: ", end="", flush=True)
+        print(_elsewhere(_answer, Path(folder)))
 
 
-def _write(shape: Shape, slow: Slow, folder: Path) -> int:
-    """Writes the digests from a process of its own, so that its memory is not counted here; their rows."""
+def one_rank(recording: Path, times: int = 4) -> None:
+    """What the digest of one recording costs, without imports and with everything compiled."""
+    print(_elsewhere(_one, recording, times))
+
+
+def processes(recording: Path, ranks: int = 64) -> None:
+    """Copies of one recording as ranks, on one process and on two."""
+    took = [_map(recording, ranks, workers) for workers in (1, 2)]
+    print(f"{ranks} full ranks: {took[0]:.1f} s on one process, {took[1]:.1f} s on two: {took[0] / took[1]:.2f}×")
+
+
+def _elsewhere(do: Callable[..., Result], *arguments: object) -> Result:
+    """Done in a process of its own."""
     import multiprocessing
 
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_make, (shape, slow, folder))
+        return pool.apply(do, arguments)
+
+
+def _answer(folder: Path) -> str:
+    begun, spent = time.perf_counter(), time.process_time()
+    files = sorted(folder.iterdir())
+    read = (one for path in files if (one := from_bytes(path.read_bytes(), path.name)) is not None)
+    gang = gang_of(read, [path.name for path in files])
+    took, spent = time.perf_counter() - begun, time.process_time() - spent
+    return (
+        f"{took:.1f} s ({spent:.1f} s of CPU), peak {_peak_mb():,.0f} MB; {gang.job.verdict}"
+        f" {gang.job.culprit and gang.job.culprit.name}, replay error {gang.job.replay_error:.1e}"
+    )
+
+
+def _one(recording: Path, times: int) -> str:
+    imported, each = _peak_mb(), []
+    for _ in range(times):
+        begun = time.perf_counter()
+        digest_of_trace(recording, read_trace)
+        each.append(time.perf_counter() - begun)
+    return (
+        f"{recording.name}: {min(each[1:]):.2f} s warm ({each[0]:.2f} s at first), peak {_peak_mb():.0f} MB,"
+        f" {imported:.0f} of it imports"
+    )
+
+
+def _map(recording: Path, ranks: int, workers: int) -> float:
+    import joblib
+
+    todo = [joblib.delayed(digest_of_trace)(recording, read_trace) for _ in range(ranks)]
+    parallel = joblib.Parallel(n_jobs=workers, backend="loky")
+    parallel(todo[: 2 * workers])  # starts the processes, which import and compile
+    begun = time.perf_counter()
+    parallel(todo)
+    return time.perf_counter() - begun
+
+
+def _peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _make(shape: Shape, slow: Slow, folder: Path) -> int:
@@ -113,7 +159,11 @@ def _make(shape: Shape, slow: Slow, folder: Path) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--large", action="store_true", help="1,024 digests of 3,000 rows too")
-    parser.add_argument("--ranks", type=int, help="of the large job, a multiple of 64")
+    parser.add_argument("--ranks", type=int, default=LARGE.ranks, help="of the large job, a multiple of 64")
+    parser.add_argument("--layers", type=int, default=LARGE.layers, help="of each of its stages: rows of a rank")
+    parser.add_argument(
+        "--recording", type=Path, help="of one rank: what its digest costs, and 64 of them on two processes"
+    )
     options = parser.parse_args()
     for shape in (Shape(), Shape(tensor=2, pipeline=4, data=4, gpus=4), Shape(tensor=1, pipeline=1, data=8, gpus=4)):
         for one in outcomes(shape):
@@ -123,11 +173,10 @@ def main() -> None:
                 f"  step {100 * one.step_error:+.2f} %{after}, replay {one.replay_error:.1e}"
             )
     if options.large:
-        large(LARGE if options.ranks is None else _of(options.ranks))
-
-
-def _of(ranks: int) -> Shape:
-    return Shape(8, 8, ranks // 64, LARGE.layers, LARGE.micro_batches, LARGE.steps, 8)
+        large(dataclasses.replace(LARGE, data=options.ranks // 64, layers=options.layers))
+    if options.recording:
+        one_rank(options.recording)
+        processes(options.recording)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ clock, `unix_ns` moments since 1970.
         steps.jsonl          one line per step and rank (thinned out after the windows)
         telemetry.jsonl      power, clocks, load, a few times a second
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
+        trace.rank0.digest.npz    of several ranks: what a joint diagnosis needs of the window
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
         memory.rank0.oom.pickle memory.rank0.pickle    snapshots of the allocator, with --memory: of the last allocation
                              that failed, and of the end of the recorded steps

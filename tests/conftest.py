@@ -31,6 +31,7 @@ REMEDIES = (
     (r"Chromium|playwright", "Chromium on the PATH (Debian: apt-get install chromium)"),
     (r"HTA|Holistic", "HolisticTraceAnalysis: make hta, then GPUPROF_HTA_PYTHON=.venv-hta/bin/python"),
     (r"viewer|node|npm", "Node.js and npm: make viewer"),
+    (r"\bRay\b", "Ray (260 MB): .venv/bin/pip install ray"),
 )  # fmt: skip
 """Pattern of a skip reason, and what to install; the first that matches."""
 

@@ -1,4 +1,5 @@
-"""What happens when a recording's window has closed: its verdict on stderr, its report, its traces compressed.
+"""What happens when a recording's window has closed: its verdict on stderr, its report, its traces compressed, and of
+several ranks their digests.
 
 Runs in a process of its own, which `gpuprof trace` starts next to the training: one thread, at the lowest priority.
 Whatever fails is a line in the run's log and one on stderr.
@@ -45,6 +46,7 @@ def main(run: str, niced: str, diagnose: str) -> None:
         if diagnosis is not None:
             _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
     _try(folder, "the recording could not be compressed", lambda: compress(folder))
+    _try(folder, "the ranks' digests could not be written", lambda: write_digests(folder))
 
 
 def _try(folder: Path, failing: str, do: Callable[[], Result]) -> Result | None:
@@ -158,3 +160,23 @@ def _packer(file: BinaryIO) -> Any:
     except ImportError:
         return gzip.GzipFile("", "wb", 1, file, mtime=0)
     return igzip.IGzipFile("", "wb", 2, file, mtime=0)
+
+
+# -- digests
+
+
+def write_digests(folder: Path) -> None:
+    """Next to each rank's trace what a joint diagnosis needs of it, so that of many ranks only that has to be read."""
+    ranks = (runfile.read_json(path) for path in folder.glob("rank*.json"))
+    if not any(isinstance(rank, dict) and (rank.get("world_size") or 1) > 1 for rank in ranks):
+        return
+    from gpuprof.diagnosis.rank_digests import write_beside
+    from gpuprof.tracefile.ranks import traces_in
+
+    for trace in traces_in(folder):
+        if trace.name.endswith(".gz"):
+            why = _try(
+                folder, f"the digest of {trace.name} could not be written", lambda path=trace: write_beside(path)
+            )
+            if why is not None:
+                runfile.log(folder, f"no digest: {why}")

@@ -15,6 +15,7 @@ from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
+from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
@@ -26,28 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = "gpuprof.diagnosis/1"
 
 Status = Literal["ok", "degraded", "unusable"]
-Severity = Literal["info", "warning", "error"]
 Family = Literal["compute", "memory", "host", "other"]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The file that was read."""
-
-    path: str
-    kind: str
-    bytes: int
-    events: int
-
-
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """Something about the recording that the reader of the verdict must know."""
-
-    id: str
-    severity: Severity
-    message: str
-    """What is wrong, what it means for the numbers, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)

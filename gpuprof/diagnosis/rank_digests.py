@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.digest_data import Digest
 from gpuprof.ranks.storage import from_bytes, to_bytes
+from gpuprof.runfile import whole_file
 from gpuprof.tracefile.read import read_trace
-from gpuprof.tracefile.remote import fetched, state_of, url_of
+from gpuprof.tracefile.remote import content, end_of, fetched, state_of, url_of
 from gpuprof.tracefile.trace import Trace
 
 Note = tuple[str, str]
@@ -20,60 +24,92 @@ MANY = 8
 """Recordings from which on digests are kept and made in parallel: a worker takes 0.4 s to start."""
 WORKER_BYTES, TIMES_SIZE = 100 << 20, 4
 """Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
+GZIP_END = 8
+"""Bytes of the checksum and the length at the end of a gzip file."""
 PACKED = 12
 """How many times as large a gzipped recording is unpacked, at most."""
+
+_LOCAL = ("LokyBackend", "MultiprocessingBackend", "SequentialBackend", "ThreadingBackend")
+"""joblib's backends whose workers share this machine's memory: no more of them run than fit."""
 
 
 def digests_of(
     places: Sequence[str | Path], read: Callable[[Path], Trace], step: str | None = None, skip: int = 0
-) -> list[Digest | Note]:
-    """One digest per path or URL, in their order, or (id, sentence) where there can be none.
+) -> Iterator[Digest | Note]:
+    """One digest per path or URL, in their order, or (id, sentence) where there can be none. None of them is kept here.
 
-    Of MANY and more, digests are kept in `cache_folder()`, and joblib makes them: with as many processes as cores and
-    memory allow, or as the caller's `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
+    A digest next to a recording (`beside`) is used if it is of that recording. Of MANY and more, digests are kept in
+    `cache_folder()`, and joblib makes them: with as many processes as cores and memory allow, or as the caller's
+    `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
     """
     if len(places) < MANY and not any(url_of(place) for place in places):
-        return [digest_of_trace(Path(place), read, step, skip) for place in places]
-    arguments = [(os.fspath(place), step, skip) for place in places]
+        for place in map(Path, places):
+            kept = _kept(beside(place), _state(place)) if step is None and not skip else None
+            yield digest_of_trace(place, read, step, skip) if kept is None else _digest(kept, str(place))
+        return
+    names = [os.fspath(place) for place in places]
+    # Other processes may have another working directory.
+    arguments = [(name if url_of(name) else str(Path(name).absolute()), step, skip) for name in names]
     try:
         import joblib
     except ImportError:
-        return [_digest(made, one[0]) for one in arguments for made in (make(*one),)]
-    if len(places) < MANY:
-        return [_digest(make(*one), one[0]) for one in arguments]
-    # Without a backend of the caller's own, no more processes than fit into memory.
-    backend, _ = joblib.parallel.get_active_backend()
-    local = type(backend).__name__ in ("LokyBackend", "MultiprocessingBackend", "SequentialBackend", "ThreadingBackend")
-    workers = min(_workers(places), joblib.effective_n_jobs(-1)) if local else None
-    made = list(joblib.Parallel(n_jobs=workers)(joblib.delayed(make)(*one) for one in arguments))
-    return [_digest(one, argument[0]) for one, argument in zip(made, arguments, strict=True) if one is not None]
+        joblib = None
+    if joblib is None or len(places) < MANY:
+        yield from (_digest(make(*one), name) for one, name in zip(arguments, names, strict=True))
+        return
+    active: tuple[Any, Any] = joblib.parallel.get_active_backend()
+    backend, configured = active
+    workers = -1 if configured is None else int(configured)  # joblib's own default is one, of Ray too
+    if type(backend).__name__ in _LOCAL:
+        workers = min(_workers(places), joblib.effective_n_jobs(workers))
+    made = joblib.Parallel(n_jobs=workers)(joblib.delayed(make)(*one) for one in arguments)
+    yield from (_digest(one or b"", name) for one, name in zip(made, names, strict=True))
 
 
 def make(place: str, step: str | None, skip: int) -> bytes | Note:
-    """One digest, packed: from the cache, or made and put there. Runs in a process of its own."""
+    """One digest, packed: the one next to the recording, that in the cache, or made and put there. Runs in a process of
+    its own."""
     url = url_of(place)
-    kept, key = _kept(url or place, step, skip)
-    if kept is not None and key:
-        try:
-            data = kept.read_bytes()
-            if from_bytes(data, str(kept), key) is not None:
-                return data
-        except (OSError, UnreadableTrace):
-            pass
+    if step is None and not skip:
+        found = _kept_at(url) if url else _kept(beside(Path(place)), _state(Path(place)))
+        if found is not None:
+            return found
+    cached, key = _cached(url or place, step, skip)
+    if cached is not None and (found := _kept(cached, key)) is not None:
+        return found
     try:
         if url is None:
-            found = digest_of_trace(Path(place), read_trace, step, skip)
+            digest = digest_of_trace(Path(place), read_trace, step, skip)
         else:
             with fetched(url) as path:
-                found = digest_of_trace(path, read_trace, step, skip, source=url)
+                digest = digest_of_trace(path, read_trace, step, skip, source=url)
     except UnreadableTrace as error:
         return "rank_unreadable", str(error)
-    if not isinstance(found, Digest):
-        return found
-    data = to_bytes(found, key)
-    if kept is not None and key:
-        _keep(kept, data)
+    if not isinstance(digest, Digest):
+        return digest
+    data = to_bytes(digest, key)
+    if cached is not None and key:
+        _keep(cached, data)
     return data
+
+
+def beside(recording: Path) -> Path:
+    """Where the digest of a recording is looked for first: next to it."""
+    return recording.with_name(_digest_name(recording.name))
+
+
+def write_beside(recording: Path) -> str | None:
+    """Writes the digest of a local recording next to it, unless it is there; returns why there is none. Raises
+    OSError."""
+    key = _state(recording)
+    if _kept(beside(recording), key) is not None:
+        return None
+    made = digest_of_trace(recording, read_trace, source=recording.name)
+    if not isinstance(made, Digest):
+        return made[1]
+    with whole_file(beside(recording)) as file:
+        file.write(to_bytes(made, key))
+    return None
 
 
 def cache_folder() -> Path:
@@ -83,22 +119,58 @@ def cache_folder() -> Path:
     return (Path(own) if own else base / "gpuprof") / "digests"
 
 
-def _kept(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
-    """Where the digest of a recording is kept, and the state of the recording that it is of."""
-    if url_of(place):
-        state = state_of(place)
-    else:
-        try:
-            found = Path(place).stat()
-            place, state = str(Path(place).resolve()), f"{found.st_size} {found.st_mtime_ns}"
-        except (OSError, ValueError, RuntimeError):
-            return None, ""
+def _digest_name(recording: str) -> str:
+    return recording.removesuffix(".gz").removesuffix(".json") + ".digest.npz"
+
+
+def _cached(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
+    """Where the cache has the digest of a recording, and the state of the recording."""
+    state = state_of(place) if url_of(place) else _state(Path(place))
     try:
+        place = place if url_of(place) else str(Path(place).resolve())
         folder = cache_folder()
-    except RuntimeError:  # no one's home
+    except (OSError, ValueError, RuntimeError):  # a path that is none, no one's home
         return None, ""
     name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode()).hexdigest()[:32]
     return folder / f"{name}.npz", state
+
+
+def _state(recording: Path) -> str:
+    """What changes when a local file does: of gzip, which ends with a checksum and the length of what is packed, these,
+    so that a copy is the same; else the time of change. Empty where there is no file."""
+    try:
+        found = recording.stat()
+        if not recording.name.endswith(".gz"):
+            return f"{found.st_size} {found.st_mtime_ns}"
+        with recording.open("rb") as file:
+            file.seek(max(found.st_size - GZIP_END, 0))
+            return _gzip_state(found.st_size, file.read())
+    except (OSError, ValueError):
+        return ""
+
+
+def _gzip_state(size: int, end: bytes) -> str:
+    return f"{size} {end.hex()}"
+
+
+def _kept(path: Path, key: str) -> bytes | None:
+    """The packed digest there, if it is one of a recording in this state."""
+    try:
+        data = path.read_bytes()
+        return data if key and from_bytes(data, str(path), key) is not None else None
+    except (OSError, ValueError, UnreadableTrace):
+        return None
+
+
+def _kept_at(url: str) -> bytes | None:
+    """The packed digest next to a gzipped recording in an object store, if it is of that recording."""
+    if not url.endswith(".gz") or (data := content(_digest_name(url))) is None:
+        return None
+    size, end = end_of(url, GZIP_END)
+    try:
+        return data if from_bytes(data, url, _gzip_state(size, end)) is not None else None
+    except UnreadableTrace:
+        return None
 
 
 def _keep(path: Path, data: bytes) -> None:
@@ -109,16 +181,18 @@ def _keep(path: Path, data: bytes) -> None:
         partial.write_bytes(data)
         partial.replace(path)
     except OSError:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
 
 
 def _digest(made: bytes | Note, name: str) -> Digest | Note:
+    """`name`: the recording as it is called now, which may not be where it was when the digest was made."""
     if isinstance(made, tuple):
         return made
     found = from_bytes(made, name)
     if found is None:
         return "rank_unreadable", f"{name}: its digest is of another version of gpuprof"
-    return found
+    return replace(found, source=url_of(name) or name)
 
 
 def _workers(places: Sequence[str | Path]) -> int:

@@ -6,7 +6,7 @@ profiler, and with every rank, host, group and stage as fast as its like.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,12 +15,15 @@ from numpy.typing import NDArray
 
 from gpuprof.diagnosis.rank_digests import digests_of
 from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.ranks.assemble import assemble
 from gpuprof.ranks.digest_data import Digest, Doing
-from gpuprof.ranks.job import assemble, collectives_of
+from gpuprof.ranks.job import Job as Assembled
+from gpuprof.ranks.job import collectives_of
 from gpuprof.ranks.summary import Job
 from gpuprof.ranks.verdicts import Found, judge
+from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched, match
-from gpuprof.tracefile.trace import F64, Trace
+from gpuprof.tracefile.trace import Trace
 
 Read = Callable[[Path], Trace]
 Note = tuple[str, str]
@@ -92,17 +95,46 @@ def survey(paths: Sequence[str | Path], read: Read, step: str | None = None, ski
     `read`: what makes a Trace of a path, where they are few; `step`, `skip`: as for `diagnose`. Raises
     GpuprofError, one line, for two recordings of one rank and where fewer than two can be read.
     """
-    made = digests_of(paths, read, step, skip)
-    return gang_of(made, [str(path).rsplit("/", 1)[-1] for path in paths])
+    return gang_of(digests_of(paths, read, step, skip), [str(path).rsplit("/", 1)[-1] for path in paths])
 
 
-def gang_of(made: Sequence[Digest | Note], names: Sequence[str]) -> Gang:
+def gang_of(made: Iterable[Digest | Note], names: Sequence[str]) -> Gang:
     """What the digests of the ranks of one training show together; a Note in place of one says why there is none.
 
+    `made`: of many, an iterator that keeps none of them, so that their rows are freed once they are in the job.
     `names`: what the recordings are called in messages. Raises GpuprofError as `survey` does.
     """
-    digests = [one for one in made if isinstance(one, Digest)]
-    notes = [one for one in made if not isinstance(one, Digest)]
+    job, exchanged, notes = _job(made, names)
+    late = np.array([one.late_share for one in exchanged])
+    return _together(job.digests, exchanged, judge(job, late), tuple(notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchanged:
+    """What the collectives of one rank say."""
+
+    late_share: float
+    """Of those that somebody waited in, those that it came last to; NaN: nobody waited."""
+    transfer_ns: int | None
+    """Transfers of a step, overlapped or not; None where nothing is known of any."""
+    offset_ns: int | None
+
+
+def _exchanged(matched: Matched, i: int, found: Collectives) -> _Exchanged:
+    waited, inside = int(matched.waited_for[i].sum()), found.columns.step >= 0
+    transfer, steps = matched.transfer_ns[i][inside], len(np.unique(found.columns.step[inside]))
+    return _Exchanged(
+        int(matched.last[i].sum()) / waited if waited else float("nan"),
+        round(float(np.nansum(transfer)) / steps) if steps and not np.isnan(transfer).all() else None,
+        matched.offset_ns[i],
+    )
+
+
+def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Assembled, list[_Exchanged], list[Note]]:
+    """All digests as one job, and what was exchanged. The digests' rows are free when this returns."""
+    digests, notes = [], []
+    for one in made:
+        (digests if isinstance(one, Digest) else notes).append(one)
     notes += [note for one in digests for note in one.notes]
     digests = _in_order(digests, notes, names)
     # Clocks are compared as Unix times where the recordings give their beginning.
@@ -117,9 +149,8 @@ def gang_of(made: Sequence[Digest | Note], names: Sequence[str]) -> Gang:
             f"{_name(digests[0])} and {_name(digests[1])} share no collective: they are not ranks of one training, or"
             " were recorded at different times; give one of them"
         )
-    late = np.array([_late_share(matched, i) for i in range(len(digests))])
-    found = judge(assemble(digests, matched, collectives), late)
-    return _together(digests, matched, late, found, tuple(notes))
+    exchanged = [_exchanged(matched, i, one) for i, one in enumerate(collectives)]
+    return assemble(digests, matched, collectives), exchanged, notes
 
 
 def _name(digest: Digest) -> str:
@@ -148,8 +179,10 @@ def _in_order(digests: list[Digest], notes: list[Note], names: Sequence[str]) ->
     return sorted(numbered, key=lambda one: one.rank or 0)
 
 
-def _together(digests: list[Digest], matched: Matched, late: F64, found: Found, notes: tuple[Note, ...]) -> Gang:
-    pace = np.median(found.paces_ns, axis=1)
+def _together(
+    digests: Sequence[Digest], exchanged: Sequence[_Exchanged], found: Found, notes: tuple[Note, ...]
+) -> Gang:
+    pace, late = np.median(found.paces_ns, axis=1), np.array([one.late_share for one in exchanged])
     order: NDArray[np.intp] = np.argsort(-pace, kind="stable")
     slow = found.slow
     excess: tuple[Excess, ...] = ()
@@ -165,7 +198,7 @@ def _together(digests: list[Digest], matched: Matched, late: F64, found: Found, 
     own, step = digests[shown].own, found.step_ns
     straggles = _largest(excess)
     ranks = tuple(
-        _summary(one, float(pace[i]), matched, late, i, step, straggles if i == slow else None)
+        _summary(one, float(pace[i]), exchanged[i], step, straggles if i == slow else None)
         for i, one in enumerate(digests)
     )
     world = max((one.world_size or 0 for one in digests), default=0)
@@ -174,11 +207,6 @@ def _together(digests: list[Digest], matched: Matched, late: F64, found: Found, 
         ranks, shown, slow, step, step * own.low, step * own.high, float(np.sort(pace)[-2]), found.without_ns, excess,
         straggles, missing, (*notes, *found.summary.notes), found.summary,
     )  # fmt: skip
-
-
-def _late_share(matched: Matched, i: int) -> float:
-    waited = int(matched.waited_for[i].sum())
-    return int(matched.last[i].sum()) / waited if waited else float("nan")
 
 
 def _excess(doings: tuple[Doing, ...], others: list[tuple[Doing, ...]]) -> tuple[Excess, ...]:
@@ -199,15 +227,7 @@ def _largest(excess: tuple[Excess, ...]) -> str | None:
     return max(totals, key=lambda name: totals[name]) if totals else None
 
 
-def _summary(
-    one: Digest, pace: float, matched: Matched, late: F64, i: int, step: float, straggles: str | None
-) -> RankSummary:
-    of_step = one.rows.step[one.rows.group >= 0]
-    transfer = np.full(len(one.rows), np.nan)
-    order = collectives_of(one, 0).columns.row
-    transfer[order] = matched.transfer_ns[i]
-    inside = transfer[(one.rows.group >= 0) & (one.rows.step >= 0)]
-    steps = len(np.unique(of_step[of_step >= 0]))
+def _summary(one: Digest, pace: float, exchanged: _Exchanged, step: float, straggles: str | None) -> RankSummary:
     bound, cause = one.own.bound, one.own.cause
     if straggles is not None:
         bound, cause = straggles if straggles != "device" else bound, "straggler"
@@ -217,9 +237,9 @@ def _summary(
         step_ns=round(step),
         pace_ns=round(pace),
         waiting_ns=max(round(step) - round(pace), 0),
-        transfer_ns=round(float(np.nansum(inside)) / steps) if steps and not np.isnan(inside).all() else None,
-        late_share=None if np.isnan(late[i]) else float(late[i]),
+        transfer_ns=exchanged.transfer_ns,
+        late_share=None if np.isnan(exchanged.late_share) else exchanged.late_share,
         bound=bound,
         cause=cause,
-        clock_offset_ns=matched.offset_ns[i],
+        clock_offset_ns=exchanged.offset_ns,
     )

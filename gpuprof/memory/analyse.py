@@ -12,14 +12,12 @@ from gpuprof.memory.memory_report import (
     UNUSED,
     Device,
     Failure,
-    Issue,
     Leak,
     Line,
     MemoryReport,
     Owner,
     Peak,
     PhaseBytes,
-    Source,
     Steps,
 )
 from gpuprof.memory.owners import owners
@@ -27,6 +25,7 @@ from gpuprof.memory.passes import Passes, find_passes
 from gpuprof.memory.series import series
 from gpuprof.memory.snapshot import ABSENT_TIME, NO_STACK, OOM, DeviceMemory, Frame, Snapshot
 from gpuprof.memory.stacks import AWAITING_FREE, OWNERS, PHASES, Readings, read_stacks
+from gpuprof.tracefile.source import Issue, Source
 from gpuprof.tracefile.trace import I32, I64
 
 LINES = 50

@@ -4,31 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.tracefile.source import Issue, Source
+
 SCHEMA = "gpuprof.memory/1"
 
 UNUSED = "unused"
 """The owner of memory that the allocator holds and no allocation uses: fragmentation, rounding and cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where it was read from."""
-
-    path: str
-    kind: str
-    """snapshot: torch's allocator history; trace: memory events of torch.profiler."""
-    bytes: int
-    events: int
-
-
-@dataclass(frozen=True, slots=True)
-class Issue:
-    """What a reader should know about the data."""
-
-    id: str
-    severity: str
-    """info | warning."""
-    message: str
 
 
 @dataclass(frozen=True, slots=True)

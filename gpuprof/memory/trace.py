@@ -13,7 +13,7 @@ import numpy as np
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.analyse import LINES, Case, device_report
 from gpuprof.memory.lifetimes import allocations, in_use
-from gpuprof.memory.memory_report import Issue, MemoryReport, Source
+from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.owners import owners
 from gpuprof.memory.passes import find_passes
 from gpuprof.memory.snapshot import (
@@ -45,6 +45,7 @@ from gpuprof.timeline import phases
 from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline, build_timeline
+from gpuprof.tracefile.source import Issue, Source
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I32, I64, Trace
 
 _CUDA = 1

@@ -15,6 +15,7 @@ from gpuprof.costs.arguments import LONGEST_SIDE
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.phases import FORWARD
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
 
 _SOFTMAX = CATEGORIES.index("softmax")
@@ -22,6 +23,7 @@ _PRODUCTS = ("aten::bmm", "aten::baddbmm", "aten::baddbmm_")
 Shape = tuple[int, ...]
 
 
+@remembered
 def on_attention_scores(timeline: Timeline) -> Mask:
     """GPU events of the trace that work on such matrices. Softmaxes whose shape is not known are taken to."""
     return _on_attention_scores(timeline, _shapes(timeline))

@@ -22,6 +22,7 @@ from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
 
 PERSISTENT = 0.9
@@ -176,6 +177,7 @@ def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: fl
     return weights
 
 
+@remembered
 def once_for_each_weight(timeline: Timeline) -> Mask:
     """GPU events that take no longer for more tokens: dequantising, the optimizer, accumulating gradients, and what
     else goes over weights or their gradients only."""

@@ -7,13 +7,16 @@ next point: what it depends on further back is that point's own matter.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numba
 import numpy as np
 
-from gpuprof.ranks.digest_data import LABELS, WORK, Floats, Ints, Labels
+from gpuprof.ranks.digest_data import LABELS, NO_ROW, WORK, Floats, Ints, Labels
 from gpuprof.replay.graph import Graph
-from gpuprof.tracefile.trace import U8
+from gpuprof.tracefile.trace import U8, Mask
+
+_inlined = numba.njit(cache=True, inline="always")  # a call costs more than what these do
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,136 +30,176 @@ class Contracted:
     """[points] Earliest arrival in the recorded round by what the round before left; -inf: none."""
 
 
+class _Edges(NamedTuple):
+    """Edge `e` of a node: `first[node] <= e < first[node + 1]`."""
+
+    first: Ints
+    source: Ints
+    lag: Floats
+    from_start: Mask
+
+
+class _Ways(NamedTuple):
+    """[LABELS] The ways to one node, or [nodes, LABELS] to each."""
+
+    point: Ints
+    """Where they begin; `previous(point)`: in the round before; NO_ROW: unused."""
+    ns: Floats
+    other_ns: Floats
+    parts: Floats
+    """[…, WORK] ns of each kind of work."""
+    value: Floats
+    """When each arrives; not kept of all nodes."""
+
+
+class _Found(NamedTuple):
+    """What is wanted: the ways to each point."""
+
+    pred: Ints
+    lag: Floats
+    other: Floats
+    shares: U8
+    anchor: Floats
+
+
 def contract(graph: Graph, points: Ints, marks: Ints, work: U8, other: Floats | None = None) -> Contracted:
     """`points`: nodes in order; `marks`: those of them (by index) that end with their own work, the others when their
     peers say so. `work`: per node index into WORK. `other`: further durations of the same graph."""
     edges = graph.edges
-    n = len(graph)
+    n, count = len(graph), len(points)
     point_of = np.full(n, -1, np.int64)
-    point_of[points] = np.arange(len(points))
-    pred = np.full((len(points), LABELS), -1, np.int32)
-    lag, second = (np.zeros((len(points), LABELS)) for _ in range(2))
-    shares = np.zeros((len(points), LABELS, len(WORK)), np.uint8)
-    anchor = np.empty(len(points))
-    other = graph.duration_ns if other is None else other
-    _contract(
-        graph.duration_ns, other, edges.first, edges.source, edges.lag_ns, edges.from_start, graph.before_ns, point_of,
-        work, pred, lag, second, shares, anchor,
+    point_of[points] = np.arange(count)
+    found = _Found(
+        pred=np.full((count, LABELS), NO_ROW, np.int32), lag=np.zeros((count, LABELS)),
+        other=np.zeros((count, LABELS)), shares=np.zeros((count, LABELS, len(WORK)), np.uint8), anchor=np.empty(count),
     )  # fmt: skip
-    own, own_work = np.zeros(len(points), np.float32), np.full(len(points), len(WORK) - 1, np.uint8)
+    _contract(
+        graph.duration_ns, graph.duration_ns if other is None else other,
+        _Edges(edges.first, edges.source, edges.lag_ns, edges.from_start), graph.before_ns, point_of, work,
+        _no_ways((n, LABELS)), _no_ways((LABELS,)), found,
+    )  # fmt: skip
+    own, own_work = np.zeros(count, np.float32), np.full(count, len(WORK) - 1, np.uint8)
     own[marks] = graph.duration_ns[points[marks]]
     own_work[marks] = work[points[marks]]
-    labels = Labels(pred, lag.astype(np.float32), shares, own, own_work)
-    return Contracted(labels, second.astype(np.float32), anchor)
+    labels = Labels(found.pred, found.lag.astype(np.float32), own, found.shares, own_work)
+    return Contracted(labels, found.other.astype(np.float32), found.anchor)
+
+
+def _no_ways(shape: tuple[int, ...]) -> _Ways:
+    return _Ways(
+        np.full(shape, NO_ROW, np.int32), np.zeros(shape), np.zeros(shape), np.zeros((*shape, len(WORK)), np.float32),
+        np.empty(shape if len(shape) == 1 else 0),
+    )  # fmt: skip
 
 
 @numba.njit(cache=True)
-def _contract(  # pragma: no cover - compiled
-    duration,
-    other,
-    first,
-    source,
-    lag,
-    from_start,
-    before,
-    point_of,
-    work,
-    pred,
-    out_lag,
-    out_other,
-    out_shares,
-    anchor,
-):
-    n, width, kinds = len(duration), pred.shape[1], 4
+def _contract(duration, other, edges, before, point_of, work, kept, best, found):  # pragma: no cover - compiled
+    """Goes through the nodes twice, so that ways from the round before are known. Fills `kept` and `found`; `best` is
+    room for one node's ways."""
     start, end = before.copy(), before.copy()
-    fixed = np.full(n, -np.inf)
-    label = np.full((n, width), -1, np.int64)
-    far = np.zeros((n, width))
-    far2 = np.zeros((n, width))
-    parts = np.zeros((n, width, kinds))
-    ended = np.full(pred.shape[0], -np.inf)  # ends of the points in the round before
-    ends = np.full(pred.shape[0], -np.inf)  # and in this one
-    here = np.empty(width, np.int64)
-    value, dist, dist2 = np.empty(width), np.empty(width), np.empty(width)
-    part = np.zeros((width, kinds))
+    fixed = np.full(len(duration), -np.inf)
+    ended = np.full(len(found.anchor), -np.inf)  # ends of the points in the round before
+    ends = np.full(len(found.anchor), -np.inf)  # and in this one
     for r in range(2):
-        for node in range(n):
-            begin = -1e18
-            bound = -np.inf
-            used = 0
-            for e in range(first[node], first[node + 1]):
-                s = source[e]
-                begin = max(begin, (start[s] if from_start[e] else end[s]) + lag[e])
-                wraps = s >= node
+        for node in range(len(duration)):
+            begin, bound, used = -1e18, -np.inf, 0
+            for e in range(edges.first[node], edges.first[node + 1]):
+                source = edges.source[e]
+                begin = max(begin, (start[source] if edges.from_start[e] else end[source]) + edges.lag[e])
                 if r == 0:
-                    if wraps:
-                        if before[s] > -5e17:
-                            bound = max(bound, before[s] + lag[e])
-                    elif point_of[s] < 0 or from_start[e]:
-                        bound = max(bound, fixed[s] + lag[e] + (0.0 if from_start[e] else duration[s]))
-                if wraps and r == 0:
-                    continue
-                single = point_of[s] >= 0 and not from_start[e]
-                for c in range(1 if single else width):
-                    if single:
-                        p = point_of[s]
-                        d, d2 = lag[e], lag[e]
-                    else:
-                        p = label[s, c]
-                        if p == -1:
-                            continue
-                        d, d2 = far[s, c] + lag[e], far2[s, c] + lag[e]
-                        if not from_start[e]:
-                            d += duration[s]
-                            d2 += other[s]
-                    if wraps:
-                        if p < 0:
-                            continue  # two rounds back: whoever went through a whole round has met a point in it
-                        p = -2 - p
-                    v = d + (ended[-2 - p] if p < -1 else ends[p])
-                    at = -1
-                    for k in range(used):
-                        if here[k] == p:
-                            at = k
-                    if at >= 0:
-                        if d <= dist[at]:
-                            continue
-                    elif used < width:
-                        at = used
-                        used += 1
-                    else:
-                        at = 0
-                        for k in range(1, width):
-                            if value[k] < value[at]:
-                                at = k
-                        if value[at] >= v:
-                            continue
-                    here[at], dist[at], dist2[at], value[at] = p, d, d2, v
-                    for q in range(kinds):
-                        part[at, q] = 0.0 if single else parts[s, c, q]
-                    if not single and not from_start[e]:
-                        part[at, work[s]] += duration[s]
-                    part[at, work[node]] += max(lag[e], 0.0)
+                    bound = max(bound, _bound(e, node, duration, edges, before, point_of, fixed))
+                if r > 0 or source < node:
+                    used = _over(e, node, used, duration, other, edges, point_of, work, kept, best, ended, ends)
+            start[node], end[node] = begin, begin + duration[node]
+            _keep(node, used, kept, best)
             if r == 0:
                 fixed[node] = bound
-            start[node] = begin
-            end[node] = begin + duration[node]
-            for k in range(width):
-                label[node, k] = here[k] if k < used else -1
-                if k < used:
-                    far[node, k], far2[node, k] = dist[k], dist2[k]
-                    for q in range(kinds):
-                        parts[node, k, q] = part[k, q]
             point = point_of[node]
             if point >= 0:
                 ends[point] = end[node]
                 if r == 0:
-                    anchor[point] = bound
-                for k in range(width):
-                    pred[point, k] = label[node, k]
-                    if k < used:
-                        out_lag[point, k], out_other[point, k] = dist[k], dist2[k]
-                        whole = max(part[k].sum(), 1e-9)
-                        for q in range(kinds):
-                            out_shares[point, k, q] = np.uint8(round(255 * part[k, q] / whole))
+                    found.anchor[point] = bound
+                _write(point, used, best, found)
         ended[:] = ends
+
+
+@_inlined
+def _bound(e, node, duration, edges, before, point_of, fixed):  # pragma: no cover - compiled
+    """What an edge says of the node's earliest start by what was under way when the recording began."""
+    source, lag = edges.source[e], edges.lag[e]
+    if source >= node:
+        return before[source] + lag if before[source] > -5e17 else -np.inf
+    if edges.from_start[e]:
+        return fixed[source] + lag
+    return fixed[source] + lag + duration[source] if point_of[source] < 0 else -np.inf
+
+
+@_inlined
+def _over(
+    e, node, used, duration, other, edges, point_of, work, kept, best, ended, ends
+):  # pragma: no cover - compiled
+    """Offers the ways over one edge to the node's best; how many of these there are then."""
+    source, lag, from_start = edges.source[e], edges.lag[e], edges.from_start[e]
+    single = point_of[source] >= 0 and not from_start
+    for c in range(1 if single else kept.point.shape[1]):
+        point = point_of[source] if single else kept.point[source, c]
+        if point == NO_ROW:
+            continue
+        ns = other_ns = lag
+        if not single:
+            ns, other_ns = kept.ns[source, c] + lag, kept.other_ns[source, c] + lag
+            if not from_start:
+                ns, other_ns = ns + duration[source], other_ns + other[source]
+        if source >= node:
+            if point < 0:
+                continue  # two rounds back: whoever went through a whole round has met a point in it
+            point = -2 - point
+        value = ns + (ended[-2 - point] if point < NO_ROW else ends[point])
+        at = _place(used, point, ns, value, best)
+        if at < 0:
+            continue
+        used = max(used, at + 1)
+        best.point[at], best.ns[at], best.other_ns[at], best.value[at] = point, ns, other_ns, value
+        for q in range(best.parts.shape[1]):
+            best.parts[at, q] = 0.0 if single else kept.parts[source, c, q]
+        if not single and not from_start:
+            best.parts[at, work[source]] += duration[source]
+        best.parts[at, work[node]] += max(lag, 0.0)
+    return used
+
+
+@_inlined
+def _place(used, point, ns, value, best):  # pragma: no cover - compiled
+    """Where a way is written: over a shorter one from the same point, on a free place, or over the one that arrives
+    first; -1: nowhere."""
+    for k in range(used):
+        if best.point[k] == point:
+            return k if ns > best.ns[k] else -1
+    if used < len(best.point):
+        return used
+    first = 0
+    for k in range(1, used):
+        if best.value[k] < best.value[first]:
+            first = k
+    return first if best.value[first] < value else -1
+
+
+@_inlined
+def _keep(node, used, kept, best):  # pragma: no cover - compiled
+    for k in range(len(best.point)):
+        kept.point[node, k] = best.point[k] if k < used else NO_ROW
+        if k < used:
+            kept.ns[node, k], kept.other_ns[node, k] = best.ns[k], best.other_ns[k]
+            for q in range(best.parts.shape[1]):
+                kept.parts[node, k, q] = best.parts[k, q]
+
+
+@_inlined
+def _write(point, used, best, found):  # pragma: no cover - compiled
+    for k in range(len(best.point)):
+        found.pred[point, k] = best.point[k] if k < used else NO_ROW
+        if k < used:
+            found.lag[point, k], found.other[point, k] = best.ns[k], best.other_ns[k]
+            whole = max(best.parts[k].sum(), 1e-9)
+            for q in range(best.parts.shape[1]):
+                found.shares[point, k, q] = np.uint8(round(255 * best.parts[k, q] / whole))

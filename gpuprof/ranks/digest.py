@@ -10,17 +10,16 @@ from gpuprof.ranks.contraction import Contracted, contract
 from gpuprof.ranks.digest_data import (
     BACKWARD,
     FORWARD,
-    LABELS,
     LOCAL,
     NO_ROW,
     OPTIMIZER,
     OTHER,
     Digest,
     Doing,
-    Floats,
     Ints,
     Labels,
     Own,
+    Ways,
 )
 from gpuprof.ranks.digest_data import Rows as DigestRows
 from gpuprof.ranks.joint import replay_rows
@@ -30,10 +29,7 @@ from gpuprof.replay.host_pace import host_pace
 from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.collectives import Collectives, find_collectives
-from gpuprof.timeline.devices import COMPUTE
-from gpuprof.timeline.intervals import Cover, union
 from gpuprof.timeline.phases import PHASES
-from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import Gpu
 
 _WORK_OF_PHASE = np.full(len(PHASES), OTHER, np.uint8)
@@ -74,7 +70,7 @@ def digest_of(
         groups=groups.texts,
         dtypes=dtypes.texts,
         rows=rows,
-        recorded=_padded(recorded.labels, len(outside)),
+        recorded=_ways(_padded(recorded.labels, len(outside))),
         unprofiled=_padded(unprofiled.labels, len(outside)),
         removed_ns=_more(unprofiled.other_ns - unprofiled.labels.lag_ns, len(outside), 0),
         host_pace=pace,
@@ -139,7 +135,6 @@ def _rows(
     end = np.round(graph.recorded_end_ns[points]).astype(np.int64) + low
     start = np.round(graph.recorded_start_ns[points]).astype(np.int64) + low
     expected = np.append(estimate_transfers(timeline)[c.row], np.nan)
-    exposed = np.append(_exposed(timeline, found), 0.0)
 
     def column(values: np.ndarray, mark: int) -> np.ndarray:
         return np.where(shared, np.append(values, 0)[at], mark)
@@ -159,7 +154,6 @@ def _rows(
         end_ns=np.where(shared, np.append(c.end_ns, 0)[at], np.append(end, np.zeros(len(outside), np.int64))),
         expected_ns=expected[at].astype(np.float32),
         anchor_ns=np.append(contracted.anchor_ns, np.full(len(at) - inside, -np.inf)),
-        exposed=exposed[at].astype(np.float32),
     )
 
 
@@ -182,34 +176,23 @@ def _stream_ids(gpu: Gpu, rows: Ints) -> Ints:
     return gpu.device[rows].astype(np.int64) << 40 | (gpu.stream[rows] & (2**40 - 1))
 
 
-def _exposed(timeline: Timeline, found: Collectives) -> Floats:
-    """Per collective the share of its time that no compute kernel of its device runs next to it."""
-    gpu, c = timeline.trace.gpu, found.columns
-    share = np.ones(len(found))
-    device = gpu.device[c.row]
-    for one in np.unique(device).tolist():
-        kernels = (timeline.kind == COMPUTE) & (gpu.device == one)
-        mine = np.flatnonzero((device == one) & (c.end_ns > c.start_ns))
-        cover = Cover(union(gpu.start_ns[kernels], gpu.end_ns[kernels]))
-        share[mine] = 1 - cover.between(c.start_ns[mine], c.end_ns[mine]) / (c.end_ns - c.start_ns)[mine]
-    return share
+def _ways(labels: Labels) -> Ways:
+    return Ways(labels.pred, labels.lag_ns, labels.own_ns)
 
 
 def _padded(labels: Labels, more: int) -> Labels:
     """With rows that only help to match: they depend on nothing."""
-    shares = np.concatenate([labels.shares, np.zeros((more, *labels.shares.shape[1:]), np.uint8)])
-    own, own_work = np.zeros(more, np.float32), np.full(more, OTHER, np.uint8)
     return Labels(
         pred=_more(labels.pred, more, NO_ROW),
         lag_ns=_more(labels.lag_ns, more, 0),
-        shares=shares,
-        own_ns=np.append(labels.own_ns, own),
-        own_work=np.append(labels.own_work, own_work),
+        own_ns=_more(labels.own_ns, more, 0),
+        shares=_more(labels.shares, more, 0),
+        own_work=_more(labels.own_work, more, OTHER),
     )
 
 
 def _more(values: np.ndarray, rows: int, fill: int) -> np.ndarray:
-    return np.concatenate([values, np.full((rows, LABELS), fill, values.dtype)])
+    return np.concatenate([values, np.full((rows, *values.shape[1:]), fill, values.dtype)])
 
 
 def _fit(graph: Graph, points: Ints, contracted: Contracted) -> float:

@@ -12,7 +12,8 @@ replay.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ from gpuprof.tracefile.trace import U8
 Floats = NDArray[np.floating]
 Ints = NDArray[np.integer]
 
-VERSION = 1
+VERSION = 2
 LABELS = 4
 """Predecessors kept per row. `fit` says how far a digest replays from its whole graph."""
 WORK = ("forward", "backward", "optimizer", "other")
@@ -34,22 +35,32 @@ LOCAL = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Labels:
+class Ways:
     """Per row LABELS ways to its arrival, as matrices [rows, LABELS], and the marks' own time."""
 
     pred: Ints
     """Row whose end the arrival depends on; `previous(row)` for one of the window's previous round, NO_ROW: unused."""
     lag_ns: Floats
     """Longest time from there to the arrival."""
-    shares: U8
-    """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
     own_ns: Floats
     """[rows] What the row takes on this rank alone: a mark's last kernel. 0 on what ranks share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels(Ways):
+    """The same with the kinds of work that they consist of."""
+
+    shares: U8
+    """[rows, LABELS, WORK] What the lag consists of, in 255ths."""
     own_work: U8
+    """[rows] Index into WORK."""
 
 
-def previous(row: int | Ints) -> int | Ints:
-    """How `Labels.pred` writes a row of the previous round; its own inverse."""
+Row = TypeVar("Row", int, Ints)
+
+
+def previous(row: Row) -> Row:
+    """How `Ways.pred` writes a row of the previous round; its own inverse."""
     return -2 - row
 
 
@@ -78,8 +89,6 @@ class Rows:
     anchor_ns: Floats
     """Not before this time of the recorded round, because of what was under way when the recording began, from
     `Digest.begin_ns`; -inf where nothing was."""
-    exposed: Floats
-    """Share of its time that no compute kernel of the rank runs next to it."""
 
     def __len__(self) -> int:
         return len(self.group)
@@ -135,7 +144,7 @@ class Digest:
     groups: tuple[str, ...]
     dtypes: tuple[str, ...]
     rows: Rows
-    recorded: Labels
+    recorded: Ways
     unprofiled: Labels
     """The same without the profiler's cost."""
     removed_ns: Floats
@@ -149,6 +158,12 @@ class Digest:
     """(id, sentence) about the recording."""
 
 
-def take(rows: Rows, wanted: NDArray) -> Rows:
-    """The same columns with only these rows."""
-    return Rows(*(getattr(rows, f.name)[wanted] for f in fields(Rows)))
+_NO_WAYS = (np.empty((0, LABELS), np.int32), np.empty((0, LABELS), np.float32), np.empty(0, np.float32))
+_NO_LABELS = Labels(*_NO_WAYS, np.empty((0, LABELS, len(WORK)), np.uint8), np.empty(0, np.uint8))
+_NONE: Any = np.empty(0, np.int64)
+_NO_ROWS = Rows(*(_NONE for _ in fields(Rows)))
+
+
+def without_rows(digest: Digest) -> Digest:
+    """What a digest says of the rank as a whole: the same with empty columns."""
+    return replace(digest, rows=_NO_ROWS, recorded=Ways(*_NO_WAYS), unprofiled=_NO_LABELS, removed_ns=_NO_LABELS.lag_ns)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
-from gpuprof.ranks.digest_data import WORK, Floats, Ints, Labels
+from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
 from gpuprof.ranks.job import Job, Times
 
 ROUNDS = 3
@@ -75,13 +75,13 @@ def paces(job: Job, times: Times | None = None) -> Floats:
     return np.diff(last, axis=1, prepend=by_rank[-2].max(axis=1, keepdims=True))
 
 
-def replay_rows(labels: Labels, anchor_ns: Floats, took_ns: Floats, step: Ints, steps: int) -> tuple[Floats, Floats]:
+def replay_rows(ways: Ways, anchor_ns: Floats, took_ns: Floats, step: Ints, steps: int) -> tuple[Floats, Floats]:
     """(arrival, end) of one rank's rows in the recorded round, each lasting `took_ns` and its own time."""
     n = len(anchor_ns)
     arrival, end = np.empty(n), np.empty(n)
     _replay(
-        np.arange(n + 1), labels.pred, labels.lag_ns,
-        labels.own_ns.astype(np.float64), took_ns.astype(np.float64), anchor_ns, step.astype(np.int64), True, arrival,
+        np.arange(n + 1), ways.pred, ways.lag_ns,
+        ways.own_ns.astype(np.float64), took_ns.astype(np.float64), anchor_ns, step.astype(np.int32), True, arrival,
         end, np.empty((1, steps)),
     )  # fmt: skip
     return arrival, end

@@ -57,7 +57,7 @@ def _kahn(instance, pred, rows, first):  # pragma: no cover - compiled
                 leads[instance[p] + 1] += 1
     for i in range(count):
         leads[i + 1] += leads[i]
-    to = np.empty(leads[count], np.int64)
+    to = np.empty(leads[count], np.int32)  # instances
     fill = leads.copy()
     for row in range(len(instance)):
         for k in range(labels):

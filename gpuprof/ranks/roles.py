@@ -34,7 +34,7 @@ class Roles:
 def roles_of(job: Job) -> Roles:
     """Read from who exchanges what with whom; names of groups only help people."""
     shared = np.flatnonzero(job.group >= 0)
-    pairs = np.unique(job.group[shared] * job.ranks + job.rank[shared])
+    pairs = np.unique(job.group[shared].astype(np.int64) * job.ranks + job.rank[shared])
     bounds = np.searchsorted(pairs, np.arange(len(job.groups) + 1) * job.ranks)
     members = tuple(pairs[bounds[g] : bounds[g + 1]] % job.ranks for g in range(len(job.groups)))
     return Roles(_roles(job, members), _stages(job), _hosts(job), members)
@@ -71,14 +71,15 @@ def _stages(job: Job) -> Ints:
     """The first transfer of a step comes from the stage before; who sends first is the first stage."""
     before = np.full(job.ranks, -1, np.int64)
     number = {one.rank: r for r, one in enumerate(job.digests)}
-    for r, one in enumerate(job.digests):
-        for group in one.rows.group[one.rows.group >= 0].tolist():
-            pair = p2p_pair(one.groups[group])
-            if pair is None:
-                continue
-            if pair[1] == one.rank:
-                before[r] = number.get(pair[0], -1)
-            break
+    pairs = [p2p_pair(text) for text in job.groups]
+    in_pair = np.array([pair is not None for pair in pairs] + [False])  # the last for marks, whose group is -1
+    rows = np.flatnonzero(in_pair[job.group])
+    rows = rows[np.lexsort((job.source_row[rows], job.rank[rows]))]
+    ranks, first = np.unique(job.rank[rows], return_index=True)
+    for r, row in zip(ranks.tolist(), rows[first].tolist(), strict=True):
+        sender, receiver = pairs[job.group[row]] or (-1, -1)
+        if receiver == job.digests[r].rank:
+            before[r] = number.get(sender, -1)
     stage = np.zeros(job.ranks, np.int64)
     for _ in range(job.ranks):
         nearer = np.where(before >= 0, stage[np.maximum(before, 0)] + 1, 0)

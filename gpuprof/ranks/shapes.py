@@ -31,7 +31,7 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
     A row's place in it is its number among those of its sort: the order between streams differs from step to step.
     """
     sign = _signs(job, roles)
-    unit = job.rank * job.steps + job.step
+    unit = job.rank.astype(np.int64) * job.steps + job.step
     position = _number_of_sort(job, unit, sign)
     total = np.zeros(job.ranks * job.steps, np.uint64)
     np.add.at(total, unit, _mixed(sign, position))
@@ -46,7 +46,8 @@ def shapes_of(job: Job, roles: Roles) -> Shapes:
     of_label = np.full(label_key.shape, -1, np.int32)
     of_label[used] = np.unique(label_key[used], return_inverse=True)[1].reshape(-1)
     usual = np.array([_most(shape[r * job.steps : (r + 1) * job.steps]) for r in range(job.ranks)])
-    return Shapes(np.unique(usual, return_inverse=True)[1].reshape(-1), of_row.reshape(-1), of_label)
+    of_row = of_row.reshape(-1).astype(np.int32)
+    return Shapes(np.unique(usual, return_inverse=True)[1].reshape(-1), of_row, of_label)
 
 
 def _signs(job: Job, roles: Roles) -> Ints:

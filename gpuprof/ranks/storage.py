@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.ranks.digest_data import VERSION, Digest, Doing, Labels, Own, Rows
+from gpuprof.ranks.digest_data import VERSION, Digest, Doing, Labels, Own, Rows, Ways
 
 FORMAT = "gpuprof.digest"
 _PLAIN = (
@@ -51,7 +51,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
                 return None
             tables: dict[str, Any] = {
                 table: kind(**{f.name: file[f"{table}.{f.name}"] for f in fields(kind)})
-                for table, kind in (("rows", Rows), ("recorded", Labels), ("unprofiled", Labels))
+                for table, kind in (("rows", Rows), ("recorded", Ways), ("unprofiled", Labels))
             }
             plain = {one: head[one] for one in _PLAIN}
             plain |= {"groups": tuple(head["groups"]), "dtypes": tuple(head["dtypes"])}

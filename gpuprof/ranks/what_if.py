@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numba
 import numpy as np
 
-from gpuprof.ranks.digest_data import Floats, Ints
+from gpuprof.ranks.digest_data import WORK, Floats, Ints
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import work_of_ranks
 from gpuprof.ranks.roles import Roles
@@ -46,14 +46,21 @@ class WhatIf:
     _owns: _Sums
     usual_transfer_ns: Floats
     """[instances] The median of the same role, kind and size."""
+    comparable: Mask
+    """[rows, LABELS] Lags that all ranks and steps of one shape have: of others the mean is of a chance selection. They
+    are only ever shortened, by as much as the rank's work of their kinds has to be."""
 
     def even(self) -> Times:
         """The ideal job: the same work spread evenly over ranks, stages and steps, and usual transfers."""
         job, times = self.job, self.job.unprofiled
         classes, everyone = self._to_class(), self._to_everyone()
         return Times(
-            np.where(self._comparable(), self._lag_means(), self._scaled(np.minimum(classes, 1.0)))
-            * self._parts(everyone[job.rank]),
+            np.where(
+                self.comparable,
+                self._lag_means(),
+                times.lag_ns * self._parts(np.minimum(classes, 1.0), job.rank),
+            )
+            * self._parts(everyone, job.rank),
             self._own_means() * everyone[job.rank, job.own_work],
             np.where(self._moves(), self.usual_transfer_ns, times.transfer_ns - job.waited_ns) + job.waited_ns,
         )
@@ -88,7 +95,7 @@ class WhatIf:
         factor = self._to_everyone()
         return replace(
             times,
-            lag_ns=times.lag_ns * self._parts(factor[job.rank]),
+            lag_ns=times.lag_ns * self._parts(factor, job.rank),
             own_ns=times.own_ns * factor[job.rank, job.own_work],
         )
 
@@ -97,13 +104,14 @@ class WhatIf:
         job = self.job
         mine = self.work_ns.mean(axis=1)
         to_rank = 1 / self._to_class()
-        to_usual = np.minimum(_ratio(mine[:, None, :], self.work_ns), 1.0)[job.rank, job.step]
+        to_usual = np.minimum(_ratio(mine[:, None, :], self.work_ns), 1.0).reshape(-1, len(WORK))
+        unit = job.rank * np.int32(job.steps) + job.step
         return replace(
             job.unprofiled,
             lag_ns=np.where(
-                self._comparable(),
-                self._lag_means() * self._parts(to_rank[job.rank]),
-                job.unprofiled.lag_ns * self._parts(to_usual),
+                self.comparable,
+                self._lag_means() * self._parts(to_rank, job.rank),
+                job.unprofiled.lag_ns * self._parts(to_usual, unit),
             ),
             own_ns=self._own_means() * to_rank[job.rank, job.own_work],
         )
@@ -149,18 +157,10 @@ class WhatIf:
         mine = self.work_ns.mean(axis=1)
         return _ratio(_mean_by(mine, self.shapes.of_rank)[self.shapes.of_rank], mine)
 
-    def _parts(self, factor: Floats) -> Floats:
-        """[rows, LABELS] One factor per lag from factors [rows, WORK] by kind of work."""
-        return _weighted(self.job.shares, np.ascontiguousarray(factor, np.float64))
-
-    def _scaled(self, factor: Floats) -> Floats:
-        return self.job.unprofiled.lag_ns * self._parts(factor[self.job.rank])
-
-    def _comparable(self) -> Mask:
-        """Lags that all ranks and steps of one shape have: of others the mean is of a chance selection. They are only
-        ever shortened, by as much as the rank's work of their kinds has to be."""
-        keys = self.shapes.label_key
-        return (keys >= 0) & (self._lags.count[keys] >= self._owns.count[self.shapes.row_key][:, None])
+    def _parts(self, factor: Floats, of: Ints) -> Floats:
+        """[rows, LABELS] One factor per lag from factors [anything, WORK] by kind of work; `of`: which of them is a
+        row's."""
+        return _weighted(self.job.shares, np.ascontiguousarray(factor, np.float64), of)
 
     def _lag_means(self) -> Floats:
         keys = self.shapes.label_key
@@ -177,26 +177,29 @@ class WhatIf:
 def what_if(job: Job, roles: Roles, shapes: Shapes) -> WhatIf:
     """Prepares the what-ifs of a job: one pass over its rows."""
     times = job.unprofiled
-    used = shapes.label_key >= 0
+    lags, owns = _sums(shapes.label_key, times.lag_ns), _sums(shapes.row_key, times.own_ns)
     return WhatIf(
-        job,
-        roles,
-        shapes,
-        work_of_ranks(job),
-        _sums(shapes.label_key[used], times.lag_ns[used]),
-        _sums(shapes.row_key, times.own_ns),
-        _usual_transfers(job, roles),
-    )
+        job, roles, shapes, work_of_ranks(job), lags, owns, _usual_transfers(job, roles),
+        _comparable(shapes, lags, owns),
+    )  # fmt: skip
+
+
+def _comparable(shapes: Shapes, lags: _Sums, owns: _Sums) -> Mask:
+    keys, least = shapes.label_key, owns.count[shapes.row_key]
+    found = keys >= 0
+    for k in range(keys.shape[1]):
+        found[:, k] &= lags.count[keys[:, k]] >= least
+    return found
 
 
 @numba.njit(cache=True)
-def _weighted(shares, factor):  # pragma: no cover - compiled
+def _weighted(shares, factor, of):  # pragma: no cover - compiled
     found = np.ones(shares.shape[:2], np.float32)
     for row in range(shares.shape[0]):
         for k in range(shares.shape[1]):
             total, whole = 0.0, 0
             for q in range(shares.shape[2]):
-                total += shares[row, k, q] * factor[row, q]
+                total += shares[row, k, q] * factor[of[row], q]
                 whole += shares[row, k, q]
             if whole:
                 found[row, k] = total / 255.0
@@ -204,7 +207,18 @@ def _weighted(shares, factor):  # pragma: no cover - compiled
 
 
 def _sums(keys: Ints, values: Floats) -> _Sums:
-    return _Sums(np.bincount(keys, values).astype(np.float64), np.bincount(keys).astype(np.float64))
+    """By key; negative ones are none."""
+    total, count = np.zeros((2, int(keys.max(initial=-1)) + 1))
+    _add(keys.reshape(-1), values.reshape(-1), total, count)
+    return _Sums(total, count)
+
+
+@numba.njit(cache=True)
+def _add(keys, values, total, count):  # pragma: no cover - compiled
+    for i in range(len(keys)):
+        if keys[i] >= 0:
+            total[keys[i]] += values[i]
+            count[keys[i]] += 1
 
 
 def _of_others(sums: _Sums, keys: Ints, values: Floats) -> tuple[Floats, Floats]:

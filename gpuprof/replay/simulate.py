@@ -8,7 +8,7 @@ import numba
 import numpy as np
 
 from gpuprof.replay.graph import NEVER, Graph
-from gpuprof.tracefile.trace import F64
+from gpuprof.tracefile.trace import F64, I64
 
 ROUNDS = 3
 """Rounds of the loop after which a step is read off: the second fills the queues, the third repeats."""
@@ -54,16 +54,18 @@ def simulate(graph: Graph, rounds: int = 1) -> Schedule:
     n = len(graph)
     start, end = graph.before_ns.copy(), graph.before_ns.copy()
     finished = np.empty((rounds, graph.steps))
+    gpu = np.flatnonzero(graph.on_gpu)
+    step = graph.step[gpu]
     for r in range(rounds):
         _run(graph.duration_ns, edges.first, edges.source, edges.lag_ns, edges.from_start, start, end)
-        finished[r] = _finished(graph, end)
+        finished[r] = _finished(graph, end, gpu, step)
     return Schedule(graph, start, end, finished, end[graph.step_end] if n else np.empty(0))
 
 
-def _finished(graph: Graph, end: F64) -> F64:
+def _finished(graph: Graph, end: F64, gpu: I64, step: I64) -> F64:
+    """When each step is done; `gpu`: the nodes of GPU work, `step`: theirs."""
     done = np.full(graph.steps, NEVER)
-    gpu = np.flatnonzero(graph.on_gpu)
-    np.maximum.at(done, graph.step[gpu], end[gpu])
+    np.maximum.at(done, step, end[gpu])
     return np.maximum.accumulate(np.maximum(done, end[graph.step_end]))
 
 

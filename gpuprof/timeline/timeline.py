@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,8 @@ class Timeline:
     """What of the window is the program's start."""
     workload: Workload
     """Whether it is training or inference."""
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What `remembered` keeps."""
 
     @property
     def window(self) -> tuple[int, int]:

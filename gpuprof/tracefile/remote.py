@@ -14,6 +14,8 @@ from typing import Any
 from gpuprof.errors import GpuprofError, UnreadableTrace
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/{1,2}(.+)", re.DOTALL)
+_OF_RUN = re.compile(r"(?:^|/)trace\.rank\d{1,6}\.json(\.gz)?$")
+"""In a run's folder there are other documents, too."""
 _ENDINGS = ((".json", ".json.gz"), (".sqlite", ".sqlite.gz"))
 
 
@@ -39,7 +41,8 @@ def traces_at(url: str) -> list[str]:
         names = sorted(system.ls(path, detail=False)) if system.isdir(path) else []
     except Exception as error:  # each store has its own kinds of errors
         raise UnreadableTrace(f"{url}: cannot be read ({_first_line(error)})") from None
-    found = next((some for ends in _ENDINGS if (some := [n for n in names if n.endswith(ends)])), [])
+    found = [name for name in names if _OF_RUN.search(name)]
+    found = found or next((some for ends in _ENDINGS if (some := [n for n in names if n.endswith(ends)])), [])
     if not found:
         raise UnreadableTrace(f"{url}: no such file, and no folder that holds .json or .json.gz")
     return [system.unstrip_protocol(name) for name in found]
@@ -56,6 +59,25 @@ def state_of(url: str) -> str:
         (str(info[key]) for key in ("ETag", "etag", "md5Hash", "mtime", "created", "LastModified") if info.get(key)), ""
     )
     return f"{info.get('size')} {mark}" if mark else ""
+
+
+def content(url: str) -> bytes | None:
+    """All of a small file; None where it is not there."""
+    system, path = _system(url)
+    try:
+        return system.cat_file(path)
+    except Exception:  # each store has its own kinds of errors
+        return None
+
+
+def end_of(url: str, count: int) -> tuple[int, bytes]:
+    """The size of a file and its last bytes; 0 and none where it cannot be read."""
+    system, path = _system(url)
+    try:
+        size = int(system.size(path))
+        return size, system.cat_file(path, start=max(size - count, 0), end=size)
+    except Exception:
+        return 0, b""
 
 
 @contextlib.contextmanager

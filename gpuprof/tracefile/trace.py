@@ -311,7 +311,7 @@ class Trace:
         passes[-1] = False  # rows without a name
         for string_id in np.flatnonzero(passes).tolist():
             passes[string_id] = bool(test(self.strings[string_id]))
-        return passes[name]
+        return passes[name] if passes.any() else np.zeros(len(name), bool)
 
     def text(self, string_id: int) -> str | None:
         """The text of a string id, None for NO_TEXT."""

@@ -191,6 +191,7 @@ def test_every_miss_has_its_reason(everything):
     assert set(dict(accuracy_page.misses(everything))) == set(json.loads(accuracy_page.REASONS.read_text()))
 
 
+@pytest.mark.slow  # leaves each program out once: a minute and a half
 def test_the_page_is_of_these_results(everything, from_traces, tests_only):
     """`python -m benchmarks.accuracy_page` writes it anew. Last digits may differ between processors, lines may not."""
     written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")

@@ -6,20 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuprof.ranks.digest_data import (
-    BACKWARD,
-    FORWARD,
-    LABELS,
-    LOCAL,
-    NO_ROW,
-    OPTIMIZER,
-    OTHER,
-    WORK,
-    Digest,
-    Labels,
-    Own,
-    Rows,
-)
+from benchmarks.plain_digest import labels_of, plain_digest
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, LOCAL, NO_ROW, OPTIMIZER, OTHER, Digest
 from gpuprof.timeline.collectives import KINDS, p2p_text
 from gpuprof.tracefile.trace import ABSENT
 
@@ -121,24 +109,12 @@ class _Rank:
                 chain = at
 
     def digest(self, steps: int) -> Digest:
-        n = len(self.rows)
         columns = list(zip(*self.rows, strict=True))
         group, kind, size, number, step, start, end, anchor, own, own_work = (np.array(c) for c in columns)
-        pred = np.full((n, LABELS), NO_ROW, np.int32)
-        lag, shares = np.zeros((n, LABELS), np.float32), np.zeros((n, LABELS, len(WORK)), np.uint8)
-        for row, labels in enumerate(self.labels):
-            for c, (p, ns, what) in enumerate(labels):
-                pred[row, c], lag[row, c], shares[row, c, what] = p, ns, 255
-        labels = Labels(pred, lag, shares, own.astype(np.float32), own_work.astype(np.uint8))
-        rows = Rows(
-            group=group.astype(np.int32), kind=kind.astype(np.int32), dtype=np.zeros(n, np.int32),
-            bytes=np.full(n, ABSENT), size=size, number=number, step=step.astype(np.int32), start_ns=start,
-            end_ns=end, expected_ns=np.full(n, np.nan, np.float32), anchor_ns=anchor, exposed=np.ones(n, np.float32),
-        )  # fmt: skip
-        return Digest(
-            source=f"rank{self.rank}", rank=self.rank, world_size=self.world, host=None, gpus=0, gpu=None,
-            clock_ns=0, begin_ns=0, step_begin_ns=np.arange(steps, dtype=np.float64) * APART_NS, looped=False,
-            groups=tuple(self.groups), dtypes=("",), rows=rows, recorded=labels, unprofiled=labels,
-            removed_ns=np.zeros((n, LABELS), np.float32), host_pace=1.0, fit=0.0, own=Own(None, None, 1.0, 1.0),
-            doings=(),
+        return plain_digest(
+            rank=self.rank, world_size=self.world, groups=tuple(self.groups),
+            labels=labels_of(self.labels, own, own_work), looped=False,
+            step_begin_ns=np.arange(steps, dtype=np.float64) * APART_NS, group=group, kind=kind,
+            bytes=np.full(len(group), ABSENT), size=size, number=number, step=step, start_ns=start, end_ns=end,
+            anchor_ns=anchor,
         )  # fmt: skip

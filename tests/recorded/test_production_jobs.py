@@ -9,7 +9,8 @@ import pytest
 from helpers.op_jobs import digests
 from helpers.paths import SHARED
 
-from gpuprof.ranks.job import assemble, collectives_of
+from gpuprof.ranks.assemble import assemble
+from gpuprof.ranks.job import collectives_of
 from gpuprof.ranks.verdicts import Found, judge
 from gpuprof.timeline.matching import match
 

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import json
 import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers.rank_program import MS, RankProgram, recording, run, write
+from helpers.started import finished
 
 import gpuprof
+from gpuprof.cli.trace import closing_command
 from gpuprof.diagnosis.rank_digest import digest_of_trace
-from gpuprof.diagnosis.rank_digests import MANY, cache_folder, digests_of, make
+from gpuprof.diagnosis.rank_digests import MANY, beside, cache_folder, digests_of, make
 from gpuprof.diagnosis.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
 from gpuprof.ranks.digest_data import Digest
+from gpuprof.runfile import SCHEMA
 from gpuprof.tracefile.read import read_trace
-from gpuprof.tracefile.remote import url_of
+from gpuprof.tracefile.remote import traces_at, url_of
+from gpuprof.tracefile.trace import Trace
 
 
 @pytest.fixture(autouse=True)
@@ -86,13 +92,20 @@ def test_a_recording_that_changed_is_read_again(tmp_path: Path):
     assert kept.stat().st_mtime_ns != 1
 
 
+def test_a_cache_that_cannot_be_written_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (path, _) = write(tmp_path, [RankProgram(), RankProgram()])
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("GPUPROF_CACHE", str(tmp_path / "file" / "cache"))
+    assert isinstance(make(str(path), None, 0), bytes)
+
+
 def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
     """One of them unreadable, which is a note."""
     programs = [RankProgram(extra_ns=(r == 5) * 30 * MS) for r in range(MANY + 1)]
     paths = write(tmp_path, programs)
     paths[2].write_text('{"a": 1}')
     alone = [digest_of_trace(path, read_trace) for path in paths]
-    together = digests_of(paths, read_trace)
+    together = list(digests_of(paths, read_trace))
     assert len(together) == MANY + 1
     assert all(same(a, b) for a, b in zip(alone, together, strict=True))
     gang = survey(paths, read_trace)
@@ -100,6 +113,103 @@ def test_many_ranks_in_parallel_say_the_same(tmp_path: Path):
     assert gang.missing == (2,)
     assert gang.slow is not None
     assert gang.ranks[gang.slow].rank == 5
+
+
+def run_folder(folder: Path, programs: list[RankProgram]) -> list[Path]:
+    """The folder of a run of several ranks, its traces not compressed yet; the names that they will have."""
+    for r, path in enumerate(write(folder, programs)):
+        (folder / f"trace.rank{r}.json").write_bytes(gzip.decompress(path.read_bytes()))
+        path.unlink()
+        (folder / f"rank{r}.json").write_text(json.dumps({"schema": SCHEMA, "rank": r, "world_size": len(programs)}))
+    (folder / "manifest.json").write_text(json.dumps({"schema": SCHEMA, "status": "finished"}))
+    return [folder / f"trace.rank{r}.json.gz" for r in range(len(programs))]
+
+
+def close(folder: Path) -> None:
+    """What `gpuprof trace` starts when the window has closed."""
+    words, variables = closing_command(folder, running=False, diagnose=False)
+    done = finished(words, cwd=folder, env=variables, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def no_reading(path: Path) -> Trace:
+    raise AssertionError(f"{path} is read, although its digest is there")
+
+
+def test_a_run_leaves_the_digests_of_its_ranks(tmp_path: Path):
+    traces = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
+    close(tmp_path)
+    assert all(path.is_file() and beside(path).is_file() for path in traces)
+    made = list(digests_of(traces, no_reading))
+    assert all(same(a, digest_at(path)) for a, path in zip(made, traces, strict=True))
+    assert gpuprof.diagnose(tmp_path).verdict.cause == "straggler"
+    stamps = [beside(path).stat().st_mtime_ns for path in traces]
+    close(tmp_path)
+    assert [beside(path).stat().st_mtime_ns for path in traces] == stamps, "made once"
+    elsewhere = tmp_path / "copy"
+    elsewhere.mkdir()
+    for path in traces:
+        (elsewhere / path.name).write_bytes(path.read_bytes())
+        beside(elsewhere / path.name).write_bytes(beside(path).read_bytes())
+    gang = survey([elsewhere / path.name for path in traces], no_reading)
+    assert [Path(one.path).parent for one in gang.ranks] == [elsewhere] * 2
+
+
+def test_a_digest_is_not_used_for_another_recording_or_other_steps(tmp_path: Path):
+    first, other = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
+    close(tmp_path)
+    (skipped,) = digests_of([first], read_trace, skip=1)
+    assert isinstance(skipped, Digest)
+    assert len(skipped.step_begin_ns) == len(digest_at(first).step_begin_ns) - 1
+    first.write_bytes(other.read_bytes())
+    with pytest.raises(AssertionError, match="is read"):
+        list(digests_of([first], no_reading))
+    read = []
+    list(digests_of([first], lambda path: read.append(path) or read_trace(path)))
+    assert read == [first]
+
+
+def test_a_run_of_one_rank_has_no_digest_and_a_damaged_one_says_why(tmp_path: Path):
+    run_folder(tmp_path, [RankProgram()])
+    close(tmp_path)
+    assert not list(tmp_path.glob("*.npz"))
+    (tmp_path / "rank0.json").write_text(json.dumps({"schema": SCHEMA, "rank": 0, "world_size": 2}))
+    (tmp_path / "trace.rank0.json").write_text('{"a": 1}')
+    close(tmp_path)
+    assert not list(tmp_path.glob("*.npz"))
+    assert "no digest: " in (tmp_path / "gpuprof.log").read_text()
+
+
+def test_a_kept_digest_leads_to_where_the_recording_is_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write(tmp_path, [RankProgram(extra_ns=(r == 3) * 40 * MS) for r in range(MANY)])
+    monkeypatch.chdir(tmp_path)
+    names = [f"rank{r}.json.gz" for r in range(MANY)]
+    assert gpuprof.diagnose(names).verdict.cause == "straggler"
+    monkeypatch.chdir(tmp_path.parent)
+    assert gpuprof.diagnose(tmp_path).verdict.cause == "straggler", "digests of relative paths, made elsewhere"
+
+
+def test_a_digest_next_to_a_recording_in_an_object_store(tmp_path: Path):
+    """Of the recording itself only the end is read: its middle is damaged here."""
+    fsspec = pytest.importorskip("fsspec")
+    traces = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
+    close(tmp_path)
+    store = fsspec.filesystem("memory")
+    try:
+        for path in tmp_path.iterdir():
+            store.pipe_file(f"/run/{path.name}", path.read_bytes())
+        urls = [f"memory://run/{path.name}" for path in traces]
+        names = [url.rsplit("/", 1)[-1] for url in traces_at("memory://run")]
+        assert names == [path.name for path in traces], "what else is in a run's folder is no trace"
+        data = bytearray(traces[0].read_bytes())
+        data[100:-8] = bytes(len(data) - 108)
+        store.pipe_file("/run/trace.rank0.json.gz", bytes(data))
+        found = make(urls[0], None, 0)
+        assert found == beside(traces[0]).read_bytes()
+        store.pipe_file("/run/trace.rank0.json.gz", bytes(data)[:-1])
+        assert make(urls[0], None, 0) != found
+    finally:
+        store.rm("/run", recursive=True)
 
 
 def test_ranks_in_an_object_store(tmp_path: Path):

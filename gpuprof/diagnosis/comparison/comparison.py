@@ -9,9 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gpuprof.diagnosis.diagnosis import Diagnosis, Range, Severity
+from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.timeline.unit_words import common_unit
 from gpuprof.timeline.workload import Unit
+from gpuprof.tracefile.source import Severity
 
 SCHEMA = "gpuprof.comparison/1"
 
