@@ -114,7 +114,7 @@ class _Exchanged:
     """What the collectives of one rank say."""
 
     late_share: float
-    """Of those that somebody waited in, those that it came last to; NaN: nobody waited."""
+    """Of those that some rank waited in, those that it came last to; NaN: none waited."""
     transfer_ns: int | None
     """Transfers of a step, overlapped or not; None where nothing is known of any."""
     offset_ns: int | None
