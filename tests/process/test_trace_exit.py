@@ -288,7 +288,7 @@ def test_ctrl_c_on_a_terminal_comes_once(tmp_path: Path):
         while text.count(end) < times:
             try:
                 text += os.read(ours, 4096)
-            except OSError:  # nobody has the terminal open any more
+            except OSError:  # no one has the terminal open any more
                 break
         return text
 

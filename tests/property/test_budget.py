@@ -82,7 +82,7 @@ def test_the_parts_of_each_step_sum_to_it_exactly(stretch: Stretch, data):
 
 
 def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> Stretch:
-    """A run of equal steps; cause → (every so many steps, ns that one takes)."""
+    """A run of equal steps; cause → (every this many steps, ns that one takes)."""
     step = np.full(steps, float(usual))
     measured = {}
     for cause, (distance, cost) in lumps.items():

@@ -123,7 +123,7 @@ def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
     assert recorded.steps.estimated_ns == pytest.approx(115.4e6, rel=0.1)
 
 
-def test_a_device_that_always_works_is_told_by_what_slows_it():
+def test_a_device_that_always_works_is_judged_by_what_slows_it():
     diagnosis = diagnosed(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
     shares = diagnosis.tables.roofline.bound_shares
     assert sum(shares.values()) == pytest.approx(1, abs=0.05)

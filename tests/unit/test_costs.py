@@ -118,7 +118,7 @@ def test_quantised_products():
     assert packed.read_bytes == pytest.approx(4096 * 1024 / 2 + 4096 * 2)
 
 
-def test_kernels_that_tell_by_themselves():
+def test_kernels_whose_names_hold_their_work():
     four = by_name(Kernel("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, …)", (1000, 1, 1), 64))
     assert four is not None
     assert four.write_bytes == 1000 * 1024 * 2

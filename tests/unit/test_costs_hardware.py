@@ -20,7 +20,7 @@ MEASURED = Measurement("NVIDIA L4", 24 * 10**9, {"bf16": 60e12}, 250e9, 25e9, 5_
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 def test_a_dense_rate_is_what_the_chip_does_in_a_clock(gpu):
-    """FLOPs per clock and multiprocessor × multiprocessors × boost clock; the note explains where that differs."""
+    """FLOPs per clock and SM × SMs × boost clock; the note explains where that differs."""
     derived = gpu.flops_per_clock * gpu.multiprocessors * gpu.boost_mhz * 1e6
     explained = "clock" in gpu.note or "MHz" in gpu.note
     assert derived == pytest.approx(gpu.half_flops, rel=0.1 if explained else 0.015)
