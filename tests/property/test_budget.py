@@ -165,7 +165,7 @@ def test_lengths_yet_to_be_seen(seed: int, known: int, grid: int, steps: int):
     assert 0.5 * np.mean(futures) - 8 <= expected <= 1.6 * np.mean(futures) + 8
 
 
-def test_time_hidden_behind_the_gpu_is_nobodys_delay():
+def test_time_hidden_behind_the_gpu_delays_nothing():
     waits = np.where(np.arange(40) % 4 == 3, 15.0 * MS, 0.0)
     step = np.full(40, 20.0 * MS)
     found = budget(Stretch(800 * MS, step, step, 20 * MS, {"input": waits}, workers=4))

@@ -63,7 +63,7 @@ def test_shared_recordings(name, bounds, cause):
         assert with_step.steps.inflation == pytest.approx(with_step.steps.recorded_ns / (ms * 1e6))
 
 
-def test_a_step_time_from_outside_is_parted():
+def test_a_given_step_time_is_split():
     diagnosis = gpuprof.diagnose(DEMO, step_ms=81)
     (estimate,) = diagnosis.devices_estimated
     parts = (estimate.compute_ns, estimate.communication_ns, estimate.copy_ns, estimate.idle_ns)

@@ -188,7 +188,7 @@ def test_ceilings_are_measured_where_known():
         assert 0 < limits.memory_bytes_per_s <= gpu.memory_bytes_per_s
 
 
-def test_what_is_taken_for_gpus_that_nobody_measured():
+def test_rates_of_gpus_without_measurements():
     """The usual efficiency is the median over those that were; its docstring states the range."""
     reached = [gpu.measured_flops / gpu.half_flops for gpu in GPUS if gpu.measured_flops and gpu.half_flops]
     assert statistics.median(reached) == pytest.approx(TENSOR_EFFICIENCY, abs=0.02)
