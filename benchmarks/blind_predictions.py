@@ -1,4 +1,4 @@
-"""What gpuprof says of a program before it was timed: `prediction.json` beside its scenario.
+"""What gpuprof says of a program before it was timed: `prediction.json` next to its scenario.
 
     python -m benchmarks.blind_predictions NAME … [--runs DIR]
 

@@ -268,7 +268,7 @@ SUBJECTS: dict[str, Subject] = {
 
 
 def table(found: Iterator[Refit]) -> Iterator[str]:
-    """Old against new, a line for each number and one for each recording that tells it."""
+    """Old against new, a line for each number and one for each recording that determines it."""
     for one in found:
         old = numbers()[one.name]
         new = "not known from the recordings here" if one.value is None else digits(one.value)

@@ -1,13 +1,14 @@
-"""Whether a comparison names a fix first: recordings beside twins of them that have the fix.
+"""Whether a comparison names a fix first: recordings compared with twins that have the fix.
 
     python -m benchmarks.fixed_pairs [--only NAME]
 
 Some programs were recorded both ways: pairs of traces of one model, and every scenario whose first fix was recorded.
-Beside the difference of these stands the one that was measured, in processes without a profiler.
+Next to the difference of these is the one that was measured, in processes without a profiler.
 
 Of all others a twin is made: the fix is made in the graph of the recorded step, the graph is simulated, and what comes
 out is written as a recording: work at its new times, what the fix takes out left out. Such a twin bears the kernels'
-old names, so fixes that put other kernels in their place (compiled code, fused attention, TF32) cannot be told in it.
+old names, so fixes that put other kernels in their place (compiled code, fused attention, TF32) cannot be detected in
+it.
 """
 
 from __future__ import annotations
@@ -87,7 +88,7 @@ def recorded() -> Iterator[Recorded]:
 
 @dataclass(frozen=True)
 class Twin:
-    """A recording beside its twin."""
+    """A recording and its twin."""
 
     name: str
     finding: str
@@ -103,7 +104,7 @@ class Twin:
 
 
 def twins(path: Path) -> Iterator[Twin]:
-    """One for every fix of a recording that is advised and can be told."""
+    """One for every fix of a recording that is advised and can be detected."""
     trace = read_recording(path).trace
     assert trace is not None
     diagnosis, case = diagnosed(trace)
@@ -118,7 +119,7 @@ def twins(path: Path) -> Iterator[Twin]:
 
 
 def diagnosed(trace: Trace) -> tuple[Diagnosis, Case | None]:
-    """A diagnosis, and the case that its findings were told from; None where nothing could be replayed."""
+    """A diagnosis, and the case that its findings were derived from; None where nothing could be replayed."""
     diagnosis = diagnosing.diagnose(trace)
     return diagnosis, diagnosis._case
 
@@ -179,7 +180,7 @@ def _moved(table: Host, graph: Graph, schedule: Schedule, case: Case, kept: Mask
 
 
 def recordings() -> Iterator[Path]:
-    """Those of the repository that findings are told of."""
+    """Those of the repository that have findings."""
     yield from sorted(PAIRS.glob("*.json.gz"))
     for folder in (ROOT / "scenarios", ROOT / "tests" / "data" / "runs"):
         yield from sorted(folder.glob("*/recording" if folder.name == "scenarios" else "*_*/"))

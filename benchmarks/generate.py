@@ -192,7 +192,7 @@ def in_us(ns: int) -> str:
 
 
 def recorded(nbytes: int, steps: int | None, layout: Layout, seed: int) -> tuple[Step, int]:
-    """A step, and how often to write it, for a file of about so many bytes."""
+    """A step, and how often to write it, for a file of about this many bytes."""
     sizes = []
     for few in (1, 2):
         step = record(few, seed)

@@ -28,7 +28,7 @@ def broken(diagnosis: Diagnosis) -> list[str]:
 
 
 def inapplicable(diagnosis: Diagnosis) -> list[str]:
-    """Advice that does not fit what was recorded: of a sound recording none, of a damaged one nobody can say."""
+    """Advice that does not fit what was recorded: of a sound recording none, of a damaged one no one can say."""
     d = diagnosis
     if d.run is not None or not d.phases or any(p.phase in ("backward", "optimizer") for p in d.phases):
         return []

@@ -1,4 +1,4 @@
-"""How long traces take to load, and how much memory, beside other ways and the least this machine could need.
+"""How long traces take to load, and how much memory, next to other ways and the least this machine could need.
 
     python -m benchmarks.load --sizes 0.25,1 --hta-python .venv-hta/bin/python
     python -m benchmarks.load --events 1e6,3e6,1e7
@@ -237,7 +237,7 @@ def main() -> None:
 
 
 def processor() -> str:
-    """The processor's name, if the system tells it."""
+    """The processor's name, if the system reports it."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))

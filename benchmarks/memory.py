@@ -1,4 +1,4 @@
-"""docs/memory.md: peaks of memory that are predicted from one recording, beside peaks that were measured.
+"""docs/memory.md: peaks of memory that are predicted from one recording, next to peaks that were measured.
 
     python -m benchmarks.memory [--out docs/memory.md]
 
@@ -84,7 +84,7 @@ class Result:
 
     @property
     def inside(self) -> bool:
-        """Within the range and 2 % beside it, which is what allocators round and workspaces take."""
+        """Within the range and 2 % around it, which is what allocators round and workspaces take."""
         return 0.98 * self.low <= self.measured <= 1.02 * self.high
 
 

@@ -183,7 +183,7 @@ class Program:
 def train(
     allocator: Allocator, program: Program, steps: int, layers: int = 8, ops: int = 12, leak: int = 0, unit: int = MIB
 ) -> None:
-    """A fine-tune of so many steps; `leak` bytes a step stay behind."""
+    """A fine-tune of this many steps; `leak` bytes a step stay behind."""
     weights = [allocator.alloc((3 + layer % 3) * unit, program.load()) for layer in range(layers)]
     adapters = [allocator.alloc(unit // 8, program.adapter()) for _ in range(layers)]
     blocks = [program.block(100 + op) for op in range(ops)]
@@ -213,7 +213,7 @@ def train(
 
 
 def written(path: Path, events: int, depth: int) -> int:
-    """Writes a snapshot of about so many events; its size in bytes. depth: frames of C++ under every line."""
+    """Writes a snapshot of about this many events; its size in bytes. depth: frames of C++ under every line."""
     layers, ops = 32, 14
     allocator = Allocator(most=events, copies=True)
     # So that references to frames take five bytes, as they do among the thousands of frames of a real program.

@@ -2,9 +2,9 @@
 
     python -m benchmarks.nsys [--rows 1000000] [--shared FOLDER]
 
-The steps of a real export are repeated, one after the other, until there are so many rows of kernels, calls and
+The steps of a real export are repeated, one after the other, until there are this many rows of kernels, calls and
 ranges; each repetition has correlation ids of its own, and every third range a name of its own, as `emit_nvtx` has.
-Prints the best of three of `gpuprof.load` and of `gpuprof.diagnose`, beside a plain `SELECT *` of the same tables.
+Prints the best of three of `gpuprof.load` and of `gpuprof.diagnose`, next to a plain `SELECT *` of the same tables.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def read_plainly(path: Path) -> int:
 
 
 def repeat(path: Path, rows: int) -> int:
-    """Repeats what an export recorded until it holds so many rows; how many it holds then."""
+    """Repeats what an export recorded until it holds this many rows; how many it holds then."""
     file = sqlite3.connect(path)
     columns = {table: [str(row[1]) for row in file.execute(f"PRAGMA table_info({table})")] for table in TABLES}
     once = sum(file.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in TABLES)

@@ -1,4 +1,4 @@
-"""docs/other_gpus.md: recordings of an H200 projected to an H100, beside what was measured on one.
+"""docs/other_gpus.md: recordings of an H200 projected to an H100, next to what was measured on one.
 
     python -m benchmarks.other_gpus [--out docs/other_gpus.md]
 

@@ -1,4 +1,4 @@
-"""docs/other_programs.md: programs that nobody here wrote, what gpuprof said of them at first, and what was measured.
+"""docs/other_programs.md: programs that no one here wrote, what gpuprof said of them at first, and what was measured.
 
     python -m benchmarks.other_programs_page [--out docs/other_programs.md]
 

@@ -8,7 +8,7 @@ Exits with 1 if a limit is missed. The figures:
 
 start           `gpuprof trace python -c pass` less `python -c pass`, wall time of the whole command.
 step            A small LoRA-like training: the time of a step once the window is closed and the recording has been
-                read, over that of the same training without gpuprof. What runs beside it (telemetry, the launcher)
+                read, over that of the same training without gpuprof. What runs next to it (telemetry, the launcher)
                 runs on.
 hooks after     The same difference of a step with nothing in it, in microseconds: what gpuprof itself does in a
                 step once it is done. It is the same for every training, so this is the precise measure; the limit
@@ -18,17 +18,17 @@ hooks baseline  The same while unprofiled steps are timed: the DataLoader, every
 before, after   Within one traced process: an unprofiled step after the window over one of the baseline before it.
                 What a profiler leaves behind on a GPU shows here, and is judged there only. The first steps after
                 the window are left out: they find the caches cold.
-while read      A step while the recording is being diagnosed and compressed beside the training, which takes some
+while read      A step while the recording is being diagnosed and compressed during the training, which takes some
                 seconds, over a later one. On a machine with few cores this takes from the training.
 reported        The unprofiled step of a traced training as its steps.jsonl reports it, over the same steps of a bare
                 one as that times itself: how true the number is that everything else is compared with.
 alongside       CPU time of the launcher and the telemetry, as a share of one core.
 
 Noise is kept out by taking turns. Of each pair of processes, bare and traced, one runs a few dozen steps while the
-other waits, then the other way round; what runs beside the traced one is stopped while the bare one's steps are
+other waits, then the other way round; what runs next to the traced one is stopped while the bare one's steps are
 timed. A block counts by its median step, a pair by the median over its blocks, and the figure is the median over
 the pairs of fresh processes, which differ by a few per cent by themselves: the quartiles say how far. With --control
-nothing is traced, which tells what the figures are worth on this machine: they should be 0. `before, after`, `while
+nothing is traced, which shows what the figures are worth on this machine: they should be 0. `before, after`, `while
 read` and `reported` compare different moments, between which nothing can take turns: they want a quiet machine.
 """
 
@@ -70,7 +70,7 @@ STRETCH_S = 3.0
 """For so long the traced process runs by itself after the blocks."""
 WHOLE = ("--settle", "20", "--baseline", "40", "--steps", "2")
 ENDLESS = ("--settle", "20", "--baseline", "100000", "--steps", "2")
-"""So many that the baseline does not end."""
+"""This many that the baseline does not end."""
 PATIENCE_S = 120.0
 
 
@@ -161,7 +161,7 @@ class Training:
         self.facts: dict[str, Any] = self._answer()
 
     def steps(self, count: int) -> list[int]:
-        """Runs so many steps; nanoseconds of each."""
+        """Runs this many steps; nanoseconds of each."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
@@ -176,7 +176,8 @@ class Training:
         return json.loads(line)
 
     def gpuprof_processes(self) -> list[int]:
-        """The processes of gpuprof's that run beside the training, the launcher first; none where there is no /proc."""
+        """The processes of gpuprof's that run next to the training, the launcher first; none where there is no
+        /proc."""
         if self.run is None:
             return []
         return [pid for pid in _family(self._process.pid) if pid != self.facts["pid"]]
@@ -369,7 +370,7 @@ KINDS = {"start": measure_starts, "step": measure_step, "hooks": measure_hooks}
 
 
 def measure(kinds: Iterable[str], rounds: int, blocks: int = BLOCKS, control: bool = False) -> Measured:
-    """Measures some of KINDS, so many rounds of all of them."""
+    """Measures some of KINDS, this many rounds of all of them."""
     measured = Measured([], [], [], [], [], [], [], [], {})
     for number in range(rounds):
         with tempfile.TemporaryDirectory(prefix="overhead-") as folder:

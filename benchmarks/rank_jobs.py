@@ -48,7 +48,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What is slow: work of these ranks, or the exchanges of this group, takes so many times as long."""
+    """What is slow: work of these ranks, or the exchanges of this group, takes this many times as long."""
 
     ranks: frozenset[int] = frozenset()
     group: str = ""
@@ -59,7 +59,7 @@ class Slow:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One row: the work before it, and the exchange that follows; the end of a step exchanges with nobody."""
+    """One row: the work before it, and the exchange that follows; the end of a step exchanges with no one."""
 
     work_ns: int
     work: int

@@ -34,7 +34,7 @@ SHARED = ROOT.parent / "shared"
 
 @dataclass(frozen=True)
 class Refit:
-    """A number computed again. `values`: one of each recording that tells it, by the recording's path."""
+    """A number computed again. `values`: one of each recording that determines it, by the recording's path."""
 
     name: str
     values: dict[str, float]
@@ -44,7 +44,7 @@ class Refit:
 
     @property
     def value(self) -> float | None:
-        """None where no recording tells it."""
+        """None where no recording determines it."""
         found = list(self.values.values())
         return self.new if self.new is not None else float(np.median(found)) if found else None
 
@@ -76,7 +76,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class FittedStep:
-    """What one recording tells of a knob."""
+    """What one recording says of a knob."""
 
     scale: float
     """What the numbers must be multiplied by for the measured step."""
@@ -87,12 +87,12 @@ class FittedStep:
     steps_ms: np.ndarray
 
     def step_at(self, scale: float) -> float:
-        """The predicted step with the numbers so many times as large, ms."""
+        """The predicted step with the numbers this many times as large, ms."""
         return float(np.interp(np.log(scale), self.logs, self.steps_ms))
 
 
 def fitted_steps(knob: Knob) -> dict[str, FittedStep]:
-    """Of the recordings that the table names for a knob those that tell it, by their place."""
+    """Of the recordings that the table names for a knob those that determine it, by their place."""
     found = {place: fitted_step(knob, place) for place in numbers()[knob.names[0]].recordings}
     return {place: one for place, one in found.items() if one is not None}
 
@@ -106,7 +106,7 @@ def refit_by_fix(knob: Knob) -> Iterator[Refit]:
 
 
 def fitted_step(knob: Knob, place: str) -> FittedStep | None:
-    """What one recording tells of a knob; None where it tells nothing."""
+    """What one recording says of a knob; None where it says nothing."""
     case, timed = timed_fix(place, knob)
     if case is None or timed is None:
         return None
@@ -137,7 +137,7 @@ def _direction(steps: Sequence[float]) -> int:
 
 
 def _predicted(knob: Knob, looked: Looked, timed: Fix, factor: float) -> tuple[float, Proposal] | None:
-    """The step after the fix with the numbers so many times as large, and the proposal."""
+    """The step after the fix with the numbers this many times as large, and the proposal."""
     values = {name: scaled(getattr(knob.finding, name), factor) for name in knob.attributes}
     with patch.dict(vars(knob.finding), values):
         same = [one for one in knob.finding.find(looked) if timed.title in (None, one.title)]
@@ -151,7 +151,7 @@ def _predicted(knob: Knob, looked: Looked, timed: Fix, factor: float) -> tuple[f
 
 
 def scaled(value: float | Sequence, factor: float) -> float | tuple:
-    """A number, or each of a tuple of numbers, so many times as large."""
+    """A number, or each of a tuple of numbers, this many times as large."""
     return value * factor if isinstance(value, int | float) else tuple(scaled(one, factor) for one in value)
 
 

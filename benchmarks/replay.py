@@ -2,7 +2,7 @@
 
     python -m benchmarks.replay [TRACE] [--events 100000]
 
-Steps of a recording (else of a generated one) with about so many events are built into a graph and replayed with
+Steps of a recording (else of a generated one) with about this many events are built into a graph and replayed with
 something changed, 25 times. Medians of several rounds; the first call, which compiles, is left out.
 """
 

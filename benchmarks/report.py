@@ -1,4 +1,4 @@
-"""How a large report opens and moves in Chromium, beside what it should.
+"""How a large report opens and moves in Chromium, next to what it should.
 
     python -m benchmarks.report                  # a million events on the timeline; exit 1 if a bar is missed
     python -m benchmarks.report --more 3e6       # and one of three million, which shows whole steps and says so
@@ -105,7 +105,7 @@ class Moved:
 
 
 def written(folder: Path, events: float) -> Written:
-    """A generated trace of about so many events on the timeline, diagnosed, and its report."""
+    """A generated trace of about this many events on the timeline, diagnosed, and its report."""
     trace = folder / "trace.json"
     generate(trace, int(events * BYTES_PER_EVENT))
     begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""How true FLOPs, bytes and bounds are: beside hardware counters, and how much of other recordings is modelled.
+"""How true FLOPs, bytes and bounds are: next to hardware counters, and how much of other recordings is modelled.
 
     python -m benchmarks.roofline ../shared/traces
     python -m benchmarks.roofline ../shared/traces --json
@@ -6,7 +6,7 @@
 `h200/roofline_pair` is one step recorded twice, with the profiler and with Nsight Compute, the same kernels in the same
 order. Exits with 1 if a limit is missed:
 
-gemm flops      FLOPs of every bf16 matrix product over what the tensor cores counted. A counter also counts the part of
+gemm flops      FLOPs of every bf16 matmul over what the tensor cores counted. A counter also counts the part of
                 a tile that lies outside of the output, so up to 1 % over ours is exact.
 elementwise     Bytes of elementwise kernels and copies: mean distance from the counters, weighted with time.
 bytes           Bytes of all kernels together over those of the counters.
@@ -46,7 +46,7 @@ _SURE_BYTES = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """One recording beside the counters of the same kernels."""
+    """One recording next to the counters of the same kernels."""
 
     gemm_flops_low: float
     """Counted over computed FLOPs of bf16 products: the least, and the most."""

@@ -11,11 +11,11 @@ from benchmarks.synthetic_step import COPY, Step, Tensor
 BATCH, LENGTH, WIDTH, HEADS, HEAD, RANK, VOCABULARY = 2, 512, 2048, 32, 64, 8, 32_000
 EXPERTS = 3
 CODES = {BF16: 15, FLOAT: 6, LONG: 4}
-"""How PyTorch's ops are told a type."""
+"""How PyTorch's ops are given a type."""
 
 
 def record(layers: int, seed: int) -> Step:
-    """One step of a model of so many layers; the seed decides how many tokens each expert gets."""
+    """One step of a model of this many layers; the seed decides how many tokens each expert gets."""
     s, rng = Step(), random.Random(seed)
     with s.annotation("ProfilerStep#%d", ("step", 0)):
         with s.annotation("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
@@ -40,7 +40,7 @@ def record(layers: int, seed: int) -> Step:
 
 
 def layer(s: Step, x: Tensor, rng: random.Random) -> None:
-    """Attention, then experts, each behind a norm and beside a residual."""
+    """Attention, then experts, each behind a norm and with a residual."""
     h = norm(s, x)
     q, k, v = (heads(s, lora(s, h, width)) for width in (WIDTH, WIDTH // 4, WIDTH // 4))
     h = attention(s, rotated(s, q), rotated(s, k), v)
@@ -151,14 +151,14 @@ def linear(s: Step, x: Tensor, width: int, trained: bool = True) -> Tensor:
 
 
 def product(s: Step, a: Tensor, b: Tensor, layout: str) -> None:
-    """A matrix product in a backward, which transposes one side first."""
+    """A matmul in a backward, which transposes one side first."""
     transpose(s, b)
     with s.op("aten::mm", a, b):
         gemm(s, a.dtype, a.shape[0], b.shape[1], a.shape[1], layout)
 
 
 def gemm(s: Step, dtype: str, m: int, n: int, k: int, layout: str) -> None:
-    """The kernel, or the two, of a matrix product."""
+    """The kernel, or the two, of a matmul."""
     nbytes = (m * n + m * k + n * k) * kernels.BYTES[dtype]
     name = kernels.gemm(dtype, m, n, k, layout)
     if dtype == BF16:

@@ -258,7 +258,7 @@ class Step:
         self.synchronized = event.end
 
     def launch(self, name: str, nbytes: int, flops: int = 0, call: str = "cudaLaunchKernel", block: int = 128) -> None:
-        """A kernel that moves so many bytes and does so many operations."""
+        """A kernel that moves this many bytes and does this many operations."""
         ns = FLOOR_NS + max(nbytes // BYTES_PER_NS, flops // FLOPS_PER_NS)
         blocks = max(1, nbytes // (block * 64))
         per_multiprocessor = blocks / MULTIPROCESSORS

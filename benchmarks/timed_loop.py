@@ -2,7 +2,7 @@
 
     python benchmarks/timed_loop.py lora
 
-For every number that it reads from stdin it runs so many steps and answers with their durations in nanoseconds,
+For every number that it reads from stdin it runs this many steps and answers with their durations in nanoseconds,
 a JSON list on a line; it ends with its stdin. Its first line says who it is: {"pid": …, "torch": …, "device": …}.
 It is run as a file, so that nothing but torch is imported.
 """

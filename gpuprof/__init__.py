@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
     from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
@@ -78,7 +78,7 @@ def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | No
 
 
 def diagnose(
-    recording: str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
+    recording: str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]] | None = None,
     *,
     step: str | None = None,
     skip: int = 0,
@@ -86,27 +86,33 @@ def diagnose(
     top: int = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
-    """Why a step of this recording, a path or a loaded Trace, takes as long as it does.
+    """Why a step of this recording, a path or a loaded Trace, takes as long as it does. Without one: the latest run
+    in `gpuprof-runs`, as the command takes it.
 
     The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
-    without the profiler. A Trace loaded from such a folder is taken together with its run, too.
+    without the profiler. A Trace loaded from such a folder is diagnosed with its run, too.
     Several paths, a folder of traces, a run of several ranks or an export of Nsight Systems with several processes are
     the ranks of one training, diagnosed together: the diagnosis is that of the rank that the others wait for, and has
     `ranks`. An export and a trace of torch.profiler of the same program, as two paths or in one run's folder, are read
     together: the times are the export's, the ops the trace's.
 
     step: regular expression on the ranges or ops that are the steps; found out if not given.
-    skip: leave out so many steps at the beginning.
+    skip: leave out this many steps at the beginning.
     step_ms: a step measured without the profiler, in milliseconds; goes before what a run says.
     top: how many kernels and gaps to name.
     progress: as for `load`.
+
+    Raises GpuprofError, one line that says what to do, if there is no such recording or it cannot be read.
     """
     from gpuprof.diagnosis import diagnose as diagnosing
     from gpuprof.tracefile.read import Recording, read_pair, read_recording, run_of
     from gpuprof.tracefile.remote import fetched, traces_at, url_of
+    from gpuprof.tracefile.run import latest_run
     from gpuprof.tracefile.trace import Trace
 
     gang = None
+    if recording is None:
+        recording = latest_run()
     if isinstance(recording, Trace):
         found = Recording(recording, run_of(recording.reading.path))
     else:
@@ -176,7 +182,7 @@ def project(
     batch, sample_tokens: samples of a forward pass and their mean length, padding included; as recorded if not given.
     host_factor: host time there over host time here; `host_measured` says that it was measured on both.
     layers, experts: of the whole model, where fewer were recorded.
-    ranks: also so many such GPUs, each with a batch of its own.
+    ranks: also on these numbers of such GPUs, each with a batch of its own.
     prices: dollars per hour by name of GPU, before those that come with gpuprof. epoch_samples: of an epoch.
     explain: two GPUs; says in words why the first beats the second.
     whole_batch: keep the batch even where it does not fit.
@@ -243,14 +249,15 @@ def _survey(
 
 
 def _draw_in_notebooks() -> None:
-    """Gives Diagnosis and Trace the `_repr_html_` that notebooks look for.
+    """Gives Diagnosis, Finding and Trace the `_repr_html_` that notebooks look for.
 
-    Both live on floors below report/ and may not import it; this, the roof, may.
+    They live on floors below report/ and may not import it; this, the roof, may.
     """
-    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
     from gpuprof.tracefile.trace import Trace
 
     Diagnosis._repr_html_ = _diagnosis_html  # type: ignore[attr-defined]
+    Finding._repr_html_ = _finding_html  # type: ignore[attr-defined]
     Trace._repr_html_ = _trace_html  # type: ignore[attr-defined]
 
 
@@ -258,6 +265,12 @@ def _diagnosis_html(diagnosis: Diagnosis) -> str:
     from gpuprof.report.notebook import diagnosis_html
 
     return diagnosis_html(diagnosis)
+
+
+def _finding_html(finding: Finding) -> str:
+    from gpuprof.report.notebook import finding_html
+
+    return finding_html(finding)
 
 
 def _trace_html(trace: Trace) -> str:

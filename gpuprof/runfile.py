@@ -33,15 +33,15 @@ rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, pa
 (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps, unix_ns (its
 begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed), windows[{window:
 trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns}], imported
-(unix_ns at which torch and the trainer's library had been imported)|null, notes[str]
-(what the user should know: a profiler of their own was active, shapes left out ...). Once the run has settled also:
-gpu{index, uuid, name, memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch tells it,
-without the prefix GPU-), steps_total (what the training said it would take)|null, intervals{save, evaluation, logging
-(steps from one to the next)}|null, and what could be found of model{}, optimizer{}, loader{}.
-program{trainer{class, module, bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer:
-names of all fields, values of a few harmless ones), autocast (bfloat16 …, off)|null, flags[{names[], kind}] (that the
-program declared; never their values), warnings[{source, text, count}] (about slow paths; secrets masked),
-reference[{class, function, modules}] (modules that compute with a function of which such a warning speaks)}|null.
+(unix_ns at which torch and the trainer's library had been imported)|null, notes[str] (what the user should know: a
+profiler of their own was active, shapes left out ...). Once the run has settled also: gpu{index, uuid, name,
+memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch reports it, without the prefix
+GPU-), steps_total (what the training said it would take)|null, intervals{save, evaluation, logging (steps from one to
+the next)}|null, and what could be found of model{}, optimizer{}, loader{}. program{trainer{class, module,
+bases[]}|null, arguments{class, module, bases[], fields[], set{}}|null (of the trainer: names of all fields, values of a
+few harmless ones), autocast (bfloat16 …, off)|null, flags[{names[], kind}] (that the program declared; never their
+values), warnings[{source, text, count}] (about slow paths; secrets masked), reference[{class, function, modules}]
+(modules that compute with a function of which such a warning speaks)}|null.
 
 A line of steps.jsonl: rank, step (from 1), stage, unix_ns (its end), ns (host time since the end of the step before),
 device_ns|null (the same by events on the GPU's own timeline), data_ns (waiting in the DataLoader), micro_steps|null,
@@ -52,8 +52,8 @@ the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, com
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
-memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing holds the clock back; null:
-the driver does not tell)}]; what the driver refuses is null.
+memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing holds the clock back; null: the
+driver does not say)}]; what the driver refuses is null.
 """
 
 from __future__ import annotations

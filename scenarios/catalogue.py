@@ -26,14 +26,14 @@ class Fix:
     title: str | None = None
     """Of the finding, where it proposes several things."""
     arguments: dict[str, str | int | None] = field(default_factory=dict)
-    """Of somebody else's program: arguments that replace its own; None leaves one out."""
+    """Of someone else's program: arguments that replace its own; None leaves one out."""
     environment: dict[str, str] = field(default_factory=dict)
     """Likewise, variables that are set for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A training program that somebody else wrote. Either `module` or `script` is given."""
+    """A training program that someone else wrote. Either `module` or `script` is given."""
 
     module: str | None = None
     """Of an installed package, run as `python -m` does."""
@@ -61,7 +61,8 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A recording that is too large to keep, as gpuprof told it on the day. `mb`: of its traces, cut and compressed."""
+    """A recording that is too large to keep, as gpuprof described it on the day. `mb`: of its traces, cut and
+    compressed."""
 
     mb: float
     verdict: str
@@ -86,7 +87,7 @@ class Scenario:
     launcher: str | None = None
     """`torchrun`, where it is started so."""
     needs: tuple[str, ...] = ()
-    """Packages beside torch, transformers and PEFT."""
+    """Packages in addition to torch, transformers and PEFT."""
     stops: bool = True
     """Whether its training may end once it is recorded."""
     steps_differ: bool = False
@@ -103,7 +104,7 @@ class Scenario:
     trace: tuple[str, ...] = ()
     """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
     program: Program | None = None
-    """Somebody else's program; None where the scenario's own train.py is the program."""
+    """Someone else's program; None where the scenario's own train.py is the program."""
 
     @property
     def folder(self) -> Path:

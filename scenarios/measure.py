@@ -1,7 +1,7 @@
 """Times scenarios as they are and with each fix: fresh processes that take turns, no profiler in any of them.
 
-Imports, models and first steps take longer than what is timed, and disturb nobody while nobody is timed. So many
-processes are started at once; each waits before it builds its model, again once its first steps are over, and a last
+Imports, models and first steps take longer than what is timed, and disturb no one while no one is timed. All processes
+of a round are started at once; each waits before it builds its model, again once its first steps are over, and a last
 time before it ends, until it is let on. One at a time is timed: as it is, with the first fix, with the second, as it
 is, and so on.
 """
@@ -177,7 +177,7 @@ class Gates:
 def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int = 0, data: str = "") -> int:
     """Times the scenarios, and writes what came of each. Returns 1 if a process of any failed.
 
-    `out`: the folder for NAME.json and the processes' output; None: truth.json beside the scenario's program.
+    `out`: the folder for NAME.json and the processes' output; None: truth.json next to the scenario's program.
     `record`: of how many variants `gpuprof trace` makes a run in `out`: NAME, as it is, then NAME.FIX.
     `data`: which lengths, where a scenario has several.
     """
@@ -222,7 +222,7 @@ def recorders_of(told: Scenario, count: int, logs: Path, data: str) -> list[Reco
 
 
 def grouped(told: Scenario, rounds: int, logs: Path, data: str) -> list[list[Timed]]:
-    """The processes of a scenario in the order of their turns, parted into those that fit the GPU together."""
+    """The processes of a scenario in the order of their turns, split into those that fit the GPU together."""
     at_once = max(1, min(BUILT_AT_ONCE, int(gpu_gib() / told.gib)))
     order = [fix for _ in range(rounds) for fix in told.variants()]
     processes = [Timed(told, fix, i, logs / f"{told.name}.{i}.log", data=data) for i, fix in enumerate(order)]
@@ -276,7 +276,7 @@ def end_all(processes: list[Timed]) -> None:
                 process.wait(max(0.0, until - time.monotonic()))
     finally:
         for process in running:
-            with contextlib.suppress(ProcessLookupError):  # nobody is left of the group
+            with contextlib.suppress(ProcessLookupError):  # no one is left of the group
                 os.killpg(process.pid, signal.SIGKILL)
 
 

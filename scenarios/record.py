@@ -37,7 +37,7 @@ def traced(told: Scenario, fix: Fix | None, out: Path, tiny: bool) -> list[str]:
 def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | None = None) -> int:
     """Records each into `out`/NAME, its output in `out`/logs. Returns 1 if any failed.
 
-    `fix`: with it, into NAME.FIX; `within_s`: after so many seconds none is started.
+    `fix`: with it, into NAME.FIX; `within_s`: after this many seconds none is started.
     """
     begun = time.monotonic()
     tiny = is_tiny()

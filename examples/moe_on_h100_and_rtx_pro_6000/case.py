@@ -2,8 +2,8 @@
 
     python examples/moe_on_h100_and_rtx_pro_6000/case.py
 
-Projects recordings of an H200 to both GPUs, sets what comes out beside what was published, and writes README.md beside
-this file. The mixture's is that of scenarios/gpt_oss_20b_unsloth; the dense model's are beside this file, of
+Projects recordings of an H200 to both GPUs, compares the result with what was published, and writes README.md next to
+this file. The mixture's is that of scenarios/gpt_oss_20b_unsloth; the dense model's are next to this file, of
 scenarios/qwen3_32b_unsloth with padded batches (UNSLOTH_PADDING_CHOICE=padded), of short samples and with --data long,
 on an H200 and, to see how well the projection does, on an H100.
 """

@@ -1,4 +1,4 @@
-"""Experts of a mixture computed by grouped matrix products instead of a loop."""
+"""Experts of a mixture computed by grouped matmuls instead of a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What share of its stated rates a GPU reaches, where nobody measured it, and how sure that is."""
+"""What share of its stated rates a GPU reaches, where no one measured it, and how sure that is."""
 
 from __future__ import annotations
 

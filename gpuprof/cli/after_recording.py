@@ -1,7 +1,7 @@
 """What happens when a recording's window has closed: its verdict on stderr, its report, its traces compressed, and of
 several ranks their digests.
 
-Runs in a process of its own, which `gpuprof trace` starts beside the training: one thread, at the lowest priority.
+Runs in a process of its own, which `gpuprof trace` starts next to the training: one thread, at the lowest priority.
 Whatever fails is a line in the run's log and one on stderr.
 """
 
@@ -170,13 +170,13 @@ def write_digests(folder: Path) -> None:
     ranks = (runfile.read_json(path) for path in folder.glob("rank*.json"))
     if not any(isinstance(rank, dict) and (rank.get("world_size") or 1) > 1 for rank in ranks):
         return
-    from gpuprof.diagnosis.rank_digests import write_beside
+    from gpuprof.diagnosis.rank_digests import write_digest
     from gpuprof.tracefile.ranks import traces_in
 
     for trace in traces_in(folder):
         if trace.name.endswith(".gz"):
             why = _try(
-                folder, f"the digest of {trace.name} could not be written", lambda path=trace: write_beside(path)
+                folder, f"the digest of {trace.name} could not be written", lambda path=trace: write_digest(path)
             )
             if why is not None:
                 runfile.log(folder, f"no digest: {why}")

@@ -46,7 +46,7 @@ METRICS: dict[str, Callable[[Comparison], Pair | None]] = {
     "syncs": lambda c: (c.a.syncs, c.b.syncs),
     "peak_memory": _peak,
 }
-"""Metric → (A's, B's), None where the recordings do not tell."""
+"""Metric → (A's, B's), None where the recordings do not say."""
 TESTED = ("step_time", "token_time", "sample_time")
 """Metrics that scatter from step to step, and fail only where the steps differ by more than that."""
 _LIMIT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*%")

@@ -78,7 +78,7 @@ def command(
 
 
 def exit_code(diagnosis: Diagnosis, gates: tuple[Gate, ...], as_json: bool) -> int:
-    """What the shell is told; says on stderr what stdout does not."""
+    """The exit code; says on stderr what stdout does not."""
     if diagnosis.quality.status == "unusable":
         if as_json:
             worst = [issue.message for issue in diagnosis.quality.issues if issue.severity == "error"]

@@ -72,7 +72,7 @@ def _version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 class _NoVariable(click.Option):
-    """An option that no environment variable sets: GPUPROF_VERSION is likely somebody's own."""
+    """An option that no environment variable sets: GPUPROF_VERSION is likely someone's own."""
 
     def resolve_envvar_value(self, ctx: click.Context) -> str | None:
         return None

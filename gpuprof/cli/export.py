@@ -116,8 +116,8 @@ def check(name: str, target: Path, recording: Path, force: bool) -> None:
         if sys.stdout is None or sys.stdout.isatty():
             raise GpuprofError("stdout is a terminal and the output is not text: redirect it, or name a file with -o")
         return
-    beside = recording.is_dir() and _same(target.parent, recording)
-    if beside and name != "parquet" and not holds_run(recording):
+    inside = recording.is_dir() and _same(target.parent, recording)
+    if inside and name != "parquet" and not holds_run(recording):
         raise GpuprofError(f"{target} would look like one of the traces in {recording}: choose another place with -o")
     if not os.path.lexists(target):
         return
@@ -131,7 +131,7 @@ def check(name: str, target: Path, recording: Path, force: bool) -> None:
         raise GpuprofError(f"{target} exists and is not a file: choose another one with -o")
     else:
         ours = _begins(target, b'{"exporter":"gpuprof')
-    if beside and not ours:
+    if inside and not ours:
         raise GpuprofError(f"{target} is a file of the recording: choose another place with -o")
     if not (ours or force):
         raise GpuprofError(

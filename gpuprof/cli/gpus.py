@@ -59,7 +59,7 @@ def command(name: tuple[str, ...], json: bool, measure: bool, save: bool, gpus: 
 
 
 def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
-    """Those that bear the name, else those that it is a part of."""
+    """GPUs of that name, else those whose name contains it."""
     from gpuprof.costs.hardware import find
 
     if not text:
@@ -207,18 +207,18 @@ def _memory(gpu: Gpu, l2: str) -> str:
 
 
 def _measured(found: Measurement, gpu: Gpu | None) -> RenderableType:
-    """What was measured, beside what is stated."""
+    """What was measured, next to what is stated."""
     rows = []
     for dtype, rate in found.flops.items():
         stated = gpu.dense_flops.get(dtype) if gpu else None
-        beside = f"   {100 * rate / stated:.0f} % of {_number(stated / _TERA)}" if stated else ""
-        rows.append((dtype, f"{_number(rate / _TERA)} TFLOP/s{beside}"))
-    beside = ""
+        share = f"   {100 * rate / stated:.0f} % of {_number(stated / _TERA)}" if stated else ""
+        rows.append((dtype, f"{_number(rate / _TERA)} TFLOP/s{share}"))
+    share = ""
     if gpu:
         stated = gpu.memory_bytes_per_s
-        beside = f"   {100 * found.memory_bytes_per_s / stated:.0f} % of {_number(stated / _GIGA)}"
+        share = f"   {100 * found.memory_bytes_per_s / stated:.0f} % of {_number(stated / _GIGA)}"
     rows += [
-        ("memory", f"{_number(found.memory_bytes_per_s / _GIGA)} GB/s, reads and writes{beside}"),
+        ("memory", f"{_number(found.memory_bytes_per_s / _GIGA)} GB/s, reads and writes{share}"),
         ("from CPU memory", f"{_number(found.link_bytes_per_s / _GIGA)} GB/s, pinned"),
         ("small op", f"{found.launch_ns / 1e3:.1f} µs of CPU time"),
         ("Python loop", f"{found.host_loop_ns:.0f} ns per iteration"),

@@ -27,7 +27,7 @@ def say(message: str) -> None:
     if sys.stderr is None:
         return
     line = escape(" ".join(message.split()))[:_LONGEST_MESSAGE]
-    with contextlib.suppress(OSError):  # nobody is left to tell
+    with contextlib.suppress(OSError):  # no one is left to tell
         sys.stderr.write(encodable(f"gpuprof: {line}\n", sys.stderr))
         sys.stderr.flush()
 

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 PATIENCE_S = 1.0
-"""Seconds that nobody minds waiting without a word."""
+"""Seconds that no one minds waiting without a word."""
 
 
 @contextmanager
 def reading(name: str) -> Iterator[Callable[[int, int], None] | None]:
-    """What to call with (bytes read, bytes in all), or None where nobody would see a bar."""
+    """What to call with (bytes read, bytes in all), or None where no one would see a bar."""
     if sys.stderr is None or not sys.stderr.isatty():
         yield None
         return

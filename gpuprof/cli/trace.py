@@ -1,4 +1,4 @@
-"""`gpuprof trace`: a training command in, the same command run, and a recording of a few of its steps beside it."""
+"""`gpuprof trace`: a training command in, the same command run, and and a few of its steps recorded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: forward two products of S × S, backward five, one of them done again.
+"""Scaled dot-product attention: forward two matmuls of S × S, backward five, one of them done again.
 
 FLOPs as in FlashAttention (Dao et al., 2022): per head and batch 2·Sq·Sk·(D + Dv) forward; backward recomputes the
 scores and does four more, 2·Sq·Sk·(3·D + 2·Dv). A causal mask leaves the part of Sq × Sk on and below the diagonal,
@@ -100,7 +100,7 @@ def takes_one_sample(arguments: Arguments) -> bool:
 
 
 def attention(arguments: Arguments, kernel: Kernel) -> Cost | None:
-    """Cost of one kernel of an attention op; None if the shapes do not tell."""
+    """Cost of one kernel of an attention op; None if the shapes do not show it."""
     layout = _OPS[arguments.name]
     query, key, value = (arguments.tensor(layout.query + i) for i in range(3))
     if query is None or key is None or value is None:

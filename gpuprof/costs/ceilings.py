@@ -10,7 +10,7 @@ from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.costs.measured_rates import Measurement, load_measurements
 
 TENSOR_EFFICIENCY = calibrated.TENSOR_EFFICIENCY.value
-"""Best matrix product over the dense rate."""
+"""Best matmul over the dense rate."""
 VECTOR_EFFICIENCY = calibrated.VECTOR_EFFICIENCY.value
 """The same for fp32 without tensor cores."""
 MEMORY_EFFICIENCY = calibrated.MEMORY_EFFICIENCY.value
@@ -32,7 +32,7 @@ class Ceilings:
     flops: dict[str, float]
     """dtype → FLOP/s."""
     peak_flops: dict[str, float]
-    """dtype → dense FLOP/s as stated: what MFU is told against."""
+    """dtype → dense FLOP/s as stated: what MFU is relative to."""
     memory_bytes_per_s: float
     """Reads and writes together."""
     link_bytes_per_s: float | None

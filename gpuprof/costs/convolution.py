@@ -67,7 +67,7 @@ def _backward(arguments: Arguments) -> Cost | None:
     gradient, source, weight = (arguments.tensor(i) for i in range(3))
     if gradient is None or source is None or weight is None:
         return None
-    # Gradients of input and weight each take the products of the forward pass.
+    # Gradients of input and weight each take the matmuls of the forward pass.
     asked = arguments.text(_MASK_AT).count("True", 0, len("[True, True")) or 2
     taps = math.prod(weight.shape[1:])
     return Cost(

@@ -14,7 +14,7 @@ SECTOR_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a formula must know of the GPU: how much its L2 holds and how many blocks run beside one another."""
+    """What a formula must know of the GPU: how much its L2 holds and how many blocks run at the same time."""
 
     l2_bytes: float
     multiprocessors: int
@@ -42,7 +42,7 @@ class Cost:
     """Work of a kernel, or of an op whose kernels share it."""
 
     flops: float = 0.0
-    """Of matrix products and convolutions; other arithmetic never limits and counts as none."""
+    """Of matmuls and convolutions; other arithmetic never limits and counts as none."""
     read_bytes: float = 0.0
     """From memory, repeated reads that the L2 does not catch included."""
     write_bytes: float = 0.0

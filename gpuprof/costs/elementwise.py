@@ -38,7 +38,7 @@ ARITY = {**dict.fromkeys(_ONE, 1), **dict.fromkeys(_TWO, 2), **dict.fromkeys(_TH
 """Op (without aten:: and a trailing _) → the most tensors that it reads; one more is the output that it was given."""
 _GIVES_BOOL = words("eq ne lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf isfinite")
 _MASK_BYTES = {"native_dropout": 1}
-"""Bytes per element that an op writes beside its result."""
+"""Bytes per element that an op writes in addition to its result."""
 FILLS = words("fill zero normal uniform random bernoulli exponential cauchy geometric log_normal")
 CREATES = words("arange linspace logspace full ones zeros randn rand randint randperm eye range")
 _PER_THREAD = 4

@@ -18,7 +18,7 @@ from gpuprof.costs.dtypes import element_bytes, type_in_kernel_name
 CHUNK = 65_536
 _LISTS = re.compile(r"^aten::_(foreach|fused)_|^aten::_amp_foreach")
 _FUSED_STATE = {"adam": 2, "adamw": 2, "sgd": 1, "adagrad": 1}
-"""Optimizer → tensors of state beside each parameter and gradient."""
+"""Optimizer → tensors of state per parameter, in addition to parameter and gradient."""
 
 
 def is_over_lists(name: str) -> bool:
@@ -32,7 +32,7 @@ def chunk_fill(sizes: Iterable[int]) -> float:
 
 
 def over_lists(arguments: Arguments, kernel: Kernel, fill: float) -> Cost | None:
-    """Cost of one kernel of such an op, told by what it was launched with and which lists it goes through."""
+    """Cost of one kernel of such an op, from what it was launched with and which lists it goes through."""
     size = element_bytes(type_in_kernel_name(kernel.name) or "float") or 4
     given = sum(1 for name in arguments.types if name == "TensorList")
     recorded = [sum(t.elements for t in tensors) for tensors in arguments.lists]

@@ -1,4 +1,4 @@
-"""Kernels that tell their work by themselves: by their name, its template arguments and how they were launched.
+"""Kernels whose work can be read from the launch: from their name, its template arguments and how they were launched.
 
 For libraries that launch past torch, so that no op records what went in.
 """

@@ -1,4 +1,4 @@
-"""Matrix products: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
+"""Matmuls: FLOPs from the shapes, memory traffic from how the tiles of the output share their inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpuprof.costs.cost import Cost, Kernel, Machine
 from gpuprof.costs.dtypes import CODE, UNKNOWN, dtype_code
 
 _ACCUMULATORS = 256 * 128
-"""Output elements that one multiprocessor works on at a time: in fp32 half of its 64 K registers."""
+"""Output elements that one SM works on at a time: in fp32 half of its 64 K registers."""
 _TILE = re.compile(r"(?<!\d)(\d{1,3})x(\d{1,3})(?!\d)")
 _USUAL_TILE = (128, 128)
 _HELPER = re.compile(
@@ -35,7 +35,7 @@ class Matmul:
     left: Tensor
     right: Tensor
     read_bytes: float = 0.0
-    """Beside both factors: a bias, or the output added to."""
+    """In addition to both factors: a bias, or the output added to."""
     out_bytes: float | None = None
     """Per output element; None: as the left factor."""
 
@@ -45,12 +45,12 @@ class Matmul:
 
 
 def is_matmul(name: str) -> bool:
-    """Whether an op of this name is a matrix product that shapes tell all about."""
+    """Whether an op of this name is a matmul that shapes tell all about."""
     return name in _PRODUCTS
 
 
 def gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """The part of an op that is a matrix product which one of its kernels does; None if the shapes do not tell."""
+    """The part of an op that is a matmul which one of its kernels does; None if the shapes do not show it."""
     make = _PRODUCTS.get(arguments.name)
     product = make(arguments) if make else None
     return None if product is None else matmul_cost(product, kernel, machine)
@@ -64,22 +64,23 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
         # Adds up the partial sums of a product whose k was split; how many there are only the main kernel knows.
         return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
     tall, wide = tile(kernel.name)
-    beside = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
+    concurrent = machine.multiprocessors * max(1.0, _ACCUMULATORS / (tall * wide))
     rows, columns = math.ceil(product.m / tall), math.ceil(product.n / wide)
-    waves = max(1.0, product.batch * rows * columns / beside)
+    waves = max(1.0, product.batch * rows * columns / concurrent)
     left, right = product.left.bytes / product.batch, product.right.bytes / product.batch
     written = out * size
     return Cost(
         flops=product.flops,
-        read_bytes=product.batch * traffic(left, right, rows, columns, beside, machine.l2_bytes) + product.read_bytes,
+        read_bytes=product.batch * traffic(left, right, rows, columns, concurrent, machine.l2_bytes)
+        + product.read_bytes,
         write_bytes=written,
         dtype=_arithmetic(product.left.type, kernel.name),
         kept_bytes=min(written / waves, DIRTY_SHARE * machine.l2_bytes),
     )
 
 
-def traffic(left: float, right: float, rows: int, columns: int, beside: float, l2_bytes: float) -> float:
-    """Bytes that a product reads whose output is `rows` × `columns` tiles, `beside` of which are worked on together.
+def traffic(left: float, right: float, rows: int, columns: int, concurrent: float, l2_bytes: float) -> float:
+    """Bytes that a matmul reads whose output is `rows` × `columns` tiles, of which `concurrent` are computed at once.
 
     If both factors fit in the L2 they are read once. Else tiles are handed out along the shorter side of the output:
     each wave reads all of that side's factor and its own part of the other one, which thus is read once. Where a
@@ -88,9 +89,9 @@ def traffic(left: float, right: float, rows: int, columns: int, beside: float, l
     if left + right <= l2_bytes:
         return left + right
     (short, short_bytes), (long, long_bytes) = sorted([(rows, left), (columns, right)])
-    if beside >= short:
-        return short_bytes * max(1.0, short * long / beside) + long_bytes
-    side = math.sqrt(beside)
+    if concurrent >= short:
+        return short_bytes * max(1.0, short * long / concurrent) + long_bytes
+    side = math.sqrt(concurrent)
     return short_bytes * max(1.0, long / side) + long_bytes * max(1.0, short / side)
 
 
@@ -190,7 +191,7 @@ def _template(arguments: Arguments) -> Matmul | None:
 
 
 def template_gemm(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """A compiler-generated kernel whose arguments are those of a matrix product; None if they are not."""
+    """A compiler-generated kernel whose arguments are those of a matmul; None if they are not."""
     product = _template(arguments)
     return None if product is None else matmul_cost(product, kernel, machine)
 

@@ -61,7 +61,7 @@ class Gpu:
     dense_flops: dict[str, float]
     """dtype → FLOP/s as stated; for int8 operations."""
     flops_per_clock: float | None
-    """Dense half-precision FLOPs per clock of one multiprocessor."""
+    """Dense half-precision FLOPs per clock of one SM."""
     link: str
     link_bytes_per_s: float | None
     """To other GPUs, both directions together."""
@@ -69,7 +69,7 @@ class Gpu:
     """Generation and lanes, such as 5.0x16; C2C and its rate where the CPU is on the package."""
     tdp_w: float | None
     measured_flops: float | None
-    """Best matrix product seen in half precision: what the power limit lets through."""
+    """Best matmul seen in half precision: what the power limit lets through."""
     measured_bytes_per_s: float | None
     """Best copy within the memory seen, reads and writes counted."""
     measured_source: str
@@ -139,7 +139,7 @@ MEMORY_SPREAD = 0.12
 
 def name_of(info: GpuInfo) -> str:
     """What the driver calls a GPU that a file describes. Where the file gives no name, as under ROCm without its list
-    of names: that of the only known GPU with its multiprocessors, memory and compute capability; else an empty text."""
+    of names: that of the only known GPU with its SMs, memory and compute capability; else an empty text."""
     if info.name:
         return info.name
     stated = info.properties

@@ -27,7 +27,7 @@ class Measurement:
     """As the driver gives it."""
     memory_bytes: int
     flops: dict[str, float]
-    """dtype → FLOP/s of a large matrix product."""
+    """dtype → FLOP/s of a large matmul."""
     memory_bytes_per_s: float
     """Of a large copy within the device's memory, reads and writes counted."""
     link_bytes_per_s: float

@@ -15,7 +15,7 @@ Formula = Callable[[Arguments, Kernel], "Cost | None"]
 
 
 def streaming(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | None:
-    """Cost of an op named aten::…; None where its recorded arguments do not tell."""
+    """Cost of an op named aten::…; None where its recorded arguments do not show it."""
     name = arguments.name.removeprefix("aten::")
     in_place = name.endswith("_") and not name.endswith("__")
     base = name[:-1] if in_place else name

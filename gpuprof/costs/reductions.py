@@ -42,7 +42,7 @@ def softmax(arguments: Arguments, kernel: Kernel, machine: Machine) -> Cost | No
     """(log-)softmax and its gradient.
 
     Kernels that hold a row in registers or shared memory read it once. The others pass over it again, three times
-    forward (maximum, sum, result), twice backward; the rows at work, as many as blocks fit, may stay in the L2.
+    forward (maximum, sum, result), twice backward; the rows at work, one per block that fits, may stay in the L2.
     """
     tensors = [t for t in arguments.tensors if t.elements]
     backward = "backward" in arguments.name

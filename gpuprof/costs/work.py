@@ -36,7 +36,7 @@ class KernelWork:
     """Per GPU event of the trace what it has to do. NaN: not known."""
 
     flops: F64
-    """Of matrix products and convolutions, as executed; 0 for work that does none."""
+    """Of matmuls and convolutions, as executed; 0 for work that does none."""
     bytes: F64
     """Read from and written to memory while it runs, as hardware counters show on a cold cache."""
     traffic_bytes: F64

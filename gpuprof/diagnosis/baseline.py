@@ -1,4 +1,4 @@
-"""How long a step takes that nobody profiles, told from the steps that a run timed before it was recorded.
+"""How long a step takes without a profiler, estimated from the steps that a run timed before it was recorded.
 
 Pure functions: durations and amounts of work in, a step time out. Durations are compared at equal work, because a
 recorded window of long sequences and a baseline of short ones would otherwise look like a profiler that costs much.
@@ -66,7 +66,7 @@ def durations(ns: I64, device_ns: I64, stage_ns: int | None, stage_steps: int | 
 
 @dataclass(frozen=True, slots=True)
 class Alike:
-    """Steps that do a given amount of work, or are reckoned to it, and how long such a step takes."""
+    """Steps that do a given amount of work, or are scaled to it, and how long such a step takes."""
 
     ns: F64
     found: float
@@ -75,20 +75,19 @@ class Alike:
 
 
 def step_time(
-    ns: F64, work: F64 | None, target: float | None, beside: tuple[F64, F64] | None = None
+    ns: F64, work: F64 | None, target: float | None, others: tuple[F64, F64] | None = None
 ) -> StepTime | None:
-    """A step with `target` work, told from steps that took `ns` for `work`; None if they do not tell.
+    """A step with `target` work, estimated from steps that took `ns` for `work`; None if they do not show it.
 
-    The median of the steps with equal work, each reckoned to the very work along the line of time over work; where
-    these are few and others are not, that line itself.
-    beside: (ns, work) of steps of the same program that were timed in another way. They help to tell how the time
-    grows with work: of ten steps alone it may be little but noise.
+    The median of the steps with equal work, each scaled to that work along the line of time over work; where these are
+    few and others are not, that line itself. others: (ns, work) of steps of the same program that were timed in another
+    way. They help to estimate how the time grows with work: of ten steps alone it may be little but noise.
     """
-    alike = steps_alike(ns, work, target, beside)
+    alike = steps_alike(ns, work, target, others)
     return None if alike is None else _summary(alike)
 
 
-def steps_alike(ns: F64, work: F64 | None, target: float | None, beside: tuple[F64, F64] | None = None) -> Alike | None:
+def steps_alike(ns: F64, work: F64 | None, target: float | None, others: tuple[F64, F64] | None = None) -> Alike | None:
     """The steps that `step_time` goes by, in their order."""
     known = _usable(ns, None if target is None else work)
     if not known.any():
@@ -99,35 +98,35 @@ def steps_alike(ns: F64, work: F64 | None, target: float | None, beside: tuple[F
     work = work[known]
     equal = np.abs(work - target) <= EQUAL * target
     if np.count_nonzero(equal) >= FEWEST or equal.all():
-        return _equal(ns[equal], work[equal], target, _slope(ns, work, beside))
-    fitted = _at(ns, work, target, beside)
+        return _equal(ns[equal], work[equal], target, _slope(ns, work, others))
+    fitted = _at(ns, work, target, others)
     if fitted is not None:
         return fitted
     return _equal(ns[equal], work[equal], target, 0.0) if equal.any() else None
 
 
 def _equal(ns: F64, work: F64, target: float, slope: float) -> Alike:
-    """Steps of nearly the wanted work, reckoned to it: all of them can do a little less, or a little more.
+    """Steps of nearly the wanted work, scaled to it: all of them can do a little less, or a little more.
 
     slope: ns that more work takes, of which no step takes more in proportion than all it does.
     """
-    reckoned = ns + np.minimum(slope, ns / work) * (target - work)
-    return Alike(reckoned, float(np.median(reckoned)), equal_work=True)
+    scaled = ns + np.minimum(slope, ns / work) * (target - work)
+    return Alike(scaled, float(np.median(scaled)), equal_work=True)
 
 
-def _slope(ns: F64, work: F64, beside: tuple[F64, F64] | None) -> float:
+def _slope(ns: F64, work: F64, others: tuple[F64, F64] | None) -> float:
     """How much longer steps take for more work; 0 where all do the same, or the work explains too little of how they
     differ."""
-    start, slope = line(work, ns, _known_beside(beside))
+    start, slope = line(work, ns, _known_others(others))
     left, all_of_it = float(np.var(ns - start - slope * work)), float(np.var(ns))
     return slope if left <= (1 - EXPLAINED) * all_of_it else 0.0
 
 
-def _known_beside(beside: tuple[F64, F64] | None) -> tuple[F64, F64] | None:
-    if beside is None:
+def _known_others(others: tuple[F64, F64] | None) -> tuple[F64, F64] | None:
+    if others is None:
         return None
-    known = _usable(*beside)
-    return beside[0][known], beside[1][known]
+    known = _usable(*others)
+    return others[0][known], others[1][known]
 
 
 def _usable(ns: F64, work: F64 | None) -> Mask:
@@ -140,7 +139,7 @@ def _usable(ns: F64, work: F64 | None) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class RareStep:
-    """A step that comes back every so many steps and takes longer than those between."""
+    """A step that comes back every N steps and takes longer than those between."""
 
     every: int
     ns: int
@@ -169,13 +168,13 @@ def rare_step(number: I64, ns: F64, waited_ns: F64) -> RareStep | None:
     return RareStep(int(distance[0]), round(float(np.median(ns[long]))), round(usual), int(np.count_nonzero(long)))
 
 
-def line(work: F64, ns: F64, beside: tuple[F64, F64] | None = None) -> tuple[float, float]:
+def line(work: F64, ns: F64, others: tuple[F64, F64] | None = None) -> tuple[float, float]:
     """(a, b) of the line ns = a + b · work with the least squares and b ≥ 0: more work never takes less time.
 
-    beside: (ns, work) of more points, on a line of the same slope b.
+    others: (ns, work) of more points, on a line of the same slope b.
     """
     product = square = 0.0
-    for one_work, one_ns in ((work, ns), *(((beside[1], beside[0]),) if beside and len(beside[0]) else ())):
+    for one_work, one_ns in ((work, ns), *(((others[1], others[0]),) if others and len(others[0]) else ())):
         from_mean = one_work - one_work.mean()
         product += float(from_mean @ (one_ns - one_ns.mean()))
         square += float(from_mean @ from_mean)
@@ -183,13 +182,13 @@ def line(work: F64, ns: F64, beside: tuple[F64, F64] | None = None) -> tuple[flo
     return float(ns.mean()) - slope * float(work.mean()), slope
 
 
-def _at(ns: F64, work: F64, target: float, beside: tuple[F64, F64] | None) -> Alike | None:
+def _at(ns: F64, work: F64, target: float, others: tuple[F64, F64] | None) -> Alike | None:
     """The step read off the line, if there are enough different steps and the target is not far from them."""
-    beside = _known_beside(beside)
-    seen = work if beside is None else np.concatenate([work, beside[1]])
+    others = _known_others(others)
+    seen = work if others is None else np.concatenate([work, others[1]])
     if len(ns) < FEWEST or work.min() == work.max() or not seen.min() / REACH <= target <= seen.max() * REACH:
         return None
-    start, slope = line(work, ns, beside)
+    start, slope = line(work, ns, others)
     found = start + slope * target
     if found < 1:
         return None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,6 +55,9 @@ from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
 from gpuprof.tracefile.trace import Trace
+
+if TYPE_CHECKING:
+    from gpuprof.projection.projection import Projection
 
 NOT_REPLAYED = Replay(None, False)
 
@@ -210,12 +215,22 @@ def _diagnosis(
             considered=conclusion.considered,
             ranges=range_times(timeline),
             activity=phase_activity(timeline),
-            _tables=Tables(timeline, recorded.gaps, roof),
+            _tables=Tables(timeline, recorded.gaps, roof, _project),
             _folder=recorded.folder,
             _timed=recorded.timed,
             _case=conclusion.case,
         )
     )
+
+
+def _project(diagnosis: Diagnosis, to: Sequence[str], **options: Any) -> Projection:
+    """The diagnosed step on other GPUs, for its tables."""
+    from gpuprof.diagnosis.projection_input.subject import subject_of
+    from gpuprof.projection.project import project
+    from gpuprof.projection.question import question
+
+    asked = question(to, **options)
+    return project(subject_of(diagnosis, None), asked)
 
 
 def _noted(quality: Quality, issue: Issue | None) -> Quality:

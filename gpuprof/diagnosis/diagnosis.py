@@ -6,7 +6,8 @@ are on the trace's own clock. None means "cannot be known from this trace", neve
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.budget_model import Budget
@@ -55,7 +56,7 @@ class Steps:
     """Steps that were analysed. `recorded_ns` is their median; `unprofiled_ns` a measured step without a profiler."""
 
     source: str
-    """What told the steps apart: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
+    """How the steps were found: profiler_step | user_range | optimizer | periodicity | none (the whole recording)."""
     name: str | None
     """The range whose repetitions are the steps, where there is one."""
     count: int
@@ -225,7 +226,7 @@ class RangeTime:
     """Of the work, summed over streams; `busy_ns` the time in which any of it ran."""
     busy_ns: int
     launches: int
-    """Pieces of GPU work."""
+    """Kernels and copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,6 +352,18 @@ class Finding:
     measured: Measured | None = None
     """None where it was not tried."""
 
+    def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
+        """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""
+        yield "id", self.id
+        yield "title", self.title
+        yield "severity", self.severity
+        step, gain = self.step_ns, self.speedup
+        yield "step_ms", tuple(round(ns / 1e6, 2) for ns in (step.low, step.expected, step.high))
+        yield "speedup", tuple(round(times, 2) for times in (gain.low, gain.expected, gain.high))
+        yield "work", self.work, 1.0
+        yield "fix", self.fix
+        yield "changes", self.changes, None
+
 
 @dataclass(frozen=True, slots=True)
 class Considered:
@@ -474,13 +487,14 @@ class Diagnosis:
 
     @property
     def tables(self) -> Tables:
-        """The columns behind the summaries as pandas DataFrames: `.gaps()`, `.kernels()`, `.ops()`, `.steps()`.
+        """The columns behind the summaries as pandas DataFrames: `.gaps()`, `.kernels()`, `.ops()`, `.steps()`,
+        `.findings()`, `.projections(to)`.
 
         Raises GpuprofError where the trace held nothing to analyse.
         """
         if self._tables is None:
             raise GpuprofError(f"{self.source.path}: nothing was recorded that could be shown as a table")
-        return self._tables
+        return replace(self._tables, diagnosis=self)
 
     @property
     def folder(self) -> RunFolder | None:

@@ -65,7 +65,7 @@ def _unexplained(busiest: Shares) -> Doubt | None:
 
 
 def _host_ends_early(timeline: Timeline) -> Doubt | None:
-    """Host events that end long before the window does: from there on nobody knows what the host did."""
+    """Host events that end long before the window does: from there on no one knows what the host did."""
     low, high = timeline.window
     ops, calls = timeline.trace.ops, timeline.trace.calls
     # An annotation may be closed by the profiler, at the end of what it recorded.

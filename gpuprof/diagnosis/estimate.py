@@ -91,7 +91,7 @@ class _HostCauses:
         self._lanes = {lane: self._lane(lane) for lane in np.unique(graph.lane[graph.lane >= 0]).tolist()}
 
     def _lane(self, lane: int) -> tuple[F64, F64, np.ndarray]:
-        """(starts, ends, causes) of a lane's nodes, those that stand still left out."""
+        """(starts, ends, causes) of a lane's nodes, those that stall left out."""
         graph, schedule = self._schedule.graph, self._schedule
         own = np.flatnonzero((graph.lane == lane) & ~(graph.waits & (graph.call < 0)))
         # The waiting part of a call lasts from the end of its own work, which stands before it.
@@ -130,7 +130,7 @@ class _HostCauses:
                     continue
                 start, end, cause = self._lanes[thread]
                 if thread != one:
-                    # Where the launching thread stood still the main one answers, for what is left of each gap.
+                    # Where the launching thread stalled the main one answers, for what is left of each gap.
                     room = np.maximum((b - a) - covered, 0)
                     total = _overlap(start, end, a, b)
                     factor = np.divide(room, total, out=np.zeros(len(mine)), where=total > 0).clip(0, 1)

@@ -13,7 +13,7 @@ from gpuprof.timeline.links import around
 from gpuprof.tracefile.trace import F64, I64, OP, Mask
 
 SHOWN = 3
-"""Places that are named beside the sum."""
+"""Places that are named in addition to the sum."""
 APART_NS = 100_000
 """Pieces of a lane nearer than this are one stretch to a person."""
 BEGIN_NS = 20_000

@@ -5,8 +5,8 @@ no node is created, because gradients are off or no weight and no input needs on
 ops share it: the node belongs to the last of them.
 
 That is also so in the frozen layers of a model that is trained further up. What is looked for is a module of its own
-(an image or text encoder, a reference model, a teacher), so passes are only told apart where the recording has modules:
-Python frames, or the `forward` range that `gpuprof trace` puts around the trained model.
+(an image or text encoder, a reference model, a teacher), so passes are only distinguished where the recording has
+modules: Python frames, or the `forward` range that `gpuprof trace` puts around the trained model.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FrozenPasses:
 
 
 def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
-    """The window's passes; None where the recording does not tell modules, or has no backward pass."""
+    """The window's passes; None where the recording has no modules, or has no backward pass."""
     node = _with_backward(timeline)
     if not node.any():
         return None

@@ -41,7 +41,7 @@ def trains_on_tokens(timeline: Timeline, run: Run | None) -> bool:
 
 
 def without_tokens(run: Run) -> Run:
-    """What a run tells of a model that is not trained on tokens: those that its batches hold are no measure of its
+    """What a run says of a model that is not trained on tokens: those that its batches hold are no measure of its
     work."""
     return replace(
         run,

@@ -14,10 +14,10 @@ from gpuprof.timeline.phases import FORWARD, RECOMPUTE
 from gpuprof.tracefile.trace import ANNOTATION, AUTOGRAD_ENGINE, I64, OP, Mask
 
 USUAL_LAUNCH_NS = calibrated.HOST_LAUNCH_NS.value
-"""Host time per launched kernel where a recording has no other work to tell it."""
+"""Host time per launched kernel where a recording has no other work to estimate it from."""
 
 FEW_LAUNCHES = 20
-"""Fewer launches than this tell nothing about the usual one."""
+"""Fewer launches than this say nothing about the usual one."""
 
 
 def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
@@ -26,7 +26,7 @@ def shapes_in(case: Case, text: int) -> list[tuple[int, ...] | None]:
 
 
 def siblings(case: Case) -> tuple[I64, I64]:
-    """(rows of the window's forward and recomputed ops, a number per op that those beside one another share): ops of
+    """(rows of the window's forward and recomputed ops, a number per op that adjacent ones share): ops of
     one thread and one op around them follow one another in order of time; annotations around them do not count."""
     ops, (low, high) = case.trace.ops, case.timeline.window
     nesting = case.timeline.nesting.parent
@@ -73,8 +73,8 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
 
 
 def _by_thread(case: Case, stretches: Stretches, rows: I64) -> list[tuple[int, I64]]:
-    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread
-    is told by the sequence numbers that the two have in common."""
+    """(host thread of a forward pass, its backward ops): which of the profiler's own thread numbers is which thread is
+    inferred from the sequence numbers that the two have in common."""
     ops = case.trace.ops
     numbers = np.unique(ops.forward_thread[rows]).tolist()
     threads = np.unique(stretches.thread).tolist()
@@ -97,11 +97,11 @@ def without_recompute(case: Case, found: I64) -> I64:
     return np.where(other, -1, found)
 
 
-def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
+def host_ns_per_launch(case: Case, excluded: Mask, like: Mask) -> float:
     """What the host does from one launch to the next, ns: the median, on the thread that does most of some nodes'
     work.
 
-    beside: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is
+    excluded: nodes whose launches do not count. like: nodes whose thread is meant. The median, because the mean is
     that of the few long stretches without a launch (data, logging, first use) rather than of a sequence of ops.
     """
     graph, calls = case.graph, case.trace.calls
@@ -114,6 +114,6 @@ def host_ns_per_launch(case: Case, beside: Mask, like: Mask) -> float:
     work = work[calls.thread[graph.call[work]] == lane]
     total = np.append(0.0, np.cumsum(graph.duration_ns[own]))
     done = total[np.searchsorted(own, work)]
-    each = np.diff(done)[~beside[work[1:]]]
+    each = np.diff(done)[~excluded[work[1:]]]
     each = each[each > 0]
     return float(np.median(each)) if len(each) >= FEW_LAUNCHES else USUAL_LAUNCH_NS

@@ -31,7 +31,7 @@ class _Predicted:
 
 @dataclass(frozen=True, slots=True)
 class Fixes:
-    """What is advised, and what could not be told."""
+    """What is advised, and what could not be computed."""
 
     findings: tuple[Finding, ...]
     """Most gain first; those that change the batch, and so the training itself, after those that do not."""
@@ -46,7 +46,7 @@ class Fixes:
 def fixes(case: Case) -> Fixes:
     """All fixes that are expected to gain.
 
-    One that fails takes neither the diagnosis nor the others with it, and is told; GPUPROF_DEBUG=1 raises.
+    One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
@@ -101,7 +101,7 @@ def _step_words(now_ns: float, step: Range) -> str:
 
 def _steps_left(case: Case) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
-    where nobody says how many these are."""
+    where no one says how many these are."""
     run = case.run
     if run is None or run.steps_total is None:
         return None

@@ -10,7 +10,7 @@ from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.replay.loader_queue import Loader
 
 WORTH = 1.05
-"""A fix that gains less is not told from noise: steps of one program differ by as much."""
+"""A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
 SURE = 1.02
 """A fix that may gain less than this, at the low end of its 80 % interval, is considered and not advised."""
 SEVERE, MARKED = 1.3, 1.1

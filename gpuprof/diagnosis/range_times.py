@@ -12,7 +12,7 @@ from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.timeline import Timeline
 
 MOST = 100
-"""Names that are told of; programs that number their ranges have a few dozen once the numbers are out."""
+"""Names that are listed; programs that number their ranges have a few dozen once the numbers are out."""
 SAMPLED_NS = 1_000_000
 """Ten samples at the usual rate; of less work than this a mean says little."""
 

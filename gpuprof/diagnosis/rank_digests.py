@@ -23,7 +23,7 @@ Note = tuple[str, str]
 MANY = 8
 """Recordings from which on digests are kept and made in parallel: a worker takes 0.4 s to start."""
 WORKER_BYTES, TIMES_SIZE = 100 << 20, 4
-"""Memory of a worker: its imports, and so many times the size of an unpacked recording (160 MB over one of 40 MB)."""
+"""Memory of a worker: its imports, and this many times the size of an unpacked recording (160 MB over one of 40 MB)."""
 GZIP_END = 8
 """Bytes of the checksum and the length at the end of a gzip file."""
 PACKED = 12
@@ -38,13 +38,13 @@ def digests_of(
 ) -> Iterator[Digest | Note]:
     """One digest per path or URL, in their order, or (id, sentence) where there can be none. None of them is kept here.
 
-    A digest next to a recording (`beside`) is used if it is of that recording. Of MANY and more, digests are kept in
+    A digest next to a recording (`digest_path`) is used if it is of that recording. Of MANY and more, digests go to
     `cache_folder()`, and joblib makes them: with as many processes as cores and memory allow, or as the caller's
     `joblib.parallel_config` says (Dask, Ray). Fewer are read here, with `read`.
     """
     if len(places) < MANY and not any(url_of(place) for place in places):
         for place in map(Path, places):
-            kept = _kept(beside(place), _state(place)) if step is None and not skip else None
+            kept = _kept(digest_path(place), _state(place)) if step is None and not skip else None
             yield digest_of_trace(place, read, step, skip) if kept is None else _digest(kept, str(place))
         return
     names = [os.fspath(place) for place in places]
@@ -71,7 +71,7 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
     its own."""
     url = url_of(place)
     if step is None and not skip:
-        found = _kept_at(url) if url else _kept(beside(Path(place)), _state(Path(place)))
+        found = _kept_at(url) if url else _kept(digest_path(Path(place)), _state(Path(place)))
         if found is not None:
             return found
     cached, key = _cached(url or place, step, skip)
@@ -93,21 +93,21 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
     return data
 
 
-def beside(recording: Path) -> Path:
+def digest_path(recording: Path) -> Path:
     """Where the digest of a recording is looked for first: next to it."""
     return recording.with_name(_digest_name(recording.name))
 
 
-def write_beside(recording: Path) -> str | None:
+def write_digest(recording: Path) -> str | None:
     """Writes the digest of a local recording next to it, unless it is there; returns why there is none. Raises
     OSError."""
     key = _state(recording)
-    if _kept(beside(recording), key) is not None:
+    if _kept(digest_path(recording), key) is not None:
         return None
     made = digest_of_trace(recording, read_trace, source=recording.name)
     if not isinstance(made, Digest):
         return made[1]
-    with whole_file(beside(recording)) as file:
+    with whole_file(digest_path(recording)) as file:
         file.write(to_bytes(made, key))
     return None
 
@@ -129,7 +129,7 @@ def _cached(place: str, step: str | None, skip: int) -> tuple[Path | None, str]:
     try:
         place = place if url_of(place) else str(Path(place).resolve())
         folder = cache_folder()
-    except (OSError, ValueError, RuntimeError):  # a path that is none, nobody's home
+    except (OSError, ValueError, RuntimeError):  # a path that is none, no one's home
         return None, ""
     name = hashlib.sha256(f"{place}\0{step}\0{skip}".encode()).hexdigest()[:32]
     return folder / f"{name}.npz", state

@@ -45,7 +45,7 @@ class RankSummary:
     transfer_ns: int | None
     """Collectives of a step once all ranks have come, overlapped or not; None where ranks are missing."""
     late_share: float | None
-    """Of the collectives that somebody waited in, those that this rank came last to."""
+    """Of the collectives that someone waited in, those that this rank came last to."""
     bound: str | None
     cause: str | None
     clock_offset_ns: int | None
@@ -116,7 +116,7 @@ class _Exchanged:
     """What the collectives of one rank say."""
 
     late_share: float
-    """Of those that somebody waited in, those that it came last to; NaN: nobody waited."""
+    """Of those that some rank waited in, those that it came last to; NaN: none waited."""
     transfer_ns: int | None
     """Transfers of a step, overlapped or not; None where nothing is known of any."""
     offset_ns: int | None
@@ -142,7 +142,7 @@ def _job(made: Iterable[Digest | Note], names: Sequence[str]) -> tuple[Assembled
         (digests if isinstance(one, Digest) else notes).append(one)
     notes += [note for one in digests for note in one.notes]
     digests = _in_order(digests, notes, names)
-    # Clocks are compared as Unix times where the recordings tell their beginning.
+    # Clocks are compared as Unix times where the recordings give their beginning.
     known = all(one.clock_ns for one in digests)
     clocks = [one.clock_ns if known else 0 for one in digests]
     collectives = [collectives_of(one, clock) for one, clock in zip(digests, clocks, strict=True)]

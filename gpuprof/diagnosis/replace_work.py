@@ -1,4 +1,4 @@
-"""A change of the graph: what some stretches do is done by fewer, other pieces of work."""
+"""A change of the graph: what some stretches do is done by fewer, other kernels and host segments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def replacement_of(
 ) -> Replacement:
     """From the host's time afterwards, ns per group, against that of this graph; never more than that.
 
-    carriers: pieces of GPU work that stand for the new ones: of their kind, so that what another change does to such
+    carriers: kernels and copies that stand for the new ones: of their kind, so that what another change does to such
     work it does to the new one.
     """
     host, gpu = (group >= 0) & ~graph.on_gpu, (group >= 0) & graph.on_gpu
@@ -49,7 +49,7 @@ def replacement_of(
 
 
 def with_replacement(graph: Graph, replacement: Replacement) -> Graph:
-    """The graph with the groups' work done anew: no waits for the device in them, the launches spread over their
+    """The graph with the groups' work done again: no waits for the device in them, the launches spread over their
     time."""
     inside = replacement.group >= 0
     kept = _spread(replacement.carriers, replacement)
@@ -67,7 +67,7 @@ def with_replacement(graph: Graph, replacement: Replacement) -> Graph:
 
 
 def _spread(gpu: Mask, replacement: Replacement) -> Mask:
-    """Per group as many of its pieces of GPU work as will be launched, evenly over all that there are."""
+    """Per group as many of its kernels and copies as will be launched, evenly over all that there are."""
     rows = np.flatnonzero(gpu)
     rows = rows[np.argsort(replacement.group[rows], kind="stable")]
     group = replacement.group[rows]

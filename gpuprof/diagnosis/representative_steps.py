@@ -13,7 +13,7 @@ from gpuprof.tracefile.trace import ABSENT
 MOST_EVENTS = 400_000
 """Ops, calls and GPU events that are replayed: all fixes together then take some seconds."""
 FEWEST_STEPS = 2
-"""One step would be taken for all, and its accidents with it."""
+"""One step would be treated as all, and its accidents with it."""
 
 
 def representative(timeline: Timeline, most_events: int = MOST_EVENTS) -> Timeline:

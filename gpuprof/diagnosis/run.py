@@ -1,4 +1,5 @@
-"""What a run folder says beside its trace: the unprofiled step, throughput, memory, and what is odd about the run."""
+"""What a run folder says in addition to its trace: the unprofiled step, throughput, memory, and what is odd about the
+run."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ from gpuprof.tracefile.run import UNKNOWN_STAGE, Rank, RunFolder, StepColumns, T
 from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 WORK = ("tokens", "real_tokens", "samples")
-"""What the work of a step is told by, best first: padding is computed like any token, and a batch of samples can be
+"""What the work of a step is measured by, best first: padding is computed like any token, and a batch of samples can be
 short or long."""
 
 SPREAD = 0.30
@@ -47,7 +48,7 @@ SKEWED = 0.10
 STILL_SLOW = calibrated.STILL_SLOW.value
 """A profiler that was taken down leaves the step as it was; one that was not costs more than this."""
 FEWEST_AFTER = 5
-"""Of the steps after those, as many as tell a lasting change from an accident."""
+"""Of the steps after those, the number that distinguishes a lasting change from an accident."""
 THROTTLED = 0.10
 """Share of samples with the clock held back that moves the mean clock noticeably."""
 FEWEST_SAMPLES = 2
@@ -99,7 +100,7 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         name: step_time(timed.ns, *_at_work(timed, other, work, target))
         for name, timed, other in (("free", known_free, known_sync), ("sync", known_sync, known_free))
     }
-    # Nobody counts tokens any more once the recording is over.
+    # No one counts tokens any more once the recording is over.
     found["after"] = step_time(after.ns, None, None)
     unprofiled = found["free"] or found["sync"]
     # A recorded step that ends in a synchronisation lets the host run ahead of nothing, and so should its like.
@@ -166,8 +167,8 @@ def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_
 
 
 def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
-    """How long each of the steps took that an unprofiled step was told from, in their order; none where it was not told
-    from steps of this run."""
+    """How long each of the steps took that an unprofiled step was estimated from, in their order; none where it was not
+    estimated from steps of this run."""
     free, sync = _with_known_shapes(folder, _timed(folder, "baseline_free"), _timed(folder, "baseline_sync"))
     work, target = _equal_work(folder.steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
     for timed, other in ((free, sync), (sync, free)):
@@ -180,7 +181,8 @@ def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
 def _at_work(
     timed: _Timed, other: _Timed, work: F64 | None, target: float | None
 ) -> tuple[F64 | None, float | None, tuple[F64, F64] | None]:
-    """What `step_time` is told beside the durations: the steps' work, that of the wanted one, and the other steps."""
+    """What `step_time` is given in addition to the durations: the steps' work, that of the wanted one, and the other
+    steps."""
     if work is None:
         return None, None, None
     return work[timed.rows], target, (other.ns, work[other.rows])
@@ -299,7 +301,7 @@ def _rare(folder: RunFolder, free: _Timed, sync: _Timed, work: F64 | None, targe
 
 
 def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | None) -> Baseline:
-    told = free or sync
+    timed_either = free or sync
     return Baseline(
         free_ns=free.ns if free else None,
         free_low_ns=free.low_ns if free else None,
@@ -307,8 +309,8 @@ def _baseline(free: StepTime | None, sync: StepTime | None, rare: RareStep | Non
         free_steps=free.steps if free else 0,
         synchronised_ns=sync.ns if sync else None,
         synchronised_steps=sync.steps if sync else 0,
-        equal_work=told.equal_work if told else None,
-        fitted=bool(told and told.fitted),
+        equal_work=timed_either.equal_work if timed_either else None,
+        fitted=bool(timed_either and timed_either.fitted),
         rare=rare,
     )
 

@@ -32,12 +32,12 @@ class Baseline:
     free_high_ns: int | None
     """Eight of ten steps lie between the two."""
     free_steps: int
-    """Steps that it was told from."""
+    """Steps that it was estimated from."""
     synchronised_ns: int | None
     """The same where every step was closed by a device synchronisation."""
     synchronised_steps: int
     equal_work: bool | None
-    """Whether the steps counted do the work of the recorded ones; None where the run does not tell."""
+    """Whether the steps counted do the work of the recorded ones; None where the run does not say."""
     fitted: bool
     """Whether the step is read off a line of time over work."""
     rare: RareStep | None = None
@@ -49,7 +49,7 @@ class Throughput:
     """Of all ranks together, over the unprofiled steps."""
 
     tokens_per_s: float | None
-    """Without padding where the attention mask told, else with it."""
+    """Without padding where the attention mask shows it, else with it."""
     padded_tokens_per_s: float | None
     samples_per_s: float | None
 
@@ -118,7 +118,7 @@ class Goodput:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What `gpuprof trace` knows of the run that a recording is from, as the diagnosed rank tells it."""
+    """What `gpuprof trace` knows of the run that a recording is from, as the diagnosed rank has it."""
 
     path: str
     status: str | None
@@ -145,4 +145,4 @@ class Run:
     goodput: Goodput | None = None
     """Of the whole run; None where no free-running steps were timed."""
     program: Program | None = None
-    """Trainer, arguments' fields, flags and warnings; None where the run does not tell."""
+    """Trainer, arguments' fields, flags and warnings; None where the run does not say."""

@@ -63,7 +63,7 @@ def bound_of_shares(shares: Shares, parts: Parts) -> Bound | None:
 def gains_of_shares(shares: Shares, parts: Parts) -> tuple[Sensitivities, float]:
     """The sensitivities of a step that is spent like this, and the share of it that may be due to any resource.
 
-    Pauses between work that is already launched are the device's latency if they are short, else nobody knows.
+    Pauses between work that is already launched are the device's latency if they are short, else no one knows.
     """
     step, idle = shares.step_ns, shares.idle_ns
     waits = {
@@ -106,7 +106,7 @@ def undecided(verdict: Verdict) -> Verdict:
 
 
 def _cause(shares: Shares) -> str:
-    """The host's part that costs most; the profiler's own time is nobody's cause."""
+    """The host's part that costs most; the profiler's own time is no one's cause."""
     return max((c for c in HOST_CAUSES if c != "profiler"), key=lambda c: shares.idle_ns.get(c, 0))
 
 

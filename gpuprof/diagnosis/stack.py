@@ -66,11 +66,11 @@ class Stack:
     kind: str
     peft: bool
     own_arguments: str | None = None
-    """Class of the trainer's arguments, where the run tells it."""
+    """Class of the trainer's arguments, where the run has it."""
     fields: frozenset[str] | None = None
     """Its fields; None where they are not known."""
     trainer: str | None = None
-    """Class of the trainer, where the run tells it."""
+    """Class of the trainer, where the run has it."""
     flags: tuple[Flag, ...] = ()
     """That the program declared."""
     model_class: str | None = None

@@ -69,9 +69,9 @@ _LIMITS = {"compute": "arithmetic", "memory": "memory traffic", "latency": "kern
 def _limited(shares: Shares, limits: Mapping[str, float]) -> str:
     """` Memory traffic limits 370 ms of that, arithmetic 238 ms.`: what a device that always works is slowed by."""
     times = sorted(((share * shares.compute_ns, key) for key, share in limits.items()), reverse=True)
-    told = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
-    if not told:
+    worth_saying = [(ns, _LIMITS[key]) for ns, key in times if ns > 0.05 * shares.step_ns]
+    if not worth_saying:
         return ""
-    (most, first), *others = told
+    (most, first), *others = worth_saying
     rest = "".join(f", {name} {in_ms(ns)}" for ns, name in others)
     return f" {first.capitalize()} limits {in_ms(most)} of that{rest}."

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from gpuprof.costs.roofline import Roofline
+    from gpuprof.projection.projection import Projection
+
+
+_ENDS = ("low", "expected", "high")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,10 @@ class Tables:
     columns: GapColumns
     roofline: Roofline | None = None
     """None where the device's ceilings are not known."""
+    project: Callable[..., Projection] | None = None
+    """Projects a diagnosis: its arguments are the diagnosis, the names of GPUs, and options."""
+    diagnosis: Any = None
+    """The `gpuprof.diagnosis.diagnosis.Diagnosis` that these tables are of."""
 
     def gaps(self) -> pd.DataFrame:
         """Every gap: start_ns, ns, device, main_cause, phase, op, module, frame, and its ns by cause."""
@@ -51,7 +60,7 @@ class Tables:
         return table
 
     def kernels(self) -> pd.DataFrame:
-        """Every piece of GPU work of the window, with what launched it and when."""
+        """Every kernel or copy of the window, with what launched it and when."""
         import pandas as pd
 
         timeline = self.timeline
@@ -101,9 +110,67 @@ class Tables:
             index=pd.Index(rows, name="row"),
         )
 
+    def findings(self) -> pd.DataFrame:
+        """A row per finding, in the order of the diagnosis; its evidence is a list of dicts. Steps are ns; `low` and
+        `high` are the ends of an 80 % interval."""
+        import pandas as pd
+
+        rows = [
+            {
+                "id": f.id,
+                "title": f.title,
+                "severity": f.severity,
+                "fix": f.fix,
+                **_range("step_{}_ns", f.step_ns, round),
+                **_range("speedup_{}", f.speedup, float),
+                "work": f.work,
+                "evidence": [asdict(e) for e in f.evidence],
+            }
+            for f in self.diagnosis.findings
+        ]
+        numbers = {
+            **{f"step_{name}_ns": "int64" for name in _ENDS},
+            **{f"speedup_{name}": "float64" for name in _ENDS},
+            "work": "float64",
+        }
+        columns = ["id", "title", "severity", "fix", *numbers, "evidence"]
+        return pd.DataFrame(rows, columns=columns).astype(numbers)  # type: ignore[arg-type]
+
+    def projections(self, to: Sequence[str], **options: Any) -> pd.DataFrame:
+        """A row per GPU of `to`, best first: the step there in ns with its 80 % interval, work per time relative to the
+        recorded GPU, what limits it, whether the batch fits (None: not known), work per hour, dollars and watts.
+
+        to, options: as for `gpuprof.project`. Raises GpuprofError where the recording cannot be projected.
+        """
+        import pandas as pd
+
+        assert self.project is not None, "tables of a diagnosis can be projected"
+        rows = [
+            {
+                "gpu": one.gpu,
+                **_range("step_{}_ns", one.step_ns, round),
+                **_range("speedup_{}", one.speedup, float),
+                "bound": one.bound,
+                "batch": one.batch,
+                "fits": None if one.memory is None else one.memory.fits,
+                "samples_per_hour": one.samples_per_hour,
+                "tokens_per_hour": one.tokens_per_hour,
+                "usd_per_hour": one.cost.price and one.cost.price.usd_per_hour,
+                "usd_per_million_tokens": one.cost.usd_per_million_tokens,
+                "power_w": one.cost.power_w,
+            }
+            for one in self.project(self.diagnosis, to, **options).gpus
+        ]
+        return pd.DataFrame(rows)
+
     def _texts(self, ids: I32 | I64) -> list[str | None]:
         strings = self.timeline.trace.strings
         return [strings[i] if i >= 0 else None for i in ids.tolist()]
+
+
+def _range(name: str, interval: Any, number: Callable[[float], float]) -> dict[str, float]:
+    """The ends and the middle of an interval as columns; `name` has {} where their names go."""
+    return {name.format(end): number(getattr(interval, end)) for end in _ENDS}
 
 
 def _known(values: I64, origin: int = 0) -> pd.api.extensions.ExtensionArray:

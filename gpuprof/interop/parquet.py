@@ -1,8 +1,7 @@
-"""The tables of a diagnosis as Parquet files, with the findings and the whole diagnosis beside them."""
+"""The tables of a diagnosis as Parquet files, with the findings and the whole diagnosis next to them."""
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +25,7 @@ def write_parquet(diagnosis: Diagnosis, folder: Path) -> dict[str, int]:
     needs_pyarrow()
     tables, rows = diagnosis.tables, {}
     for name in TABLES:
-        table = findings(diagnosis) if name == "findings" else getattr(tables, name)()
+        table = getattr(tables, name)()
         _encodable(table).to_parquet(folder / f"{name}.parquet", engine="pyarrow", compression="zstd")
         rows[name] = len(table)
     (folder / DIAGNOSIS).write_text(dumps(diagnosis) + "\n", encoding="ascii")
@@ -39,32 +38,6 @@ def needs_pyarrow() -> None:
         import pyarrow  # noqa: F401
     except ImportError as error:
         raise GpuprofError(f"Parquet files need pyarrow ({error}): {NEEDS}") from None
-
-
-def findings(diagnosis: Diagnosis) -> pd.DataFrame:
-    """A row per finding, in the order of the diagnosis; its evidence is a list. Steps are ns."""
-    import pandas as pd
-
-    rows = [
-        {
-            "id": f.id,
-            "title": f.title,
-            "severity": f.severity,
-            "fix": f.fix,
-            **{f"step_{name}_ns": round(getattr(f.step_ns, name)) for name in ("low", "expected", "high")},
-            **{f"speedup_{name}": float(getattr(f.speedup, name)) for name in ("low", "expected", "high")},
-            "work": f.work,
-            "evidence": [dataclasses.asdict(e) for e in f.evidence],
-        }
-        for f in diagnosis.findings
-    ]
-    numbers = {
-        **{f"step_{name}_ns": "int64" for name in ("low", "expected", "high")},
-        **{f"speedup_{name}": "float64" for name in ("low", "expected", "high")},
-        "work": "float64",
-    }
-    columns = ["id", "title", "severity", "fix", *numbers, "evidence"]
-    return pd.DataFrame(rows, columns=columns).astype(numbers)  # type: ignore[arg-type]
 
 
 def _encodable(table: pd.DataFrame) -> pd.DataFrame:

@@ -237,9 +237,9 @@ def _memory(trace: Trace, drawing: Drawing) -> Iterator[list[str]]:
         pid = drawing.groups.get(f"{GPU}{device}", drawing.groups[OURS])[0] if kind else drawing.groups[OURS][0]
         where = f"GPU {device}" if kind else "host"
         for key, column in (("allocated", memory.allocated_bytes), ("reserved", memory.reserved_bytes)):
-            told = rows[column[rows] != ABSENT]
-            for at in range(0, len(told), _CHUNK):
-                part = told[at : at + _CHUNK]
+            counted = rows[column[rows] != ABSENT]
+            for at in range(0, len(counted), _CHUNK):
+                part = counted[at : at + _CHUNK]
                 ns = memory.time_ns[part].clip(-FARTHEST_NS, FARTHEST_NS)
                 times, ts = micros(ns - drawing.origin_ns)
                 name = f'"name":"{where} memory {key}"'

@@ -85,8 +85,10 @@ def _ops(trace: Trace, lane_of: I64, lanes: Lanes, texts: JsonTexts) -> Spans:
     ops = trace.ops
     lane, apart = lane_of[ops.thread], separate_ranges(trace)
     for number in np.unique(ops.thread[apart]).tolist():
-        beside = lanes.lanes[lane_of[number]]
-        lane[apart & (ops.thread == number)] = lanes.add(Lane(beside.group, f"ranges of {beside.name}", -1))
+        lane_of_thread = lanes.lanes[lane_of[number]]
+        lane[apart & (ops.thread == number)] = lanes.add(
+            Lane(lane_of_thread.group, f"ranges of {lane_of_thread.name}", -1)
+        )
     fields = [*_numbers(ops, _OP_FIELDS)]
     for key, name in _OP_TEXTS.items():
         ids = getattr(ops, name)
@@ -128,7 +130,7 @@ def _syncs(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
 
 
 def _other(trace: Trace, lanes: Lanes, texts: JsonTexts) -> Spans:
-    """Annotations on GPU tracks stand beside their stream; profiler overhead and marks in a group of their own."""
+    """Annotations on GPU tracks stand next to their stream; profiler overhead and marks in a group of their own."""
     other, gpu = trace.other, trace.gpu
     lane_of = np.full(len(trace.threads), -1, np.int64)
     for number in np.unique(other.thread).tolist():

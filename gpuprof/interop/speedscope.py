@@ -164,7 +164,7 @@ def _idle_stacks(diagnosis: Diagnosis, device: int, frames: _Frames) -> tuple[li
     for (cause_, phase, op_, frame), known in zip(
         zip(*columns, strict=True), (distinct[2:] >= 0).T.tolist(), strict=True
     ):
-        tail = [number for number, told in zip((op_, frame), known, strict=True) if told]
+        tail = [number for number, is_known in zip((op_, frame), known, strict=True) if is_known]
         stacks.append([frames.number(CAUSES[cause_]), frames.number(PHASES[phase]), *tail])
     return stacks, weights
 

@@ -51,7 +51,7 @@ class Allocations:
 
 
 def allocations(memory: DeviceMemory) -> Allocations:
-    """All memory of a device that the history or the blocks at the end tell of."""
+    """All memory of a device that the history or the blocks at the end contain."""
     return _with_blocks(_of_events(memory.events, memory.blocks), memory.blocks, len(memory.events))
 
 
@@ -79,7 +79,7 @@ def _of_events(events: Events, blocks: Blocks) -> Allocations:
         completed = np.where(last & np.isin(address[begins], blocks.address[blocks.awaiting]), never, requested)
     # Memory whose first event is that it was freed had been asked for before the history.
     requested = np.where((completed < requested) & ~allocated, BEFORE, np.minimum(requested, completed))
-    # Freed at once: no event lies between, and nobody waited.
+    # Freed at once: no event lies between, and no one waited.
     requested = np.where((requested != BEFORE) & (completed == requested + 1), completed, requested)
     return Allocations(
         address=address[begins],

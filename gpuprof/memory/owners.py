@@ -27,7 +27,7 @@ from gpuprof.memory.stacks import (
 from gpuprof.tracefile.trace import I32
 
 LARGE = 1 << 20
-"""Bytes from which on equal sizes are taken for the same thing."""
+"""Bytes from which on equal sizes are treated as the same thing."""
 
 
 def owners(found: Allocations, readings: Readings, passes: Passes, events: Events) -> I32:

@@ -78,7 +78,7 @@ def analyse_trace(trace: Trace, path: str, size: int, lines: int = LINES) -> Mem
         rows = rows[np.argsort(events.time_ns[rows], kind="stable")]
         cases.append(_case(trace, timeline, rows, device))
     devices = sorted((device_report(case, lines) for case in cases), key=lambda one: -one.peak.allocated_bytes)
-    message = "a trace has no stacks of allocations: owners are read off phases and ops; a snapshot tells more"
+    message = "a trace has no stacks of allocations: owners are read off phases and ops; a snapshot shows more"
     return MemoryReport(
         source=Source(path, "trace", size, int(usable.sum())),
         issues=(

@@ -69,7 +69,7 @@ def _import(nsys: Nsys, path: Path, report: Path) -> Path:
     importer = _importer(nsys)
     if importer is None:
         raise NsysError(
-            f"{path}: {nsys.path} has no QdstrmImporter beside it: install Nsight Systems with its host part"
+            f"{path}: {nsys.path} has no QdstrmImporter next to it: install Nsight Systems with its host part"
         )
     answer = call([str(importer), "-i", str(path), "-o", str(report)], CONVERSION_S, _environment(nsys))
     if answer.code or not report.is_file():
@@ -78,7 +78,7 @@ def _import(nsys: Nsys, path: Path, report: Path) -> Path:
 
 
 def _importer(nsys: Nsys) -> Path | None:
-    """The importer that belongs to an nsys: in the folder host-linux-… or linux-desktop-… beside its own."""
+    """The importer that belongs to an nsys: in the folder host-linux-… or linux-desktop-… next to its own."""
     own = Path(os.path.realpath(nsys.path)).parent
     for folder in (own, own.parent):
         for pattern in ("QdstrmImporter", "host-linux-*/QdstrmImporter", "linux-desktop-*/QdstrmImporter"):
@@ -125,7 +125,7 @@ def _maker(path: Path) -> str:
 
 
 def _version_in(path: Path) -> tuple[int, ...] | None:
-    """The version of the nsys that made a report, where its first bytes tell it in plain text."""
+    """The version of the nsys that made a report, where its first bytes contain it in plain text."""
     try:
         with path.open("rb") as file:
             head = file.read(1 << 16)

@@ -87,7 +87,7 @@ def _everywhere(path: str, root: Path) -> Iterator[str | Path]:
 
 
 def version_of(path: str) -> tuple[int, ...]:
-    """The version that an nsys tells of itself. Raises NsysError if it does not run."""
+    """The version that an nsys reports. Raises NsysError if it does not run."""
     answer = call([path, "--version"], ANSWER_S)
     if answer.code:
         raise NsysError(f"{path} --version: {answer.words() or f'exit code {answer.code}'}")

@@ -21,7 +21,7 @@ _EXPORT_KEPT = ("EXPORT_PRODUCT", "EXPORT_SCHEMA", "EXPORT_PLATFORM", "EXPORT_AR
 """What stays of META_DATA_EXPORT: not the user, the host and the paths."""
 _ASSIGNMENT = re.compile(rb"(?:\A|[\0\n])[A-Za-z_]\w*=")
 _ENVIRONMENT = 3
-"""So many variables in one string are an environment."""
+"""This many variables in one string are an environment."""
 
 
 def strip_environment(path: Path) -> None:

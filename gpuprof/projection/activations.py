@@ -1,14 +1,15 @@
-"""The allocator's peak above what stays between steps, as it goes with the tokens of a forward pass.
+"""The allocator's peak above what stays between steps, as it scales with the tokens of a forward pass.
 
 A recorded peak is one point. What goes through it is a line, `fixed + per_token · tokens`, never below a floor:
 
 - in runs whose passes differ in length, the line that their own peaks lie on;
 - else through the origin: measured so where all logits are held at once, which then are most of what grows;
-- where the loss goes through pieces of the logits and layers are recomputed, the slope is told by the model's shape and
-  the rest is fixed (dequantised weights, buffers, pieces of a fixed size);
-- a peak in the optimizer's step says nothing of activations: it is a floor, and the model's shape tells the slope.
+- where the loss goes through pieces of the logits and layers are recomputed, the slope follows from the model's shape
+  and the rest is fixed (dequantised weights, buffers, pieces of a fixed size);
+- a peak in the optimizer's step says nothing of activations: it is a floor, and the slope follows from the model's
+  shape.
 
-Of each the ends of what it may be are told, too. docs/projection.md holds the peaks that these were held against.
+Of each the ends of what it may be are given, too. docs/projection.md holds the peaks that these were compared with.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Recorded:
     tokens: float
     """Of the forward pass that made it, padding included."""
     line_fixed_bytes: float | None = None
-    """What the run's own peaks have in common whatever their pass's tokens; None where they do not tell."""
+    """What the run's own peaks have in common whatever their pass's tokens; None where they do not show it."""
     checkpointing: bool = False
     layers: int = 0
     hidden: int = 0
@@ -115,85 +116,88 @@ class Activations:
     likely: Line
     most: Line
     basis: Literal["measured", "grows", "shape", "optimizer"] = "grows"
-    """What the likely line is from: peaks of the run's passes, all of one peak, the model's shape beside a fixed rest,
+    """What the likely line is from: peaks of the run's passes, all of one peak, the model's shape with a fixed rest,
     the model's shape under a peak of the optimizer."""
 
     def at(self, tokens: float) -> tuple[float, float, float]:
-        """(at least, likely, at most) with so many tokens: of shorter passes than the recorded one the flattest line is
-        the highest."""
+        """(at least, likely, at most) with that many tokens: of shorter passes than the recorded one the flattest line
+        is the highest."""
         found = sorted(line.at(tokens) for line in (self.least, self.likely, self.most))
         return found[0], self.likely.at(tokens), found[-1]
 
 
-def activations(told: Recorded, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Activations:
+def activations(recorded: Recorded, deeper: float = 1.0, more_layers: int = 0, longer: float = 1.0) -> Activations:
     """The lines of the model with `deeper` times the layers, which are `more_layers` more, and samples `longer` times
     as long."""
-    found = _recorded(told)
+    found = _recorded(recorded)
     lines = zip((found.least, found.likely, found.most), ONE_LAYER, strict=True)
-    least, likely, most = (_changed(line, told, deeper, more_layers, longer, one) for line, one in lines)
+    least, likely, most = (_changed(line, recorded, deeper, more_layers, longer, one) for line, one in lines)
     return Activations(least, likely, most, found.basis)
 
 
-def _recorded(told: Recorded) -> Activations:
-    above, tokens, early = told.above_bytes, max(told.tokens, 1.0), told.gradient_bytes
-    slopes = _by_shape(told)
+def _recorded(recorded: Recorded) -> Activations:
+    above, tokens, early = recorded.above_bytes, max(recorded.tokens, 1.0), recorded.gradient_bytes
+    slopes = _by_shape(recorded)
     # At a peak in the loss there are no gradients yet: one small model's batch of 8 came within 0.2 % so, and 3 % below
     # if they are taken to be there.
     whole = Line(-early, (above + early) / tokens)
-    if _of_optimizer(told):
+    if _of_optimizer(recorded):
         # Whatever activations took, it was no more than this peak.
         lines = [Line(-early, min(slope, whole.per_token), above) for slope in slopes or (0.0, *[whole.per_token] * 2)]
         return Activations(*lines, basis="optimizer")
-    if told.line_fixed_bytes is not None:
-        slope = max(above - told.line_fixed_bytes, 0.0) / tokens
+    if recorded.line_fixed_bytes is not None:
+        slope = max(above - recorded.line_fixed_bytes, 0.0) / tokens
         steepest = min(slope * LINE_MAY, above / tokens)
-        ends = (_through(told, slope) for slope in (slope / LINE_MAY, slope, steepest))
+        ends = (_through(recorded, slope) for slope in (slope / LINE_MAY, slope, steepest))
         return Activations(*ends, basis="measured")
-    if told.checkpointing and slopes and told.loss is not None and not told.loss.whole:
+    if recorded.checkpointing and slopes and recorded.loss is not None and not recorded.loss.whole:
         # Pieces may be made smaller where memory is short.
-        least = slopes[0] - told.loss.per_token(LOGIT_BYTES[0])
+        least = slopes[0] - recorded.loss.per_token(LOGIT_BYTES[0])
         basis = "shape" if slopes[1] < above / tokens else "grows"
-        return Activations(_through(told, least), _through(told, slopes[1]), whole, basis)
+        return Activations(_through(recorded, least), _through(recorded, slopes[1]), whole, basis)
     least, most = ALL_GROWS_MAY
     steeper = Line(whole.fixed_bytes, whole.per_token * most)
-    return Activations(_through(told, least * above / tokens), whole, steeper)
+    return Activations(_through(recorded, least * above / tokens), whole, steeper)
 
 
-def _through(told: Recorded, slope: float) -> Line:
+def _through(recorded: Recorded, slope: float) -> Line:
     """The line of that slope, or of one through the origin where that is less, through the recorded peak."""
-    slope = min(slope, told.above_bytes / max(told.tokens, 1.0))
-    return Line(told.above_bytes - slope * told.tokens, slope)
+    slope = min(slope, recorded.above_bytes / max(recorded.tokens, 1.0))
+    return Line(recorded.above_bytes - slope * recorded.tokens, slope)
 
 
-def _of_optimizer(told: Recorded) -> bool:
-    above, copy = told.above_bytes, told.temporary_bytes
-    return copy / OPTIMIZER_PEAK <= above <= OPTIMIZER_PEAK * copy or above < LITTLE * told.gradient_bytes
+def _of_optimizer(recorded: Recorded) -> bool:
+    above, copy = recorded.above_bytes, recorded.temporary_bytes
+    return copy / OPTIMIZER_PEAK <= above <= OPTIMIZER_PEAK * copy or above < LITTLE * recorded.gradient_bytes
 
 
-def _by_shape(told: Recorded) -> tuple[float, float, float] | None:
+def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:
     """Bytes per token of one pass by the model's shape alone: at least, usually, at most. None: not known."""
-    if not (told.hidden and told.layers and told.loss):
+    if not (recorded.hidden and recorded.layers and recorded.loss):
         return None
     found = []
     for logit, layer, one in zip(LOGIT_BYTES, LAYER_BYTES, ONE_LAYER, strict=True):
-        kept = told.kept_bytes * told.layers + one * told.hidden
-        found.append(told.loss.per_token(logit) + (kept if told.checkpointing else layer * told.hidden * told.layers))
+        kept = recorded.kept_bytes * recorded.layers + one * recorded.hidden
+        found.append(
+            recorded.loss.per_token(logit)
+            + (kept if recorded.checkpointing else layer * recorded.hidden * recorded.layers)
+        )
     return found[0], found[1], found[2]
 
 
-def _changed(line: Line, told: Recorded, deeper: float, more_layers: int, longer: float, one_layer: float) -> Line:
+def _changed(line: Line, recorded: Recorded, deeper: float, more_layers: int, longer: float, one_layer: float) -> Line:
     """The line of a deeper model, and of longer samples; `one_layer`: of ONE_LAYER."""
     slope, by_layer = line.per_token, 0.0
-    scores = min(told.score_bytes / max(told.tokens, 1.0), slope)
-    if told.checkpointing:
+    scores = min(recorded.score_bytes / max(recorded.tokens, 1.0), slope)
+    if recorded.checkpointing:
         # The peak is one layer's or the head's; each layer more adds what it keeps for its recomputation.
-        kept = max(more_layers, 0) * told.kept_bytes
+        kept = max(more_layers, 0) * recorded.kept_bytes
         slope += kept
         if longer > 1 and scores:
-            by_layer = told.layers * told.kept_bytes + kept + one_layer * told.hidden + scores * longer
+            by_layer = recorded.layers * recorded.kept_bytes + kept + one_layer * recorded.hidden + scores * longer
     else:
         slope += scores * (longer - 1)
-        once = min(told.loss.per_token(LOGIT_BYTES[1]), slope) if told.loss else 0.0
+        once = min(recorded.loss.per_token(LOGIT_BYTES[1]), slope) if recorded.loss else 0.0
         slope = once + (slope - once) * deeper
     grows = deeper if line.floor_bytes or line.fixed_bytes < 0 else 1.0
     return Line(line.fixed_bytes * grows, slope, line.floor_bytes * grows, by_layer)

@@ -1,8 +1,9 @@
 """Work on scores of attention that are written out: matrices whose two sides are both the sequence.
 
 Eager attention multiplies queries with keys, adds a mask, takes a softmax, drops out, and multiplies with the values;
-all of it, and its backward pass, goes with the square of a sample's length. It is told by its shapes: a softmax over
-[batch, heads, sequence, sequence] names the lengths, and what any other op does with such a matrix is of the same kind.
+all of it, and its backward pass, scales with the square of a sample's length. It is recognised by its shapes: a softmax
+over [batch, heads, sequence, sequence] names the lengths, and what any other op does with such a matrix is of the same
+kind.
 """
 
 from __future__ import annotations

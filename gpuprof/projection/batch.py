@@ -26,7 +26,7 @@ from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, Mask
 
 PERSISTENT = 0.9
-"""Blocks for each multiprocessor. A kernel with just about one goes through its tiles in a loop, and has fewer to do
+"""Blocks for each SM. A kernel with just about one goes through its tiles in a loop, and has fewer to do
 for fewer tokens."""
 GROWS = calibrated.GROWS.rising
 """Exponent of a kernel's growth with its work, at least, usually and at most."""
@@ -35,7 +35,7 @@ SCALARS = 1024
 EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
 ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
-"""Bytes of a weight by the format of the product; half precision where that is not known."""
+"""Bytes of a weight by the format of the matmul; half precision where that is not known."""
 
 
 def model_phases(graph: Graph) -> Mask:
@@ -164,7 +164,7 @@ def _filled(timeline: Timeline, factor: F64) -> F64:
 
 
 def _weights_ns(timeline: Timeline, roofline: Roofline, memory_ns: F64, rows: float | F64 | None) -> F64:
-    """Of the products' memory time the part that reads weights; 0 where the rows are not known."""
+    """Of the matmuls' memory time the part that reads weights; 0 where the rows are not known."""
     work = roofline.work
     if rows is None:
         return np.zeros(len(memory_ns))

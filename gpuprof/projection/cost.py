@@ -1,6 +1,6 @@
 """Energy and money of a step.
 
-Power of a board is told by what it does: almost its limit under products, less while memory or latency bind, a sixth
+Power of a board follows from what it does: almost its limit under matmuls, less while memory or latency bind, a sixth
 of it while it waits with its clocks up. Prices age: each has its date and where it is from, and a user's go before.
 """
 
@@ -21,7 +21,7 @@ WAITING, COMPUTING, STREAMING, STALLED = (
     calibrated.POWER_STREAMING.value,
     calibrated.POWER_STALLED.value,
 )
-"""Share of the power limit while the GPU waits, while arithmetic, memory or latency binds."""
+"""Share of the power limit while the GPU waits, while arithmetic, memory or latency is the limit."""
 _USABLE_KINDS = ("lowest listed", "on-demand")
 
 
@@ -30,7 +30,7 @@ def mean_power_w(gpu: Gpu, step_ns: float, busy_ns: dict[str, float]) -> float |
     if not gpu.tdp_w or step_ns <= 0:
         return None
     busy = sum(busy_ns.values())
-    fit = min(step_ns / busy, 1.0) if busy else 1.0  # streams beside one another
+    fit = min(step_ns / busy, 1.0) if busy else 1.0  # streams that overlap
     shares = {"compute": COMPUTING, "memory": STREAMING, "latency": STALLED}
     working = sum(ns * fit * shares.get(name, STREAMING) for name, ns in busy_ns.items())
     return gpu.tdp_w * (working + WAITING * max(step_ns - busy * fit, 0.0)) / step_ns

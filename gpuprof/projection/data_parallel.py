@@ -1,7 +1,7 @@
 """Several GPUs of one kind in one host, each with a batch of its own: what exchanging gradients adds to the step.
 
 A ring all-reduce sends 2·(n−1)/n times the gradients' bytes over each GPU's link, in buckets as DDP makes them, while
-the backward pass goes on; what does not fit beside it, and the last bucket in any case, is waited for.
+the backward pass goes on; what it does not hide, and the last bucket in any case, is waited for.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def scaling(gpu: Gpu, gpus: int, step_ns: float, backward_ns: float, gradient_by
     collective = moved / rate * 1e9 + buckets * start if gpus > 1 else 0.0
     last = collective / buckets
     # Nothing is exchanged before the first bucket is full.
-    beside = backward_ns * (buckets - 1) / buckets
-    exposed = max(last, collective - beside)
+    hidden = backward_ns * (buckets - 1) / buckets
+    exposed = max(last, collective - hidden)
     total = step_ns + exposed
     return Scaling(gpus, total, collective, exposed, step_ns / total if total else 1.0, link)
 

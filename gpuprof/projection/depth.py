@@ -2,7 +2,7 @@
 
 A recording of a few layers stands for the whole model where all layers are alike. What a layer does, on the host and
 on the GPU, is done by each; so its time, and the lags between its pieces, are stretched by how many more there are.
-What is done once a step (embeddings, the head, the loss) stays; the optimizer goes with the parameters that it steps.
+What is done once a step (embeddings, the head, the loss) stays; the optimizer scales with the parameters that it steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Layers:
 
 
 def find_layers(graph: Graph, count: int | None) -> Layers | None:
-    """The layers that one pass goes through one after another; None where no range or frame tells them.
+    """The layers that one pass goes through one after another; None where no range or frame shows them.
 
     count: how many the model is known to have; else they are counted. The layer is the class of module in whose
     outermost ranges most time passes, of those that come again in a step. Work between the first and the last piece of
@@ -119,7 +119,7 @@ def times(
 
 
 def stretched(graph: Graph, factor: F64) -> Graph:
-    """The graph with each node, and the lag between two of them, so many times as long."""
+    """The graph with each node, and the lag between two of them, times a factor."""
     edges = graph.edges
     lag = edges.lag_ns * np.minimum(factor[edges.source], factor[edges.targets()])
     return replace(graph, duration_ns=graph.duration_ns * factor, edges=replace(edges, lag_ns=lag))

@@ -1,4 +1,4 @@
-"""Loops over experts: which of their GPU work goes with the rows that an expert gets, and which with all tokens."""
+"""Loops over experts: which of their GPU work scales with the rows that an expert gets, and which with all tokens."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Why one GPU beats another, in the order in which reasons are weighed: the host's floor, what batch fits, the host's
 speed, arithmetic, bandwidth.
 
-The ratio of what the two get done is parted into factors by making the slower one like the other, one thing after
+The ratio of what the two get done is split into factors by making the slower one like the other, one thing after
 another, and replaying the step each time; so they multiply to the whole.
 """
 
@@ -17,7 +17,7 @@ from gpuprof.projection.projection import Explanation, Interval, OnGpu, Reason
 from gpuprof.projection.sustained_rates import reach_of
 
 SAME = 0.03
-"""Two that differ by less are told to be the same."""
+"""Two that differ by less are said to be the same."""
 FLOOR = 0.5
 """Of a step; a host's floor above it holds back either GPU."""
 
@@ -96,12 +96,12 @@ def _host(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Reason:
         (a.host_factor, first.batch_share / a.step_ns / (second.batch_share / b.step_ns))
         for a, b in zip(first.host_steps, second.host_steps, strict=True)
     ]
-    told = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)
+    listed = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)
     how = "as fast as the recorded one"
     if projected.host_factor != 1:
         how = f"{projected.host_factor:.3g} × the recorded one's time"
     same = f"both are assumed to have the same CPU (host) ({how})"
-    text = f"{same}; with another CPU the total would be {told}"
+    text = f"{same}; with another CPU the total would be {listed}"
     return Reason("host_speed", 1.0, text)
 
 
@@ -132,6 +132,6 @@ def _summary(first: OnGpu, second: OnGpu, whole: float, reasons: tuple[Reason, .
         "bandwidth": "its memory is faster", "rest": "its SMs and link",
     }  # fmt: skip
     order = sorted((name for name in words if factors[name] > 1 + SAME), key=lambda name: -factors[name])
-    told = ", then ".join(f"{words[name]} ({factors[name]:.2f}×)" for name in order) or "many small differences"
+    listed = ", then ".join(f"{words[name]} ({factors[name]:.2f}×)" for name in order) or "many small differences"
     held = " The CPU (host) limits both." if min(floors) > FLOOR else ""
-    return f"{better} gets {max(whole, 1 / whole):.2f}× as much done as {worse}: {told}.{held}"
+    return f"{better} gets {max(whole, 1 / whole):.2f}× as much done as {worse}: {listed}.{held}"

@@ -1,4 +1,4 @@
-"""Another host: all its work takes so many times as long."""
+"""Another host: all its work takes a factor as long."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
 """Kernels on another GPU: each keeps how near it came to its roof, and the roof moves.
 
-A kernel's time is its latency, which stays, and the rest, which goes with its roof: the longer of its arithmetic and
+A kernel's time is its latency, which stays, and the rest, which scales with its roof: the longer of its arithmetic and
 its traffic at what the GPU sustains. On another GPU another of the two may be the longer one. A kernel of too few
-blocks to fill the chip is also faster only as far as one multiprocessor is.
+blocks to fill the chip is also faster only as far as one SM is.
 
 A kernel that moves data and stays well below what the memory sustains is held back by its instructions, too, which
 another memory makes no faster. The two overlap in part: they are taken to add as squares do. Of the memory-bound
 kernels of three trainings that were recorded on an H200 and on an H100, whose memory has 0.70 of the bandwidth and
-whose multiprocessors are the same, each then comes within 4 to 7 % of its time there (mean by time); those that reach
+whose SMs are the same, each then comes within 4 to 7 % of its time there (mean by time); those that reach
 less than 0.4 of the bandwidth take 1.02 times as long, those above 0.9 the whole 1.42 times (two of the three:
 benchmarks/other_gpus).
 
@@ -33,10 +33,10 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, U8
 
 FEW_BLOCKS = 0.5
-"""Of the multiprocessors. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many multiprocessors
-work on it; larger ones are cut anew for another chip (persistent kernels have a block for each)."""
+"""Of the SMs. A kernel with fewer blocks leaves most of the chip idle, on any GPU as many SMs
+work on it; larger ones are cut again for another chip (persistent kernels have a block for each)."""
 USUAL_REACH = calibrated.USUAL_REACH.value
-"""Of the bandwidth, by a kernel without matrix products whose traffic is not known."""
+"""Of the bandwidth, by a kernel without matmuls whose traffic is not known."""
 MOST_REACH = calibrated.MOST_REACH.value
 """What a kernel seems to reach at most, for some of its traffic stays in the L2; higher values mean that the traffic
 estimate is wrong."""
@@ -67,7 +67,7 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
     by_clock, by_fill = _clock_ratio(here, there), _fill_ratio(timeline, here, there)
 
     def scaled(memory_ns: F64, latency: F64) -> tuple[F64, U8]:
-        # What a copy over the link takes beside its bytes is the link's, too.
+        # What a copy over the link takes in addition to its bytes is the link's, too.
         held = np.where(roofline.work.over_link, 0.0, _held_back(ns - latency, work.compute_ns, memory_ns))
         before = np.where(known, np.maximum(work.compute_ns, np.hypot(memory_ns, held)), 0.0)
         compute_there = work.compute_ns * by_compute
@@ -87,7 +87,7 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
     arithmetic = np.isin(timeline.category, _PRODUCTS)
     alone = np.where(arithmetic, np.sqrt(by_compute * by_memory), _streamed(by_memory, by_clock))
     usual = np.where(np.isnan(usual), alone, usual)
-    usual[timeline.category == COMMUNICATION] = 1.0  # other links than the recorded ones are nobody's to guess
+    usual[timeline.category == COMMUNICATION] = 1.0  # other links than the recorded ones are no one's to guess
     best = np.minimum(np.minimum(by_compute, by_memory), 1.0)
     worst = np.maximum(np.maximum(by_compute, by_memory), 1.0)
     return Scaled(
@@ -97,7 +97,7 @@ def scaled_kernels(timeline: Timeline, roofline: Roofline, here: Reach, there: R
 
 
 def _traffic(roofline: Roofline, ns: F64, memory_ns: F64, latency: F64) -> tuple[F64, F64, F64, F64]:
-    """Per event the time of its traffic here: at least, likely and at most; and the latency that goes with the latter
+    """Per event the time of its traffic here: at least, likely and at most; and the latency that scales with the latter
     two. All alike but where the traffic is guessed and the guess is less than usual, or more than can be."""
     floor = roofline.ceilings.launch_floor_ns
     room = np.maximum(ns - floor, 0.0)
@@ -118,20 +118,20 @@ def _streamed(by_memory: F64, by_clock: float) -> F64:
 
 
 def _held_back(ns: F64, compute_ns: F64, memory_ns: F64) -> F64:
-    """Per event what a memory-bound kernel's time holds beside its traffic; 0 for one that is bound by arithmetic, all
-    of whose time goes with it."""
+    """Per event what a memory-bound kernel's time holds in addition to its traffic; 0 for one that is bound by
+    arithmetic, all of whose time goes with it."""
     moves = memory_ns > compute_ns
     return np.where(moves, np.sqrt(np.maximum(ns**2 - np.minimum(memory_ns, ns) ** 2, 0.0)), 0.0)
 
 
 def _clock_ratio(here: Reach, there: Reach) -> float:
-    """Time of instructions there over here: all multiprocessors at their boost clock; 1 where either is not known."""
+    """Time of instructions there over here: all SMs at their boost clock; 1 where either is not known."""
     ours, theirs = ((gpu.multiprocessors or 0) * (gpu.boost_mhz or 0) for gpu in (here.gpu, there.gpu))
     return ours / theirs if ours and theirs else 1.0
 
 
 def on_graph(graph: Graph, factor: F64) -> Graph:
-    """The graph with each GPU event so many times as long."""
+    """The graph with each GPU event's time multiplied by its factor."""
     return graph.with_durations(graph.duration_ns * np.where(graph.on_gpu, np.append(factor, 1.0)[graph.gpu_row], 1.0))
 
 
@@ -155,7 +155,7 @@ def _memory_ratio(roofline: Roofline, here: Reach, there: Reach) -> F64:
 
 
 def _fill_ratio(timeline: Timeline, here: Reach, there: Reach) -> F64:
-    """What a kernel of few blocks loses, or gains, because chips are parted into multiprocessors differently."""
+    """What a kernel of few blocks loses, or gains, because chips are split into SMs differently."""
     gpu = timeline.trace.gpu
     ours, theirs = here.gpu.multiprocessors, there.gpu.multiprocessors
     if not ours or not theirs:
@@ -164,7 +164,7 @@ def _fill_ratio(timeline: Timeline, here: Reach, there: Reach) -> F64:
     for axis in (gpu.grid_x, gpu.grid_y, gpu.grid_z):
         blocks *= np.where(axis == np.int32(-1), 1, axis).astype(np.float64).clip(1)
     few = (gpu.grid_x > 0) & (blocks < FEW_BLOCKS * ours)
-    # Of each chip `blocks` multiprocessors work, so the rates that count are those of so many.
+    # Of each chip `blocks` SMs work, so the rates that count are those of that many SMs.
     return np.where(few, np.minimum(blocks / ours, 1.0) / np.minimum(blocks / theirs, 1.0), 1.0)
 
 

@@ -1,7 +1,7 @@
 """What fits: weights, adapters and optimizer state, which are there whatever the batch, and a pass's activations.
 
-Static is what the allocator held between steps. What the peak is above that goes with the tokens of the largest forward
-pass, as `activations` says.
+Static is what the allocator held between steps. What the peak is above that scales with the tokens of the largest
+forward pass, as `activations` says.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """What a run tells of its memory and its model."""
+    """What a run says of its memory and its model."""
 
     allocated_bytes: int
     """Between steps, the median."""
     recorded: Recorded
     """The highest peak above it."""
     embedding_bytes: float = 0.0
-    """Of `allocated_bytes` what does not go with the layers: embeddings and the head."""
+    """Of `allocated_bytes` what does not scale with the layers: embeddings and the head."""
     expert_share: float = 0.0
-    """Of the layers' part what goes with the experts."""
+    """Of the layers' part what scales with the experts."""
 
 
 def usage(
@@ -69,7 +69,7 @@ def usable_bytes(gpu: Gpu, memory_bytes: int | None = None) -> int:
 
 
 def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: int | None = None) -> MemoryFit:
-    """Whether a forward pass of so many tokens fits; `batch`: its samples, where known."""
+    """Whether a forward pass of `tokens` tokens fits; `batch`: its samples, where known."""
     usable = usable_bytes(gpu, memory_bytes)
     room = usable - use.static_bytes
     away = use.static_bytes * use.static_spread
@@ -95,7 +95,7 @@ def fit(gpu: Gpu, use: Usage, tokens: float, batch: float | None, memory_bytes: 
 
 
 def share_that_fits(found: MemoryFit, use: Usage, tokens: float, batch: float | None) -> float | None:
-    """As large a half, quarter … of a pass of so many tokens, and `batch` samples, as fits; None if nothing of it
+    """As large a half, quarter … of a pass of `tokens` tokens and `batch` samples, as fits; None if nothing of it
     does."""
     room = found.usable_bytes - use.static_bytes
     share = 1.0

@@ -80,14 +80,14 @@ def _calls_of_one_sample(timeline: Timeline) -> tuple[I64, Mask]:
     calls = trace.rows_named(ops.name, is_attention)
     rows = np.flatnonzero(calls & (ops.dims != NO_TEXT))
     rows = rows[climb(parent[rows], parent, lambda at, _: ~calls[at]) < 0]  # the outermost of each call
-    told: dict[tuple[int, int], bool] = {}
+    single: dict[tuple[int, int], bool] = {}
     for row in rows.tolist():
         key = int(ops.name[row]), int(ops.dims[row])
-        if key not in told:
+        if key not in single:
             texts = (trace.text(int(column[row])) for column in (ops.dims, ops.types, ops.strides, ops.concrete))
             arguments = parse(trace.strings[key[0]], *texts)
-            told[key] = arguments is not None and takes_one_sample(arguments)
-    rows = rows[[told[int(ops.name[row]), int(ops.dims[row])] for row in rows.tolist()]] if len(rows) else rows
+            single[key] = arguments is not None and takes_one_sample(arguments)
+    rows = rows[[single[int(ops.name[row]), int(ops.dims[row])] for row in rows.tolist()]] if len(rows) else rows
     rows = rows[np.lexsort((ops.start_ns[rows], ops.thread[rows]))]
     return rows, trace.rows_named(ops.name, lambda name: is_attention(name) and is_backward(name))[rows]
 

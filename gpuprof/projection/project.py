@@ -75,8 +75,8 @@ def _in_unit(explanation: Explanation, unit: Unit) -> Explanation:
 
 
 def answerable(subject: Subject, question: Question) -> None:
-    """Raises GpuprofError, one line, where the recording lacks what a part of the question is about: told as if it had
-    not been asked it would look like an answer."""
+    """Raises GpuprofError, one line, where the recording lacks what a part of the question is about: reported as if
+    it had not been asked it would look like an answer."""
     lacks = (
         ("batch", question.batch, subject.pass_samples, "how many samples a forward pass has is not known"),
         ("tokens of a sample", question.sample_tokens, subject.pass_samples and subject.pass_tokens,
@@ -100,7 +100,7 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
     step = interval(projected, there, share)
     samples, tokens = projected.work(share)
     busy = projected.busy_ns(graph, there, share)
-    bound, told = _bound(projected, graph, there, share)
+    bound, gains = _bound(projected, graph, there, share)
     price = price_of(gpu, question.prices)
     power = mean_power_w(gpu, step.expected, busy)
     recorded = subject.step_ns.expected
@@ -129,7 +129,7 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
             graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": projected.host_factor}
         ),
         bound=bound,
-        sensitivities=told,
+        sensitivities=gains,
         samples_per_hour=None if samples is None else samples * per_hour,
         tokens_per_hour=None if tokens is None else tokens * per_hour,
         host_steps=hosts,
@@ -175,9 +175,9 @@ def interval(projected: ProjectedStep, there: Reach, share: float) -> Interval:
     low, high = combined(expected, ends, 1 + GPU_PROCESS_NOISE)
     if same and question.host_factor in (None, 1.0) and projected.factor(share) == projected.longer == 1:
         # The recorded step itself, as the diagnosis has it.
-        told = subject.step_ns
-        low = min(low, expected * told.low / told.expected) if told.expected else low
-        high = max(high, expected * told.high / told.expected) if told.expected else high
+        recorded = subject.step_ns
+        low = min(low, expected * recorded.low / recorded.expected) if recorded.expected else low
+        high = max(high, expected * recorded.high / recorded.expected) if recorded.expected else high
     return Interval(low, expected, high)
 
 
@@ -213,9 +213,9 @@ def _bound(projected: ProjectedStep, graph: Graph, there: Reach, share: float) -
     bound, mean = projected.bound(there, share), projected.mean(share, there)
     codes = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
     found = sensitivities(graph, {name: np.where(bound == code, whole, 0.0) for name, code in codes.items()}, mean)
-    told = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}
-    told = {name: value for name, value in told.items() if value is not None}
-    return bound_of(found, gain_without(graph, mean)), told
+    gains = {name: getattr(found, name) for name in Sensitivities.__dataclass_fields__}
+    gains = {name: value for name, value in gains.items() if value is not None}
+    return bound_of(found, gain_without(graph, mean)), gains
 
 
 def _recorded(projected: ProjectedStep) -> Recorded:

@@ -29,7 +29,7 @@ PARTS = {"compute": COMPUTE, "memory": MEMORY, "latency": LATENCY}
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to look at it: what is taken for the likeliest, or one assumption at one end of its range."""
+    """One way to look at it: what is treated as the likeliest, or one assumption at one end of its range."""
 
     graph: str = "graph"
     """graph | quicker | slower: of the subject."""
@@ -96,17 +96,17 @@ class ProjectedStep:
         return samples, None if s.tokens is None else s.tokens * self.factor(share)
 
     def usage(self) -> Usage | None:
-        told, s = self.subject.memory, self.subject
-        if told is None:
+        memory, s = self.subject.memory, self.subject
+        if memory is None:
             return None
         more = self.question.layers - s.layers.count if self.question.layers and s.layers else 0
-        return usage(told, self.deeper, self.wider, more, self.longer)
+        return usage(memory, self.deeper, self.wider, more, self.longer)
 
     @property
     def peak_tokens(self) -> float | None:
         """Tokens of the largest forward pass with the whole batch that is asked for, padding included.
 
-        Passes differ as the recorded ones do; but samples whose tokens are given are all taken to have so many.
+        Passes differ as the recorded ones do; but samples whose tokens are given are all taken to have that number.
         """
         s = self.subject
         if self.question.sample_tokens is None and s.memory is not None:

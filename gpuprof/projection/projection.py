@@ -72,7 +72,7 @@ class Rates:
     """What a GPU is taken to sustain."""
 
     half_flops: float
-    """FLOP/s of matrix products in the half-precision format that it trains in."""
+    """FLOP/s of matmuls in the half-precision format that it trains in."""
     half_source: str
     """measured: on this machine; table: on such a GPU elsewhere; power: by the model of its power limit;
     stated: the usual share of the datasheet's."""
@@ -154,7 +154,7 @@ class OnGpu:
     """Of the table's figures: A, B, C, or user."""
     rates: Rates
     batch: float | None
-    """Samples of the step that is told here: what was asked for, or as large a half, quarter … of it as fits."""
+    """Samples of the step that is described here: what was asked for, or as large a half, quarter … of it as fits."""
     batch_share: float
     """Of what was asked for; 1 where it fits or is not known to fit."""
     work: Work
@@ -171,7 +171,7 @@ class OnGpu:
     tokens_per_hour: float | None
     host_steps: tuple[HostStep, ...]
     memory: MemoryFit | None
-    """None where the recording does not tell what memory it used."""
+    """None where the recording does not say what memory it used."""
     cost: Cost
     scaling: tuple[Scaling, ...]
     assumptions: tuple[str, ...]

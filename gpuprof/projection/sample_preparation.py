@@ -48,8 +48,8 @@ def preparing(graph: Graph) -> Mask:
         return found
     took = graph.recorded_end_ns[rows] - graph.recorded_start_ns[rows]
     known = np.maximum(_in_preparing_code(graph, rows), np.where(_in_cpu_ops(graph, rows), took, 0.0))
-    whole, told = (np.bincount(stretch, weights=ns) for ns in (took, known))
-    found[rows[(told >= SHARE * whole)[stretch]]] = True
+    whole, preparing_ns = (np.bincount(stretch, weights=ns) for ns in (took, known))
+    found[rows[(preparing_ns >= SHARE * whole)[stretch]]] = True
     return found
 
 

@@ -9,7 +9,7 @@ TIED = 1.05
 
 
 def summarize(gpus: list[OnGpu]) -> str:
-    """What somebody who reads one line wants to know; `gpus`: best first."""
+    """What someone who reads one line wants to know; `gpus`: best first."""
     if not gpus:
         return ""
     best, worst = gpus[0], gpus[-1]

@@ -1,10 +1,10 @@
-"""What GPUs sustain: measured where somebody did, else what their power limit lets through, else the usual share of the
+"""What GPUs sustain: measured where someone did, else what their power limit lets through, else the usual share of the
 stated rate.
 
-The rate on a datasheet is that of the boost clock. Under a matrix product most boards reach their power limit first
-and lower the clock until they keep it. Power of a chip that switches is C·V²·f; near the top of its range the voltage
-goes with the clock, so P = c·n·f³, where n is the FLOPs of a clock and c goes with how the chip is made. With a fixed
-share of the limit P for all else (memory, leakage) the rate n·f is then
+The rate on a datasheet is that of the boost clock. Under a matmul most boards reach their power limit first and lower
+the clock until they keep it. Power of a chip that switches is C·V²·f; near the top of its range the voltage scales with
+the clock, so P = c·n·f³, where n is the FLOPs of a clock and c depends on how the chip is made. With a fixed share of
+the limit P for all else (memory, leakage) the rate n·f is then
 
     k · n^(2/3) · P^(1/3)
 
@@ -34,7 +34,7 @@ FAMILIES = {
     "Volta": "12 nm", "Turing": "12 nm", "Ampere": "7 nm", "Ada": "4 nm", "Hopper": "4 nm", "Blackwell": "4 nm",
     "Blackwell Ultra": "4 nm",
 }  # fmt: skip
-"""Architecture → process that it is made in. Ampere's smaller chips are made in 8 nm, which is taken for the same."""
+"""Architecture → process that it is made in. Ampere's smaller chips are made in 8 nm, which is treated as the same."""
 
 POWER_CONSTANT = {
     "12 nm": calibrated.POWER_12_NM.value,
@@ -94,7 +94,7 @@ class Reach:
 
 def power_limited_flops(gpu: Gpu) -> float | None:
     """Half-precision FLOP/s that the board's power limit lets through, at most the stated ones; None where the table
-    does not tell enough."""
+    does not hold enough."""
     half, family = gpu.half_flops, FAMILIES.get(gpu.architecture)
     if not half or not gpu.tdp_w or not gpu.boost_mhz or family is None:
         return None

@@ -1,4 +1,5 @@
-"""Work on weights and their gradients, which is the same for any number of tokens, told by the shapes of tensors."""
+"""Work on weights and their gradients, which is the same for any number of tokens, recognised by the shapes of
+tensors."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ FACTORS = {
     "aten::_scaled_mm": (0, 1),
     "aten::_grouped_mm": (0, 1),
 }
-"""Products of rows with a weight, and where among the arguments the two are. Stacks of products with one matrix each
+"""Products of rows with a weight, and where among the arguments the two are. Stacks of matmuls with one matrix each
 (bmm) are left out: attention's are between activations, whose lengths need not be the tokens'."""
 EMBEDDING, ACCUMULATED = "aten::embedding", "torch::autograd::AccumulateGrad"
 SLICES = {"aten::_grouped_mm": 3}
@@ -54,8 +55,8 @@ def weight_shapes(timeline: Timeline) -> set[Shape]:
     """Shapes that weights have and nothing else: of the second factors of the forward pass's products, of embedding
     tables, of parameters whose gradients are accumulated; transposed, too.
 
-    None with a side that rows of a product or of indices have as well: where the tokens are as many as the model is
-    wide, a shape does not tell which of the two it is.
+    None with a side that rows of a product or of indices have as well: where the number of tokens equals the width of
+    the model, a shape does not show which of the two it is.
     """
     ops = timeline.trace.ops
     # In a backward pass the second factor of a weight's gradient is an activation.

@@ -43,7 +43,7 @@ class Ways:
     lag_ns: Floats
     """Longest time from there to the arrival."""
     own_ns: Floats
-    """[rows] What the row takes on this rank alone: a mark's last piece of work. 0 on what ranks share."""
+    """[rows] What the row takes on this rank alone: a mark's last kernel. 0 on what ranks share."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ class Played:
 def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alone: bool = False) -> Played:
     """Replays the job with these times, without the profiler's cost unless `recorded`.
 
-    `alone`: nobody waits for anybody, so that each rank goes at its own pace.
+    `alone`: no one waits for anybody, so that each rank goes at its own pace.
     """
     if times is None:
         times = job.recorded if recorded else job.unprofiled

@@ -1,4 +1,4 @@
-"""Who or what the job waits for: one rank, a host, a group, a stage, uneven batches, a link, or nobody."""
+"""Who or what the job waits for: one rank, a host, a group, a stage, uneven batches, a link, or no one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SLOWER = 1.05
 """A rank this much slower than its like is slow: steps of one program differ by less (see `proposal.WORTH`). Of fewer
 than three steps it takes more, as the mean of fewer scatters more: √3 times as much of one."""
 MOSTLY_LAST, THROUGHOUT = 2 / 3, 3
-"""A straggler comes last to so much of the collectives that somebody waited in, or is slower in each of so many steps
+"""A straggler comes last to so much of the collectives that someone waited in, or is slower in each of this many steps
 and more: of two ranks whose steps merely scatter each comes last to half, and is slower now and then."""
 MOST_OF_IT = 0.8
 """The smallest culprit that explains this share of what the largest does is named: a slow rank slows its host too."""
@@ -56,7 +56,7 @@ class Found:
 def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ()) -> Found:
     """Replays the job as recorded, then without the profiler, then each what-if.
 
-    `late_share`: per rank, of the collectives that somebody waited in those that it came last to; NaN: none.
+    `late_share`: per rank, of the collectives that someone waited in those that it came last to; NaN: none.
     """
     roles = roles_of(job)
     error = replay_error(job)
@@ -205,7 +205,7 @@ def _culprit(
 
 
 def least_slower(steps: int) -> float:
-    """How many times as long the step has to be because of somebody, read from so many steps."""
+    """How many times as long the step has to be because of someone, read from this many steps."""
     return 1 + (SLOWER - 1) * math.sqrt(max(1.0, THROUGHOUT / max(steps, 1)))
 
 

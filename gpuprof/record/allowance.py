@@ -4,7 +4,7 @@ from __future__ import annotations
 
 RESERVE_BYTES = 2 << 30
 """Left to the training whatever is to be recorded: for a step longer than those before, for gaps between tensors, and
-for what calls are given, which is kept, too, and cannot be told beforehand."""
+for what calls are given, which is kept, too, and is not known beforehand."""
 GROWTH_BYTES = 16 << 20
 """By so much in a window the memory of any program may grow; many keep each step's loss."""
 
@@ -15,7 +15,7 @@ def to_keep(headroom: int) -> int:
 
 
 def has_outgrown(grown: int, steps: int, headroom: int) -> bool:
-    """Whether memory has grown so far in so many recorded steps that another such step could be one too many."""
+    """Whether memory has grown so far in `steps` recorded steps that another such step could be one too many."""
     return grown + grown // max(steps, 1) > max(headroom // 2, GROWTH_BYTES)
 
 
@@ -37,7 +37,7 @@ class Allowance:
         self._is_full = False
 
     def grant(self, budget: int, steps: int) -> None:
-        """From now on so many steps are recorded."""
+        """From now on `steps` steps are recorded."""
         self._budget, self._share = budget, budget // max(steps, 1)
 
     def measured(self, size: int, keeps: bool) -> None:

@@ -103,7 +103,7 @@ class _Afterwards:
         self._loader.exec_module(module)
         try:
             self._callback(module)
-        except Exception as error:  # whatever it is, the training goes on
+        except Exception as error:  # whatever it is, the training continues
             from pathlib import Path
 
             from ..runfile import log

@@ -1,4 +1,4 @@
-"""A window of steps under Nsight Systems, which was started around the process and waits to be told when to record."""
+"""A window of steps under Nsight Systems, which was started around the process and waits for a signal to record."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Capture:
         runtime = cuda_runtime()
         if runtime is not None:
             runtime.cudaProfilerStart()
-        # Only now: what NVTX is told of domains and names before the capture would not be in it.
+        # Only now: what NVTX receives of domains and names before the capture would not be in it.
         self._ranges.emit(find_nvtx())
         self.active, self._begun_s = True, time.monotonic()
 

@@ -1,4 +1,4 @@
-"""What a forked child must do that was born beside a recording, so that it lives and ends as if there were none."""
+"""What a forked child must do that was forked during a recording, so that it lives and ends as if there were none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def in_child(recording: bool) -> None:
 
 
 def _stop_recording() -> None:
-    """The child has the profiler's callbacks, and nobody who would ever fetch what they gather."""
+    """The child has the profiler's callbacks, and no one who would ever fetch what they gather."""
     try:
         from torch._C import _autograd
 

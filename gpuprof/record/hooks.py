@@ -1,6 +1,6 @@
 """The places in torch that gpuprof looks in from, and how each is left as it was found.
 
-Each hook calls straight through to what it stands before; what it does besides is the session's to decide, and
+Each hook calls straight through to what it stands before; what it does as well is the session's to decide, and
 an error in that never reaches the training.
 """
 
@@ -39,7 +39,7 @@ class Patch:
         setattr(owner, name, self._after)
 
     def undo(self) -> None:
-        """Puts back what was there, unless somebody has wrapped it once more since."""
+        """Puts back what was there, unless someone has wrapped it once more since."""
         if vars(self._owner).get(self._name) is not self._after:
             return
         if self._own:
@@ -49,7 +49,7 @@ class Patch:
 
 
 def patch_backward(listener: Listener) -> Patch:
-    """Tells of every backward pass, but not of those that run inside one (checkpointing)."""
+    """Calls back for every backward pass, but not of those that run inside one (checkpointing)."""
     import torch
 
     inside = threading.Lock()  # one for all threads: recomputation calls backward on the autograd thread
@@ -74,7 +74,7 @@ def patch_backward(listener: Listener) -> Patch:
 
 
 def patch_loader(listener: FetchListener) -> Patch:
-    """Tells of every batch that a DataLoader hands out, and of the time that takes."""
+    """Calls back for every batch that a DataLoader hands out, and of the time that takes."""
     from torch.utils.data import dataloader
 
     def wrap(fetch: Any) -> Any:
@@ -163,7 +163,7 @@ class ModuleHooks:
 def named_blocks(model: Any, levels: int) -> list[tuple[Any, str]]:
     """Modules that get a range of their own, and its name.
 
-    Level 1 is the model's repeated blocks (its longest list of modules) and what stands beside them: embedding,
+    Level 1 is the model's repeated blocks (its longest list of modules) and what stands next to them: embedding,
     final norm, head. Each further level adds the children of the one before.
     """
     import torch
@@ -176,7 +176,7 @@ def named_blocks(model: Any, levels: int) -> list[tuple[Any, str]]:
         found = [(child, None) for child in model.children()]
     else:
         found = [(block, i) for i, block in enumerate(longest)]
-        found += [(m, None) for m in _beside(model, longest)]
+        found += [(m, None) for m in _around(model, longest)]
     named: list[tuple[Any, str]] = []
     for _ in range(levels):
         named += [(m, _range_name(m, i)) for m, i in found]
@@ -189,7 +189,7 @@ def _range_name(module: Any, index: int | None) -> str:
     return f"nn.Module: {type(module).__name__}" + ("" if index is None else f"_{index}")
 
 
-def _beside(model: Any, blocks: Any) -> list[Any]:
+def _around(model: Any, blocks: Any) -> list[Any]:
     """Modules on the way down to the blocks that are not themselves on that way."""
     chain = _chain(model, blocks)
     known = {id(m) for m in (*chain, *blocks)}

@@ -2,7 +2,7 @@
 
 The method that fetches a batch from the dataset is wrapped before any worker exists. Workers that are forked inherit
 the wrapper and a piece of shared memory, and add up there what they did; the training process reads it. Workers that
-are spawned import torch anew and are not measured.
+are spawned import torch again and are not measured.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class LoaderMeter:
         return Made(*(sum(column) for column in zip(*chosen, strict=True)))
 
     def stop(self) -> None:
-        """Leaves torch as it was found; workers that are alive go on counting to nobody."""
+        """Leaves torch as it was found; workers that are alive go on counting to no one."""
         for patch in self._patches:
             patch.undo()
         self._patches.clear()

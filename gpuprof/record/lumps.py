@@ -1,4 +1,4 @@
-"""What a step does besides training: save, evaluate, log, collect garbage, compile. Host time of each, per step.
+"""What a step does as well training: save, evaluate, log, collect garbage, compile. Host time of each, per step.
 
 These come in lumps, and a mean step contains their share; the median step contains none. Where one lies inside
 another (a collection while saving) the outer one has the time.

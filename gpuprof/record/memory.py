@@ -27,7 +27,7 @@ class GpuMemory:
 
     def headroom(self) -> int:
         """Bytes that were left when most were allocated: the program needs the rest again. None are known to be left
-        where the allocator is not torch's own: CUDA's does not tell what was allocated meanwhile.
+        where the allocator is not torch's own: CUDA's does not report what was allocated meanwhile.
 
         To be asked for now and then: a program may set the allocator's own account of its peak to zero.
         """
@@ -44,7 +44,7 @@ class GpuMemory:
         self._peaks[device] = peak = max(self._peaks[device], _allocated_bytes(device)["peak"])
         free, total = torch.cuda.mem_get_info(device)
         reserved = torch.cuda.memory_reserved(device)
-        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch before 2.8 does not tell
+        fraction = getattr(torch.cuda, "get_per_process_memory_fraction", None)  # torch before 2.8 does not report it
         if fraction is not None:
             free = min(free, max(0, int(fraction(device) * total) - reserved))
         return max(0, free + reserved - peak)
@@ -75,7 +75,7 @@ def gpu_bytes_to_spare() -> int | None:
 
 
 def resident_bytes() -> int:
-    """Host memory that this process holds; 0 where it cannot be told."""
+    """Host memory that this process holds; 0 where it is not known."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

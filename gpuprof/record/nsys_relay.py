@@ -29,10 +29,10 @@ def main(name, argv):
         tell(line, 0)
         tell(line, 127)
         os._exit(127)
-    # nsys passes on what it gets; that is not for us, who are to tell how the target ended.
+    # nsys passes on what it gets; that is not for us, who have to report how the target ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     tell(line, pid)
-    for number in (0, 1, 2):  # who reads the target's output waits until nobody holds it any more
+    for number in (0, 1, 2):  # who reads the target's output waits until no one holds it any more
         try:
             os.close(number)
         except OSError:
@@ -43,7 +43,7 @@ def main(name, argv):
 
 
 def tell(line, number):
-    """Tells it to who started us, if he still lives."""
+    """Sends a number to the process that started us, if it still lives."""
     try:
         line.sendall(b"%d\n" % number)
     except OSError:

@@ -24,7 +24,7 @@ _SETTINGS = (
     "dataloader_persistent_workers", "dataloader_prefetch_factor", "dataloader_drop_last", "logging_steps",
     "logging_nan_inf_filter", "precompute_ref_log_probs", "num_generations", "use_vllm", "torch_empty_cache_steps",
 )  # fmt: skip
-"""Settings whose values are kept: numbers, switches and names of choices that tell nothing of anybody."""
+"""Settings whose values are kept: numbers, switches and names of choices that are not personal."""
 _CHOICE = re.compile(r"[\w.-]{1,40}")
 _FUNCTION = re.compile(r"[A-Za-z]\w*_\w+")
 """A function's name in a warning's text."""
@@ -59,7 +59,7 @@ class Program:
         self._reference = [{"class": name, "function": f, "modules": n} for (name, f), n in counts.items()]
 
     def facts(self) -> dict[str, Any] | None:
-        """As rank<N>.json has it; None where it cannot be told."""
+        """As rank<N>.json has it; None where it is not known."""
         try:
             return {
                 "trainer": self._trainer,

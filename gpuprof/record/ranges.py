@@ -1,4 +1,4 @@
-"""Ranges around the parts of a step, written to whoever listens: torch.profiler, an NVTX tool, or nobody.
+"""Ranges around the parts of a step, written to whoever listens: torch.profiler, an NVTX tool, or no one.
 
 The same names go to both, so that both kinds of trace read alike. Ranges of one thread nest; the step's own, which
 begins and ends in different places, does not take part in that.
@@ -29,14 +29,14 @@ class Ranges:
         self.listening = on or self._nvtx is not None
 
     def emit(self, nvtx: Any) -> None:
-        """Who is written to as NVTX from now on, None for nobody; the range of the step at hand ends."""
+        """Who is written to as NVTX from now on, None for no one; the range of the step at hand ends."""
         if self._nvtx is not None and self._step is not None:
             self._nvtx.end(self._step)
         self._nvtx, self._step = nvtx, None
         self.listening = self._kineto or nvtx is not None
 
     def open(self, name: str) -> Callable[[], None] | None:
-        """Begins a range on this thread and returns what ends it; None where nobody listens."""
+        """Begins a range on this thread and returns what ends it; None where no one listens."""
         if not self.listening:
             return None
         closers: list[Callable[[], Any]] = []

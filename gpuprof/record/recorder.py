@@ -35,7 +35,7 @@ class Recorder:
 
     Under `gpuprof trace` it only tells where steps end; the recording is that command's. Of several ranks only rank 0
     records, unless `out` names a folder that they share. Raises ValueError for counts below zero; whatever else
-    goes wrong is noted in the run's log, and the training goes on.
+    goes wrong is noted in the run's log, and the training continues.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from .options import STEPS
 SETTLE = 5
 """Steps that allocate, compile and tune, and are like no later ones."""
 SETTLE_S, LONGEST_SETTLE = 2.0, 10
-"""Short steps settle for so long, or so many: clocks rise in seconds, not in steps."""
+"""Short steps settle for this long, or this many steps: clocks rise in seconds, not in steps."""
 WARM_UP = 2
 """Steps recorded and thrown away: the first under CUPTI pays for its start."""
 AFTER = 15

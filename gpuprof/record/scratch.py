@@ -34,7 +34,7 @@ class Blocked(PermissionError):
 class Scratch:
     """Where this process's writes go.
 
-    folder: the scratch folder. allowed: folders whose files are caches, or nobody's, and may be written. network:
+    folder: the scratch folder. allowed: folders whose files are caches, or no one's, and may be written. network:
     whether connections beyond this machine are allowed. log: a file that says what was refused.
     """
 

@@ -1,7 +1,7 @@
 """One process's recording: follows the steps of its training, and does at each step's end what the plan says.
 
 Everything that the training calls (`on_…`, `step_ended`) is guarded: an error in gpuprof is noted in the run's log,
-the recording ends, and the training goes on.
+the recording ends, and the training continues.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Session:
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
-        """Somebody who knows begins to count steps. left: how many there will be."""
+        """Someone who knows begins to count steps. left: how many there will be."""
         if not self._is_here():
             return
         self.source, self._follows_optimizers = source, False
@@ -290,7 +290,7 @@ class Session:
             asked.set()
 
     def optimizer_range(self) -> Callable[[], None] | None:
-        """The range of an optimizer's step, where somebody listens."""
+        """The range of an optimizer's step, where someone listens."""
         if self.ended or not self._ranges.listening or not self._is_here():
             return None
         return self._ranges.open("optimizer")
@@ -374,7 +374,7 @@ class Session:
         return max(min(more_steps(self._free_ns, self._training.workers), self._room()), 0)
 
     def _is_imprecise(self) -> bool:
-        """Whether more steps are wanted for the mean; not by somebody who asked for a number of them."""
+        """Whether more steps are wanted for the mean; not by someone who asked for a number of them."""
         return self.options["baseline"] is None and more_steps(self._free_ns, self._training.workers) > 0
 
     def _step_window(self) -> None:
@@ -522,7 +522,7 @@ class Session:
         if profiler_is_alive():
             self._waited += 1
             if self._waited > PATIENCE:
-                return self._skip_windows("the program's own profiler did not end: gpuprof recorded nothing beside it")
+                return self._skip_windows("the program's own profiler did not end: gpuprof recorded nothing")
             if self._waited == 1:
                 self._journal.note("the program's own profiler is active: gpuprof waits for it to end")
             self._queue.insert(0, ("warmup", warm_up))
@@ -592,7 +592,7 @@ class Session:
             observer.end()
         if result is not None:
             self._journal.windows.append(result)
-            after = "" if self._more_windows() else "; the training goes on unprofiled"
+            after = "" if self._more_windows() else "; the training continues unprofiled"
             size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
             self._journal.tell(f"step {self._step}: {result['steps']} steps recorded{size}{after}")
         gc.collect()
@@ -662,7 +662,7 @@ class Session:
         import traceback
 
         self._journal.log(" | ".join(traceback.format_exception(error)))
-        self._journal.note(f"recording failed ({type(error).__name__}: {error}); the training goes on without it")
+        self._journal.note(f"recording failed ({type(error).__name__}: {error}); the training continues without it")
         self.close()
 
 

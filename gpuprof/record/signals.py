@@ -6,7 +6,7 @@ it was, so a second process stands guard in the same group, with every signal bl
 sent to all. The launcher asks it a moment after a signal has come, and passes on what the guard has not got.
 
 The guard also learns the target's pid. If the launcher goes without a goodbye, it was killed, and the guard kills the
-target: nobody is left with a training that he believes dead.
+target: no one is left with a training that he believes dead.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Guard:
         self.pid = pid
 
     def watch(self, target: int) -> None:
-        """Tells which process must not outlive us."""
+        """Sets the process that must not outlive us."""
         self._send(_WATCH + struct.pack("=q", target))
 
     def received(self) -> frozenset[int] | None:
@@ -74,7 +74,7 @@ class Guard:
         except (OSError, ValueError):
             answer = b""
         if len(answer) < 8:
-            self._mute = True  # a late answer would be taken for that to a later question
+            self._mute = True  # a late answer would be treated as that to a later question
             return None
         (mask,) = struct.unpack("=Q", answer)
         return frozenset(n for n in range(1, 65) if mask >> (n - 1) & 1)
@@ -109,7 +109,7 @@ class Guard:
 def _stand_guard(requests: int, answers: int) -> NoReturn:
     """The life of the guard. Never returns."""
     try:
-        # Whoever reads the target's output waits until nobody holds the pipe any more.
+        # Whoever reads the target's output waits until no one holds the pipe any more.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for descriptor in (0, 1, 2):
             os.dup2(nowhere, descriptor)
@@ -146,7 +146,7 @@ def _serve(requests: int, answers: int) -> None:
 
 
 def _killer(pid: int) -> Callable[[], None]:
-    """Kills that process and no later one of its number, where the system can tell them apart."""
+    """Kills that process and no later one of its number, where the system can distinguish them."""
     try:
         descriptor = os.pidfd_open(pid)
     except (AttributeError, OSError):
@@ -208,7 +208,7 @@ def _send(send: Callable[[int, int], None], target: int, numbers: Iterable[int])
 
 
 def die_of(number: int) -> NoReturn:
-    """Ends this process by a signal, as the target ended, without a core of our own beside the target's."""
+    """Ends this process by a signal, as the target ended, without a core dump in addition to the target's."""
     import resource
 
     try:

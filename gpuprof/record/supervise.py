@@ -23,17 +23,17 @@ from .signals import OURS, RESTORED, Guard, Post, die_of
 from .target_under_nsys import TargetUnderNsys
 
 ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals by which somebody says that all is to end."""
+"""Signals by which someone says that all is to end."""
 TICK_S = 0.2
 TELEMETRY_AFTER_NS = 500_000_000
 """A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
-starts beside those is in nobody's timing."""
+starts at the same time is in no one's timing."""
 PATIENCE_S = 3.0
 """Seconds after the target's end without a word from us."""
 REPORT_S = 300.0
 """Seconds that Nsight Systems gets to write its report after the target's end."""
 SOON_S = 0.02
-"""Between two looks for a target that somebody else starts."""
+"""Between two looks for a target that someone else starts."""
 FRESH_S = 10.0
 """A verdict that was printed so short a time ago is still on the screen."""
 INNER = "inner"
@@ -49,7 +49,7 @@ VARIABLES = (
     "TORCHDYNAMO_DISABLE", "TOKENIZERS_PARALLELISM", "NCCL_P2P_DISABLE", "NCCL_IB_DISABLE", "NCCL_ALGO",
     "NCCL_PROTO", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG", "TEARDOWN_CUPTI",
 )  # fmt: skip
-"""The environment variables that a manifest tells of: those that change how fast a step is, and no others."""
+"""The environment variables that a manifest contains: those that change how fast a step is, and no others."""
 
 # Compiled when first needed: at the start every millisecond counts.
 _RANK = r"rank(\d+)\.json"
@@ -70,7 +70,7 @@ def supervise(
     for note in target.notes:
         tell(note)
     _fill_standard_descriptors()
-    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or nobody could tell how the target ended
+    if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or it would not be known how the target ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
     try:
@@ -104,7 +104,7 @@ def tell(message: str) -> None:
 def _write(text: bytes) -> None:
     try:
         os.write(2, text)
-    except OSError:  # nobody is left to tell
+    except OSError:  # no one is left to tell
         pass
 
 
@@ -161,7 +161,7 @@ class _Run:
         self._closer: int | None = None
         self._telemetry: Any = None
         self._closed = False
-        self._told_to_end = False
+        self._asked_to_end = False
         self._under_nsys: TargetUnderNsys | None = None
 
     def _make(self, stem: str, out: str | None) -> Path | None:
@@ -259,12 +259,12 @@ class _Run:
     def _wait_under_nsys(self, under_nsys: TargetUnderNsys, nsys: int, guard: Guard, mask: set[Any]) -> int:
         """Waits for a target that Nsight Systems runs, and for its report."""
         post = Post(guard, own_group=True)
-        watched, told, left, deadline = False, False, None, None
+        watched, warned, left, deadline = False, False, None, None
         while True:
             tick = TICK_S if watched else SOON_S
             info = signal.sigtimedwait(OURS, tick if under_nsys.pid is None else post.patience(tick))
             if info is not None and info.si_signo != signal.SIGCHLD:
-                self._told_to_end = self._told_to_end or info.si_signo in ENDING
+                self._asked_to_end = self._asked_to_end or info.si_signo in ENDING
                 post.came(info.si_signo, info.si_code)
             under_nsys.listen(0.0)
             if under_nsys.pid and not watched:
@@ -275,7 +275,7 @@ class _Run:
                 left = status if ended else None
             if left is not None:
                 under_nsys.listen(SOON_S)
-                if not under_nsys.is_answered and not self._told_to_end:
+                if not under_nsys.is_answered and not self._asked_to_end:
                     return self._start_without(under_nsys, guard, mask)
                 if under_nsys.status is not None or under_nsys.is_closed or not under_nsys.is_answered:
                     under_nsys.close()
@@ -283,8 +283,8 @@ class _Run:
             elif under_nsys.status is not None:
                 now = time.monotonic()
                 deadline = deadline or now + REPORT_S
-                if not told and now > deadline - REPORT_S + PATIENCE_S:
-                    told = True
+                if not warned and now > deadline - REPORT_S + PATIENCE_S:
+                    warned = True
                     tell("the training has ended; Nsight Systems writes its report (Ctrl-C does without)")
                 if now > deadline:
                     tell(f"Nsight Systems did not write its report within {REPORT_S:.0f} s: it is ended")
@@ -320,7 +320,7 @@ class _Run:
                 if ended:
                     return status
             else:
-                self._told_to_end = self._told_to_end or info.si_signo in ENDING
+                self._asked_to_end = self._asked_to_end or info.si_signo in ENDING
                 post.came(info.si_signo, info.si_code)
             post.deliver(pid)
             if info is None:
@@ -420,7 +420,7 @@ class _Run:
                 tell("nothing was recorded: the target took no optimizer step in a Python with torch")
             return
         point_latest(folder)
-        if status < 0 or self._told_to_end:  # who ends it wants it ended, and may soon kill it
+        if status < 0 or self._asked_to_end:  # who ends it wants it ended, and may soon kill it
             self._stop_closing()
         else:
             self._finish_closing(ranks)
@@ -441,7 +441,7 @@ class _Run:
         """Whether it came to its end; anyone who will not wait may interrupt it, and us with it."""
         if self._closer is None:
             return True
-        told = time.monotonic() + PATIENCE_S
+        warn_at = time.monotonic() + PATIENCE_S
         while True:
             ended, _ = _reap(self._closer)
             if ended:
@@ -451,8 +451,8 @@ class _Run:
             if info is not None and info.si_signo in ENDING:
                 self._stop_closing()
                 return False
-            if told is not None and time.monotonic() > told:
-                told = None
+            if warn_at is not None and time.monotonic() > warn_at:
+                warn_at = None
                 tell("the training has ended; reading its recording (Ctrl-C leaves that to gpuprof diagnose)")
 
     def _stop_closing(self) -> None:
@@ -522,7 +522,7 @@ def _reap(pid: int) -> tuple[bool, int]:
     """Whether a child has ended, and its exit code, or its signal below zero."""
     try:
         found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # somebody else has reaped it: we were started with SIGCHLD ignored
+    except ChildProcessError:  # someone else has reaped it: we were started with SIGCHLD ignored
         return True, 0
     return found == pid, os.waitstatus_to_exitcode(status) if found == pid else 0
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 RELAY = Path(__file__).parent / "nsys_relay.py"
 _CREDENTIALS = "3i"
-"""pid, user and group, as the kernel tells them of the other end."""
+"""pid, user and group, as the kernel reports them for the other end."""
 
 
 class TargetUnderNsys:
@@ -35,7 +35,7 @@ class TargetUnderNsys:
         self._line: socket.socket | None = None
         self._heard = b""
         self.is_answered = False
-        """Whether somebody has come for the descriptors, so that the target is about to start if it has not."""
+        """Whether someone has come for the descriptors, so that the target is about to start if it has not."""
         self.pid: int | None = None
         """The target's, once it runs."""
         self.status: int | None = None
@@ -66,7 +66,7 @@ class TargetUnderNsys:
         self.status = numbers[1] if len(numbers) > 1 else None
 
     def _answer(self) -> None:
-        """Somebody is at the door: hands out the descriptors if it is a process of the same user."""
+        """Someone is at the door: hands out the descriptors if it is a process of the same user."""
         assert self._door is not None
         line, _ = self._door.accept()
         who = line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(_CREDENTIALS))
@@ -93,7 +93,7 @@ class TargetUnderNsys:
         return self._line is None and self._door is None
 
     def take_back(self) -> None:
-        """Makes the descriptors ours again, if nobody came for them."""
+        """Makes the descriptors ours again, if no one came for them."""
         for number, descriptor in enumerate(self._ours):
             if descriptor is not None:
                 os.dup2(descriptor, number)

@@ -1,10 +1,10 @@
-"""What the GPUs and the machine do beside the steps, a few times a second, by a process of its own.
+"""What the GPUs and the machine do during the steps, a few times a second, by a process of its own.
 
     python -m gpuprof.record.telemetry RUN
 
 Never a thread of the training: it would take turns with it at the interpreter lock. It ends with the process that
 started it, when its stdin ends or its parent changes; it also ends, and leaves no more behind, when the run folder
-is gone or the disk is full. Whatever NVML does not tell is null, and without NVML there are no GPUs in the lines.
+is gone or the disk is full. Whatever NVML does not report is null, and without NVML there are no GPUs in the lines.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def sample(folder: Path, parent: int, gpus: Gpus) -> None:
 
 
 def interval(elapsed_s: float, size_bytes: int) -> float | None:
-    """Seconds to the next line, after so many seconds and with a file so large; None if there is to be none."""
+    """Seconds to the next line, given the age of the run and the size of the file; None if there is to be none."""
     if size_bytes >= LARGEST_BYTES:
         return None
     if size_bytes >= LARGEST_BYTES // 2:
@@ -237,7 +237,7 @@ class Gpu:
 
 
 class NvmlGpus(Gpus):
-    """What NVML tells of the visible GPUs."""
+    """What NVML reports of the visible GPUs."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
@@ -303,7 +303,7 @@ class NvmlGpus(Gpus):
 
     def _same_order(self, whole: list[Gpu]) -> bool:
         """Whether CUDA counts as NVML does. Its own order, by speed, is not known where GPUs differ; then all are
-        sampled, and their UUIDs tell which are the training's."""
+        sampled, and their UUIDs identify the training's."""
         if os.environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID":
             return True
         return len({str(self._ask("nvmlDeviceGetName", gpu.handle)) for gpu in whole}) <= 1

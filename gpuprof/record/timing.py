@@ -33,7 +33,7 @@ def synchronise(devices: list[int]) -> None:
 class FreeRunning:
     """Marks the ends of steps on the GPU's timeline without waiting for them.
 
-    Where the host runs ahead of the GPU, its own clock tells how fast it launches, not how long a step takes;
+    Where the host runs ahead of the GPU, its own clock shows how fast it launches, not how long a step takes;
     the GPU's timeline tells that in both cases.
     """
 

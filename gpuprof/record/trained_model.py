@@ -39,7 +39,7 @@ def optimizer_parameters(optimizer: Any) -> list[Any]:
 
 
 def describe_model(model: Any) -> dict[str, Any]:
-    """Facts about a model, as rank<N>.json holds them; what cannot be told is left out."""
+    """Facts about a model, as rank<N>.json holds them; what is not known is left out."""
     inner = _unwrapped(model)
     config = getattr(inner, "config", None)
     counts, trainable, dtypes, packed = _parameters(model)

@@ -25,7 +25,7 @@ class Training:
 
     def __init__(self) -> None:
         self.total: int | None = None
-        """Steps that it will take, if somebody said so."""
+        """Steps that it will take, if someone said so."""
         self.intervals: dict[str, int] = {}
         """Event (save, evaluation, logging) → steps from one to the next, as the trainer's settings say."""
         self.known = False
@@ -91,7 +91,7 @@ class Training:
             self.program.meet_model(model)
 
     def hook(self, on_call: Callable[[Any], None], open_range: Any, levels: int | None) -> None:
-        """Looks at the model's calls; and with ranges around it and so many levels of its blocks, unless None.
+        """Looks at the model's calls; and with ranges around it and `levels` levels of its blocks, unless None.
 
         Not where torch.compile is at work: what it has compiled would be compiled once more for hooks in it.
         """

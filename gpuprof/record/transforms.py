@@ -140,14 +140,14 @@ class Transforms:
 
 
 def _let_profiler_see(ops: bool) -> None:
-    """Whether profilers are told of this thread's ops."""
+    """Whether profilers receive this thread's ops."""
     from torch._C import _autograd
 
     _autograd._enable_record_function(ops)  # type: ignore[attr-defined]
 
 
 def _patch(listener: Transforms) -> list[Patch]:
-    """Tells of the beginning and the end of every transform."""
+    """Calls back for the beginning and the end of every transform."""
 
     def wrap_beginning(begin: Any) -> Any:
         tell = without_compiling(listener.on_begin)

@@ -41,7 +41,7 @@ FEWEST = 5
 LEAST = 20
 """Steps of a stretch before it is looked at for the first time."""
 SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
-"""A stretch is at least so long, where that takes no more than so many steps."""
+"""A stretch is at least so long, where that takes no more than this many steps."""
 ARRIVED = ".arrived"
 """Behind the name of a gate: a process waits there."""
 GATE_S = 0.02
@@ -115,7 +115,7 @@ class TrialMeter:
         self.ended = True
 
     def fail(self, error: Exception) -> None:
-        """An error of gpuprof's own: this trial tells nothing, and says so."""
+        """An error of gpuprof's own: this trial measures nothing, and says so."""
         self.finish(f"gpuprof failed in the training: {type(error).__name__}: {error}")
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class TrialMeter:
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any = None, optimizer: Any = None, *_: Any) -> None:
-        """Somebody who knows begins to count steps. left: how many there will be."""
+        """Someone who knows begins to count steps. left: how many there will be."""
         if self._is_here():
             self._source = source
             self._total = None if left is None else self._step + left

@@ -30,7 +30,7 @@ LEAST_GPU_BYTES = 256 << 20
 """CUPTI keeps its buffers on the GPU; with less free than this it is left alone."""
 SHAPES_GPU_BYTES = 2 << 30
 """Shapes are left out with less to spare. Recording them keeps no plain tensor alive, but those that stand for others:
-of torch.func (see `transforms`), and of other wrappers that nobody watches."""
+of torch.func (see `transforms`), and of other wrappers that no one watches."""
 
 
 class Window:
@@ -171,7 +171,7 @@ class Window:
             self._transforms.record(allowance.to_keep(self._headroom), self.steps)
 
     def _is_enough(self, steps: int) -> bool:
-        """Whether the window must close although it has only so many steps."""
+        """Whether the window must close although it has only `steps` steps."""
         from .schedule import WINDOW_S
 
         too_large = resident_bytes() - self._memory_before > min(MOST_HOST_BYTES, available_bytes())

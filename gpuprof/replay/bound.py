@@ -20,7 +20,7 @@ RESOURCES: tuple[Resource, ...] = ("host", "input", "transfer", "communication",
 PARTS: tuple[Part, ...] = ("compute", "memory", "latency")
 
 CLOSE, SMALL = 0.05, 0.1
-"""Sensitivities that differ by less than the first cannot be told apart; below the second nothing much is gained."""
+"""Sensitivities that differ by less than the first cannot be distinguished; below the second nothing much is gained."""
 KNOWN = 0.5
 """Of the device's sensitivity, the share that its parts must explain; with less, what limits the rest would decide."""
 

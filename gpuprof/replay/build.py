@@ -39,8 +39,8 @@ from gpuprof.tracefile.trace import F64, MEMCPY, U8
 def build(timeline: Timeline) -> Graph:
     """The window as a graph that, simulated as it is, gives the recorded times.
 
-    Host threads that record nothing while another works for them wait for it; calls that waited are parted into their
-    own cost and the wait; every piece of GPU work waits for its launch, for its stream and for events.
+    Host threads that record nothing while another works for them wait for it; calls that waited are split into their
+    own cost and the wait; every kernel or copy waits for its launch, for its stream and for events.
     """
     pieces, handovers = cut_lanes(timeline)
     kinds = call_kinds(timeline.trace, timeline.links.call)

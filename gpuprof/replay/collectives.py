@@ -1,7 +1,7 @@
 """Collectives as what they are: coming there, waiting for the last rank to come, and moving the data.
 
 A recorded collective lasts from this rank's arrival to the end, which all ranks share: most of it can be waiting. It
-is parted into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
+is split into two nodes: the waiting, which begins when this rank is ready and lasts as long as the last peer is later
 than it, and the transfer, which begins when both have come and the stream is free.
 
 What a peer is late by is counted from this rank's own readiness, not from the moment its communication stream came to
@@ -41,7 +41,7 @@ LEAST_WAIT_NS = 5_000.0
 
 
 def model_collectives(graph: Graph, transfer_ns: F64 | None = None) -> Graph:
-    """The graph with each collective parted into waiting for peers and transfer; replays as before.
+    """The graph with each collective split into waiting for peers and transfer; replays as before.
 
     `transfer_ns`: per GPU event of the trace what the collective takes once all ranks have come, as several ranks'
     recordings tell; where it is NaN, or not given, `estimate_transfers` tells.
@@ -168,8 +168,8 @@ def estimate_transfers(timeline: Timeline) -> F64:
     if sized.any():
         usual = _usual_rate(timeline, int(np.max(c.group_size[sized])))
         kinds = [sized & (c.kind == kind) for kind in np.unique(c.kind[sized]).tolist()]
-        told = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
-        rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(told)) if told else usual)
+        rates = [rate for mine in kinds if (rate := _slope(moved[mine], took[mine])) is not None]
+        rate = max(float(np.max(moved[sized] / took[sized] * 1e9)), min(usual, max(rates)) if rates else usual)
         transfer[sized] = np.minimum(took[sized], START_NS + moved[sized] / rate * 1e9)
     for kind in np.unique(c.kind[~sized]).tolist():
         same = c.kind == kind

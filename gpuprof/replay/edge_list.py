@@ -14,7 +14,7 @@ _PIECE, _WORK, _WAIT = range(3)
 class EdgeList:
     """Numbers the nodes and collects the edges between them.
 
-    A piece of host work comes first, then what it launches, then the wait that ends it: an order that all edges
+    A host segment comes first, then what it launches, then the wait that ends it: an order that all edges
     follow, because launches, waits and handovers go forward in host time.
     """
 
@@ -22,7 +22,7 @@ class EdgeList:
         waiting = np.unique(np.concatenate([sync_pieces, work.piece[work.blocks]]))
         moment = np.concatenate(
             [
-                # A lane that stands still does so until others have done what stands between.
+                # A lane that stalls does so until others have done what stands between.
                 np.where(pieces.waits, pieces.end_ns, pieces.start_ns),
                 work.moment_ns,
                 pieces.start_ns[waiting],
@@ -51,7 +51,7 @@ class EdgeList:
         return self._wait[index]
 
     def work(self, index: I64) -> I64:
-        """The node of a piece of GPU work."""
+        """The node of a kernel or copy."""
         return self._work[index]
 
     def add(

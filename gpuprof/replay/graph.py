@@ -1,4 +1,4 @@
-"""The graph of the recorded steps: pieces of host work, waits, pieces of GPU work, and what each may not start before.
+"""The graph of the recorded steps: host segments, waits, kernels and copies, and what each may not start before.
 
 A node starts when all its edges allow, and lasts for its duration. **A wait is never work**: a node that waits has no
 duration, its time follows from its edges; so every edge stays, whether it bound the recorded start or not: the one

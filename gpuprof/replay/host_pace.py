@@ -13,7 +13,7 @@ PROBES = (
     ("aten::as_strided", calibrated.STRIDED_NS.value, 0.05),
     ("aten::empty_strided", calibrated.EMPTY_STRIDED_NS.value, 0.0),
 )
-"""Ops that do next to nothing, so that their recorded time tells how fast the host records: with their time on a host
+"""Ops that do next to nothing, so that their recorded time shows how fast the host records: with their time on a host
 of pace 1, and the share of all ops that makes them trusted (compiled code holds few, in places that are not
 typical)."""
 LAUNCH_PROBE = ("cudaLaunchKernel", calibrated.LAUNCH_NS.value)
@@ -31,7 +31,7 @@ FEWEST_OPS = 30
 PACES = (0.6, 3.0)
 """Hosts that were seen lie between 0.8 and 2.6; beyond, something else makes the op long."""
 SPREAD = calibrated.SPREAD.value
-"""The cost of an event may be so many times less or more than the pace of its ops says."""
+"""The cost of an event may be this many times less or more than the pace of its ops says."""
 
 
 def host_pace(timeline: Timeline) -> float:
@@ -57,12 +57,12 @@ def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
         number = trace.string_ids.get(name)
         rows = np.flatnonzero(table.name == number) if number is not None else np.empty(0, np.int64)
         took = (table.end_ns - table.start_ns)[rows]
-        # Recordings of before 2024 hold whole microseconds, which tell nothing of what takes less than one.
+        # Recordings of before 2024 hold whole microseconds, which say nothing of what takes less than one.
         if len(rows) >= max(FEWEST_OPS, share * len(table)) and np.any(took % 1000):
             return float(np.clip(float(np.median(took)) / usual, *PACES)), spread
     return 1.0, probes[-1][-1]
 
 
 def _both(one: float, other: float) -> float:
-    """How many times less or more a product may be whose factors, independent of each other, may each be so many."""
+    """How many times less or more a product may be whose factors, independent of each other, may each be this large."""
     return float(np.exp(np.hypot(np.log(one), np.log(other))))

@@ -26,7 +26,7 @@ class Pieces:
     scope: I64
     call: I64
     waits: np.ndarray
-    """The lane stands still: it has handed over to another one."""
+    """The lane stalls: it has handed over to another one."""
     first: np.ndarray
     """First piece of a lane."""
 
@@ -42,7 +42,7 @@ class Pieces:
         return self._last(lane, t, "right")
 
     def active(self, lane: int, t: I64) -> I64:
-        """Index of the last piece of one lane that starts at or before each t and does not stand still; or -1."""
+        """Index of the last piece of one lane that starts at or before each t and does not stall; or -1."""
         rows = np.flatnonzero((self.lane == lane) & ~self.waits)
         k = np.searchsorted(self.start_ns[rows], t, side="right") - 1
         found = np.full(len(t), -1, np.int64)
@@ -61,7 +61,7 @@ class Pieces:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A span in which the main thread stands still while others (autograd's, one per device) run."""
+    """A span in which the main thread stalls while others (autograd's, one per device) run."""
 
     start_ns: int
     end_ns: int

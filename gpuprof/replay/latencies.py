@@ -1,8 +1,8 @@
-"""The smallest times between one thing and the next on this machine, told from what was recorded.
+"""The smallest times between one thing and the next on this machine, estimated from what was recorded.
 
 GPU work starts when three things allow it: its launch (plus a latency), the work before it on its stream (plus a gap),
 and events that it waits for. Only the last of them to come shows its lag. For the others the usual lag is taken,
-which is told from starts that can have had only one reason.
+which is estimated from starts that can have had only one reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gpuprof.tracefile.trace import F64, Mask
 CLEAR_NS = 20_000
 """One of two reasons came this much later than the other: far above any launch latency or gap, which take some µs."""
 FEWEST = 4
-"""Starts that a usual lag is told from."""
+"""Starts that a usual lag is estimated from."""
 LATENCY_NS, GAP_NS, RETURN_NS = calibrated.LAUNCH_NS.value, calibrated.GAP_NS.value, calibrated.RETURN_NS.value
 """Where the recording shows none: from the end of a launch to its start on an idle stream, from one kernel to the next,
 and from the end of awaited work to the return of the waiting call."""
@@ -24,13 +24,14 @@ EVENT_LAG_NS = calibrated.EVENT_NS.value
 
 
 def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
-    """The median of the lags that are `clear`, with as many as FEWEST of them."""
+    """The median of the lags that are `clear`, with at least FEWEST of them."""
     return float(np.median(lag_ns[clear])) if np.count_nonzero(clear) >= FEWEST else fallback_ns
 
 
 def prompt(latency_ns: F64, clear: Mask) -> Mask:
     """Of the `clear` starts those soon after their launch: what started much later waited for something that is not
-    known. Soon is told from the recording's own smallest latencies, for the clocks of host and device may differ."""
+    known. Soon is estimated from the recording's own smallest latencies, for the clocks of host and device may
+    differ."""
     alone = clear & ~np.isnan(latency_ns)
     if np.count_nonzero(alone) < FEWEST:
         return alone

@@ -9,8 +9,8 @@ RUN_NOISE = calibrated.RUN.value
 """Within one process: the GPU's part of a step differs by this much between the baseline of a run and its recorded
 steps. What this explains of a measured step says nothing of the host."""
 GPU_PROCESS_NOISE = calibrated.GPU_PROCESS.value
-"""From one process to the next, of a step that the GPU binds (clocks, memory placement); so no interval of a step is
-narrower."""
+"""From one process to the next, of a step that the GPU is the limit (clocks, memory placement); so no interval of a
+step is narrower."""
 HOST_PROCESS_NOISE = calibrated.HOST_PROCESS.value
 """From one process to the next, of the host's time, where a measured step says what it is."""
 PROCESS_NOISE = calibrated.PROCESS.value

@@ -1,7 +1,7 @@
 """What recording cost the host, and how it is taken out of the graph.
 
 Every recorded op, call and frame cost the thread that it was recorded on some time, partly inside the interval that
-was written down and partly around it. That cost is taken out of the pieces of host work on either side of each
+was written down and partly around it. That cost is taken out of the host segments on either side of each
 event's begin and end; what the step then takes comes from simulating it, since time that the host spends while the
 GPU is at work is no loss. How fast a host records is in `host_pace`, what a measured step says of the cost in
 `profiler_fit`.
@@ -143,8 +143,8 @@ def _recorded_tables(timeline: Timeline) -> tuple[_Events, _Events, _Events, _Ev
 
 
 def _graph_nodes(graph: Graph, host: Mask) -> F64:
-    """Per node that is in a call: the pieces of work that the call launched beyond the first, shared by the call's
-    nodes."""
+    """Per node that is in a call: the kernels and host segments that the call launched beyond the first, shared by the
+    call's nodes."""
     calls = len(graph.timeline.trace.calls)
     launched = np.bincount(graph.call[graph.on_gpu & (graph.call >= 0)], minlength=calls)
     nodes = np.flatnonzero(host & (graph.call >= 0))

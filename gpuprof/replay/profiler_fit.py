@@ -24,7 +24,8 @@ FARTHEST = 1.6
 FLAT = 5e-3
 """Where taking out more gains less than this the step does not wait for what recording cost."""
 QUICKER, TOLD = 0.9, 0.01
-"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU binds it."""
+"""A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU is the limit
+it."""
 FITTED = 1e-3
 """A fit is good when the step is this near to the measured one."""
 
@@ -82,9 +83,9 @@ def remove_profiler(
 def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> tuple[float, Graph]:
     """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
 
-    A step that the GPU binds says of the host only that it is not slower than that; to fit the host to what is left
-    between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless the
-    GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
+    A step that the GPU is the limit says of the host only that it is not slower than that; to fit the host to what is
+    left between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless
+    the GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
     event, then by its own speed.
     """
     most = MOST * pace
@@ -99,7 +100,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
     def step(level: float, device: float) -> float:
         return simulate(at(level, device), ROUNDS).step_ns
 
-    def told(level: float, device: float) -> bool:
+    def determined(level: float, device: float) -> bool:
         graph = at(level, device)
         quicker = by_resource(graph, host=QUICKER, input=QUICKER)
         return simulate(quicker, ROUNDS).step_ns < (1 - TOLD) * simulate(graph, ROUNDS).step_ns
@@ -107,13 +108,13 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:
         device = slow
-        if step(0.0, slow) >= measured_ns or told(0.0, slow):
+        if step(0.0, slow) >= measured_ns or determined(0.0, slow):
             level = _first(lambda u: step(u, slow) <= measured_ns, -FARTHEST, pace)
     elif step(pace, fast) > measured_ns:
         # What taking out more does not help with is not the cost's.
         least = step(most, fast) * (1 + FLAT)
         most = _first(lambda u: step(u, fast) <= least, pace, most)
-        level = _first(lambda u: step(u, fast) <= measured_ns or not told(u, fast), pace, most + FARTHEST)
+        level = _first(lambda u: step(u, fast) <= measured_ns or not determined(u, fast), pace, most + FARTHEST)
         device = fast
     else:
         device = 1 / _first(lambda quicker: step(pace, 1 / quicker) <= measured_ns, fast, slow)
@@ -123,7 +124,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
 
 
 def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
-    """The graph with a host so many times slower or quicker, as far as the measured step leaves that open; by the
+    """The graph with a host made slower or quicker by a factor, as far as the measured step leaves that open; by the
     noise of the host's time at least."""
     noise = float(np.log1p(HOST_PROCESS_NOISE))
     whole = max(abs(float(np.log(factor))), noise)

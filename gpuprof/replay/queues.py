@@ -76,7 +76,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
     left = items.returned - free
     usual = np.maximum([own.get(name, 0.0) for name in items.names.tolist()], 0.0)
-    # What a copy that blocks does itself is told apart from its wait elsewhere.
+    # What a copy that blocks does itself is distinguished from its wait elsewhere.
     own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
     lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
     return items.work[possible], items.last[source[possible]], lag[possible], own_ns[possible]

@@ -41,7 +41,7 @@ def sync_edges(timeline: Timeline, pieces: Pieces, work: Work, kinds: CallKinds)
     trace, (low, high) = timeline.trace, timeline.window
     calls = trace.calls
     waits = kinds.waits_device | kinds.waits_stream | kinds.waits_event
-    # Without a piece of host work there is nothing that could wait.
+    # Without a host segment there is nothing that could wait.
     rows = np.flatnonzero(waits & (calls.start_ns >= low) & (calls.end_ns <= high) & (len(pieces) > 0))
     piece = pieces.before(calls.thread[rows], calls.end_ns[rows])
     own = piece >= 0

@@ -1,4 +1,4 @@
-"""The window's GPU work in the order in which it was launched, with the piece of host work that launched it."""
+"""The window's GPU work in the order in which it was launched, with the host segment that launched it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Work:
     """(device, stream) of each."""
     call: I64
     piece: I64
-    """Piece of host work that ends the launching call; -1 where the launch was not recorded."""
+    """Host segment that ends the launching call; -1 where the launch was not recorded."""
     moment_ns: I64
     """Where it stands in the order, on the trace's clock: at the beginning of that piece; where the launch was not
     recorded when it began, as far as what was launched before and after it on its stream allows."""
@@ -82,9 +82,9 @@ def place_work(timeline: Timeline, pieces: Pieces, kinds: CallKinds) -> Work:
     blocks = (piece >= 0) & head
     if len(calls):
         # The driver lets go once the last piece is in its own buffer: a little before the copy ends. A copy that fits
-        # the buffer has by then hardly begun, and blocks nobody.
-        beside = calls.end_ns[call] - gpu.start_ns[rows] >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
-        blocks &= kinds.blocking_copy[call] & beside
+        # the buffer has by then hardly begun, and blocks no one.
+        overlaps = calls.end_ns[call] - gpu.start_ns[rows] >= (gpu.end_ns[rows] - gpu.start_ns[rows]) / 2
+        blocks &= kinds.blocking_copy[call] & overlaps
     return Work(
         row=rows, start_ns=start, end_ns=end, stream=stream, streams=tuple((int(d), int(s)) for d, s in pairs),
         call=call, piece=piece, moment_ns=moment, kind=gpu.kind[rows], head=head, launched_ns=launched,

@@ -1,4 +1,4 @@
-"""What every piece of GPU work waits for: its launch, the work before it on its stream, and events."""
+"""What every kernel or copy waits for: its launch, the work before it on its stream, and events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BY_LAUNCH, _BY_STREAM, _BY_EVENT = range(3)
 
 @dataclass(frozen=True, slots=True)
 class _Starts:
-    """Per piece of GPU work when each of its reasons allowed it to start, and the lag that its start then had.
+    """Per kernel or copy when each of its reasons allowed it to start, and the lag that its start then had.
 
     Times are ns from the window's start, NaN where there is no such reason.
     """
@@ -63,7 +63,7 @@ def add_work_edges(
 
 
 def _starts(work: Work, begun: F64, copy_own: F64, events: tuple[I64, I64]) -> _Starts:
-    """Why each piece of GPU work started when it did."""
+    """Why each kernel or copy started when it did."""
     launched, free, parent = _launched(work, begun, copy_own), _free(work), _graph_parent(work)
     waiter, source = events
     awaited = np.full(len(work), np.nan)
@@ -146,7 +146,7 @@ def _graph_parent(work: Work) -> I64:
 
 
 def _add_launches(edges: EdgeList, pieces: Pieces, work: Work, begun: F64, starts: _Starts, timeline: Timeline) -> None:
-    """From the piece of host work that launches it."""
+    """From the host segment that launches it."""
     rows = np.flatnonzero(~np.isnan(starts.launched_ns) & work.head)
     # Work may begin before its call returns, when that was held up: no faster call can then bring it before its begin.
     since = work.start_ns[rows] - (pieces.start_ns[work.piece[rows]] - timeline.window[0])

@@ -21,11 +21,11 @@ from gpuprof.report.terminal import GUTTER, WIDEST, issues, paragraph, section, 
 from gpuprof.timeline.workload import words_of
 
 ROWS = 5
-"""Kernels and ops shown where nobody asked for more."""
+"""Kernels and ops shown where no one asked for more."""
 MECHANISMS = 5
 WIDEST_BAR = 60
 NAMED = 90
-"""Cells from which on there is room for the phases beside a bar."""
+"""Cells from which on there is room for the phases next to a bar."""
 
 _STYLES = {"faster": "green", "slower": "red", "same": ""}
 _FILLS = {"total": ("█", "dim"), "less": ("░", "green"), "more": ("▓", "red")}
@@ -101,7 +101,7 @@ def _steps(comparison: Comparison, width: int) -> list[Text]:
 def _mechanisms(comparison: Comparison) -> list[Text | Table]:
     """What changed, most of the difference first, each with what was predicted of it."""
     lines: list[Text | Table] = []
-    for number, one in enumerate(words.told(comparison)[:MECHANISMS], 1):
+    for number, one in enumerate(words.shown_mechanisms(comparison)[:MECHANISMS], 1):
         grid = Table.grid(padding=0)
         grid.add_column(width=3)
         grid.add_column(overflow="fold")

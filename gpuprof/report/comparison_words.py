@@ -44,7 +44,7 @@ CLEAR = 1.3
 SEEN = 0.1
 """Share of a mechanism's part below which a phase is not named."""
 OTHER_SCALE = 0.02
-"""Work that differs from what was foretold by less is the same."""
+"""Work that differs from what was predicted by less is the same."""
 HOST_MATTERS = 0.05
 """Share of a step that the GPU has to wait for its host, from which on the host's ops are of interest: below, they run
 ahead of the GPU, and their times say how far rather than what a step takes."""
@@ -137,7 +137,7 @@ def term(one: Term) -> str:
     )
 
 
-def told(comparison: Comparison) -> tuple[Mechanism, ...]:
+def shown_mechanisms(comparison: Comparison) -> tuple[Mechanism, ...]:
     """The mechanisms that are worth a line; the first in any case, where there is a difference."""
     step = comparison.step
     least = max(WORTH_SHARE * abs(step.difference_ns), WORTH_OF_STEP * max(step.a_ns, step.b_ns))
@@ -214,7 +214,7 @@ def host_matters(comparison: Comparison) -> bool:
 
 
 def rank(one: RankDifference) -> tuple[str, str, str]:
-    """`rank 0`, by itself `50 → 48 ms`, for others `3.1 → 0.2 ms`; empty where a recording does not tell."""
+    """`rank 0`, by itself `50 → 48 ms`, for others `3.1 → 0.2 ms`; empty where a recording does not say."""
 
     def both(a_ns: int | None, b_ns: int | None) -> str:
         return "" if a_ns is None or b_ns is None else both_times(a_ns, b_ns)
@@ -247,7 +247,7 @@ def prediction(one: Prediction) -> str:
     """`A predicted 13–27 ms with it (torch.compile); B measured 26 ms: as predicted`."""
     other = "B" if one.by == "a" else "A"
     how = {"unprofiled": "measured", "estimated": "takes, the profiler removed,", "recorded": "takes, as recorded,"}
-    # Rarely does a change of the batch come out at just the size that was foretold.
+    # Rarely does a change of the batch come out at just the size that was predicted.
     work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
     tried = f" gpuprof try measured {duration(one.tried_ns)};" if one.tried_ns is not None else ""

@@ -70,8 +70,8 @@ def fixes(diagnosis: Diagnosis, shown: int, width: int) -> list[Text | Table]:
 def _head(finding: Finding, gained: str, width: int) -> list[Text]:
     """Title and gain in one line, or the gain in a second one: a time is not broken between number and unit."""
     numbers = Text(gained)
-    if told := measured(finding):
-        numbers.append(f"   {told}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
+    if outcome := measured(finding):
+        numbers.append(f"   {outcome}", "green" if finding.measured and finding.measured.status == "confirmed" else "")
     title = Text(escape(finding.title), "bold")
     if title.cell_len + 3 + numbers.cell_len <= width:
         return [Text.assemble(title, "   ", numbers)]

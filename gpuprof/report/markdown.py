@@ -12,7 +12,7 @@ from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration, share
 
 ROWS = 5
-"""Findings and terms of a difference that are listed where nobody asked for more."""
+"""Findings and terms of a difference that are listed where no one asked for more."""
 _LEAST = 0.01
 """Share of the step below which a part is not listed."""
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~@&])")
@@ -43,8 +43,8 @@ def comparison(found: Comparison, rows: int = ROWS) -> str:
         for term in terms[:rows]
     ]  # fmt: skip
     parts += [_table((found.unit, "A", "B", "B − A"), lines)] if lines else []
-    told = comparison_words.told(found)[:rows]
-    parts += ["\n".join(f"- **{_text(one.title)}**: {_text(comparison_words.sentence(one))}" for one in told)]
+    mechanisms = comparison_words.shown_mechanisms(found)[:rows]
+    parts += ["\n".join(f"- **{_text(one.title)}**: {_text(comparison_words.sentence(one))}" for one in mechanisms)]
     parts += [_text(comparison_words.test(found))]
     parts += ["\n".join(f"- {_text(note.message)}" for note in found.notes if note.severity != "info")]
     return _joined(parts)

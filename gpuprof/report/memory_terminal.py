@@ -12,7 +12,7 @@ from gpuprof.report.numbers import share
 from gpuprof.report.terminal import GUTTER, WIDEST, paragraph, section
 
 ROWS = 4
-"""Lines of Python that are shown where nobody asked for more."""
+"""Lines of Python that are shown where no one asked for more."""
 LEAKS = 3
 SEEN = 0.005
 """Share of the peak below which an owner is not named."""

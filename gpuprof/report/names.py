@@ -1,6 +1,6 @@
 """Names from traces, made fit to be shown: escaped and shortened.
 
-A trace is somebody else's file. A kernel or range may be named anything, escape sequences that would rewrite
+A trace is someone else's file. A kernel or range may be named anything, escape sequences that would rewrite
 the terminal and characters that turn a line around included, so every such text goes through here.
 """
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from html import escape as html_escape
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
 from gpuprof.report import run_words, stepbar, words
 from gpuprof.report.names import escape, shown, shown_kernel
-from gpuprof.report.numbers import amount, duration, share
+from gpuprof.report.numbers import amount, duration, duration_range, share
 from gpuprof.report.stepbar import Bar, Part
 
 if TYPE_CHECKING:
@@ -63,6 +63,21 @@ def diagnosis_html(diagnosis: Diagnosis) -> str:
         _kernels(diagnosis),
         f"<p>{_text(words.profiler(diagnosis) or '')}</p>",
         f'<p class="dim">{_text(words.source(diagnosis))}</p>',
+    ]
+    return _page(parts)
+
+
+def finding_html(finding: Finding) -> str:
+    """What to change and what it gains."""
+    step, gain = finding.step_ns, finding.speedup
+    work = f" with {finding.work:.3g}× the work" if finding.work != 1.0 else ""
+    predicted = f"{duration_range(step.low, step.high)} a step{work}, {gain.low:.2f}–{gain.high:.2f}× as fast"
+    parts = [
+        f"<h3>{_text(finding.title)}</h3>",
+        f"<p><b>{_text(predicted)}</b></p>",
+        f"<p><code>{_text(finding.fix)}</code></p>",
+        f'<p class="dim">{_text(finding.changes)}</p>' if finding.changes else "",
+        "".join(f'<p class="dim">{_text(one.text)}</p>' for one in finding.evidence),
     ]
     return _page(parts)
 

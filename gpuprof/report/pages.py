@@ -1,4 +1,4 @@
-"""The page of a finding, on the terminal and as Markdown: both from the one text that stands beside its code."""
+"""The page of a finding, on the terminal and as Markdown: both from the one text that stands next to its code."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 Every thing that has a colour has two, for a light and for a dark page, and the same two in every view; nothing else has
 them. Greens are GPU work by what limits it; blue, crimson, cyan, olive, brown, rose kernels by what they compute;
 violets the phases of a step; orange, yellow, vermilion what the CPU does while the GPU waits, hatched where
-it waits; slates a step's time and numbered things. The hues around Okabe and Ito's are told apart under the common
+it waits; slates a step's time and numbered things. The hues around Okabe and Ito's are distinguished under the common
 kinds of colour blindness within each set; those that share a hue differ in lightness.
 """
 
@@ -218,8 +218,8 @@ SERIES_PAINTS = tuple(
         )
     )
 )
-"""Things of one kind, told apart by number: GPUs, ranks, lines of one chart. Shades of one slate, since hues say what
-kind of thing something is; neighbours differ in lightness."""
+"""Things of one kind, distinguished by number: GPUs, ranks, lines of one chart. Shades of one slate, since hues say
+what kind of thing something is; neighbours differ in lightness."""
 
 
 def text_on(fill: str) -> str:

@@ -51,7 +51,7 @@ def _head(projection: Projection) -> list[Text]:
     )
     if r.busy_ns <= r.step_ns.expected:
         line.append(f", of which the GPU works {duration(r.busy_ns)}")
-    else:  # streams beside one another
+    else:  # streams that overlap
         line.append(f"; the GPU's work in it, overlapping on its streams, adds up to {duration(r.busy_ns)}")
     parts = []
     if r.work.samples:
@@ -203,7 +203,7 @@ def _small(value: float | None) -> str:
 
 
 def _hosts(projection: Projection, width: int) -> list[Text]:
-    """How the step moves with the host, where nobody measured it."""
+    """How the step moves with the host, where no one measured it."""
     if not projection.gpus:
         return []
     factors = [step.host_factor for step in projection.gpus[0].host_steps]

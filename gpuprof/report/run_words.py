@@ -135,18 +135,22 @@ def _speed(run: Run, memory_bytes: int | None) -> str:
 
 def _baseline(diagnosis: Diagnosis, run: Run) -> str:
     """`81 ms unprofiled over 10 steps (79–84 ms), remaining 3 h 10`."""
-    told, parts = run.baseline, []
-    if told.free_ns is not None:
-        text = f"{duration(told.free_ns)} unprofiled over {amount(told.free_steps, 'step')}"
-        if told.free_low_ns is not None and told.free_high_ns is not None and told.free_low_ns < told.free_high_ns:
-            text += f" ({duration_range(told.free_low_ns, told.free_high_ns)})"
+    baseline, parts = run.baseline, []
+    if baseline.free_ns is not None:
+        text = f"{duration(baseline.free_ns)} unprofiled over {amount(baseline.free_steps, 'step')}"
+        if (
+            baseline.free_low_ns is not None
+            and baseline.free_high_ns is not None
+            and baseline.free_low_ns < baseline.free_high_ns
+        ):
+            text += f" ({duration_range(baseline.free_low_ns, baseline.free_high_ns)})"
         parts.append(text)
-    if told.synchronised_ns is not None:
-        text = f"{duration(told.synchronised_ns)} synchronised"
+    if baseline.synchronised_ns is not None:
+        text = f"{duration(baseline.synchronised_ns)} synchronised"
         steps = diagnosis.steps
-        if told.free_ns is None:
-            text += f" over {amount(told.synchronised_steps, 'step')}"
-        if told.free_ns is None or (steps is not None and steps.unprofiled_ns == told.synchronised_ns):
+        if baseline.free_ns is None:
+            text += f" over {amount(baseline.synchronised_steps, 'step')}"
+        if baseline.free_ns is None or (steps is not None and steps.unprofiled_ns == baseline.synchronised_ns):
             parts.append(text)
     if run.remaining_ns and run.status in ("running", None):
         parts.append(f"remaining {long_duration(run.remaining_ns)}")

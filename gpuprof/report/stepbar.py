@@ -42,7 +42,7 @@ class Paint:
     fill: str
 
 
-# Pages: around the palette of Okabe and Ito, told apart under the common kinds of colour blindness; no other thing
+# Pages: around the palette of Okabe and Ito, distinguished under the common kinds of colour blindness; no other thing
 # on a page has one of these colours (gpuprof.report.palette). Terminals: names
 # of colours, so that the reader's theme decides; none that a light theme swallows. Work is filled, waiting is
 # hatched.

@@ -26,7 +26,7 @@ GUTTER = 13
 WIDEST = 160
 """Longer lines are not read, only searched."""
 ROWS = 5
-"""Kernels shown where nobody asked for more."""
+"""Kernels shown where no one asked for more."""
 FIXES = 5
 ANSWER_LINES = 15
 """Lines of the answer: what fits on any terminal without scrolling. Fixes give way to it, all but the first."""
@@ -136,7 +136,7 @@ def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:
 
 
 def section(title: str, lines: Sequence[Text | Table]) -> list[Text | Table]:
-    """Lines beside the name of what they are about; they wrap within their own column."""
+    """Lines next to the name of what they are about; they wrap within their own column."""
     if not lines:
         return []
     grid = Table.grid(padding=0)
@@ -191,10 +191,10 @@ def _summary(diagnosis: Diagnosis) -> list[Text]:
     return [] if diagnosis.verdict.summary in said else paragraph(diagnosis.verdict.summary)
 
 
-def issues(told: Sequence[Issue | Note]) -> list[Text | Table]:
+def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
     """One issue a row behind its mark; the worst first."""
     rows: list[Text | Table] = []
-    for issue in sorted(told, key=lambda i: list(_MARKS).index(i.severity)):
+    for issue in sorted(found, key=lambda i: list(_MARKS).index(i.severity)):
         mark, style = _MARKS[issue.severity]
         grid = Table.grid(padding=(0, 1))
         grid.add_column(width=1)
@@ -402,8 +402,8 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
     items = []
     for phase in diagnosis.activity or ():
         parts = (("SMs", phase.sm_percent), ("tensor cores", phase.tensor_percent), ("DRAM", phase.dram_percent))
-        told = ", ".join(f"{name} {value:.0f} %" for name, value in parts if value is not None)
-        items.append(Text.assemble((f"{phase.phase} ", "bold"), told, (" of the time the GPU works", "dim")))
+        activity = ", ".join(f"{name} {value:.0f} %" for name, value in parts if value is not None)
+        items.append(Text.assemble((f"{phase.phase} ", "bold"), activity, (" of the time the GPU works", "dim")))
     return flow(items, width)
 
 

@@ -78,8 +78,8 @@ def step_time(diagnosis: Diagnosis) -> str:
 def _step_time(diagnosis: Diagnosis) -> str:
     steps = diagnosis.steps
     if steps is None:
-        told = diagnosis.run.baseline if diagnosis.run else None
-        unprofiled = (told.free_ns or told.synchronised_ns) if told else None
+        baseline = diagnosis.run.baseline if diagnosis.run else None
+        unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None
         return f"{duration(unprofiled)} a step" if unprofiled else ""
     recorded = duration(steps.recorded_ns)
     if steps.source == "none":
@@ -208,7 +208,7 @@ def _profiler(diagnosis: Diagnosis) -> str | None:
 
 
 def next_step(diagnosis: Diagnosis) -> str:
-    """The one thing to do now that would tell more."""
+    """The one thing to do now that would show more."""
     return in_unit(_next_step(diagnosis), diagnosis.unit)
 
 

@@ -1,8 +1,8 @@
-"""What the GPU's counters showed while given work ran: how busy its multiprocessors, tensor cores and memory were.
+"""What the GPU's counters showed while given work ran: how busy its SMs, tensor cores and memory were.
 
 Counters are sampled over the whole device, some thousand times a second, so a sample holds many kernels and the pauses
 between them. Each sample's value is shared out over what ran in it by time; a pause shows nothing. Values are whole
-percents: of a sample that is mostly a pause they tell more of rounding than of the work, so it is left out.
+percents: of a sample that is mostly a pause they show rounding rather than the work, so it is left out.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _shared(timeline: Timeline, key: I64, device: int, time: I64, percent: F64) 
     here = gpu.device == device
     of_window = np.zeros(len(gpu), bool)
     of_window[timeline.members] = True
-    # What runs beside the window's work, or is of no group, has its share of a sample too.
+    # What overlaps the window's work, or is of no group, has its share of a sample too.
     group = np.where(of_window & (key >= 0), key, _OTHERS)
     covered = {}
     for one in np.unique(group[here]).tolist():

@@ -1,7 +1,7 @@
 """What a kernel does: the launching op's name decides first, the kernel's own name second.
 
-An op name is a contract of the framework (`aten::mm` is a matrix product whatever cuBLAS calls its kernel), kernel
-names change with every library release. Names that tell more than a general op (flash attention inside a compiled
+An op name is a contract of the framework (`aten::mm` is a matmul whatever cuBLAS calls its kernel), kernel
+names change with every library release. Names that say more than a general op (flash attention inside a compiled
 region, NCCL under any op) go before the op.
 """
 
@@ -71,7 +71,7 @@ SURE: Rules = _rules(
     ),
     ("rope", r"rope_|rotary"),
     ("gemm", r"^triton_(tem|mm)_\w*(mm|conv)"),
-    # What a convolution does before and after its matrix products: cuDNN, MIOpen.
+    # What a convolution does before and after its matmuls: cuDNN, MIOpen.
     (
         "cast/copy",
         r"batched_transpose|nchwToNhwc|nhwcToNchw|NCHW2CNHW|CNHW2NCHW|tensorTransform|SubTensorOpWith(Cast|Sub)"

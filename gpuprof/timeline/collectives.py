@@ -50,7 +50,7 @@ _ELEMENT_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class CollectiveColumns(Columns):
-    """One row per kernel of a collective, in order of start. Texts are ids into the `texts` beside it."""
+    """One row per kernel of a collective, in order of start. Texts are ids into `texts`."""
 
     row: I64
     """Row of the GPU event."""
@@ -62,9 +62,9 @@ class CollectiveColumns(Columns):
     and its stream does not say."""
     dtype: I32
     group_size: I64
-    """Ranks that take part; ABSENT where not told."""
+    """Ranks that take part; ABSENT where not known."""
     bytes: I64
-    """The larger of what a rank gives and what it gets; ABSENT where not told."""
+    """The larger of what a rank gives and what it gets; ABSENT where not known."""
     sequence: I64
     """Number within its group, from 0, in order of start."""
     recorded_sequence: I64

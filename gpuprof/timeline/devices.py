@@ -1,4 +1,4 @@
-"""How each device spends the window: the union over its streams, parted into compute, communication, copy, idle."""
+"""How each device spends the window: the union over its streams, split into compute, communication, copy, idle."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
 something else."""
 
 FEWEST_OPS = 500
-"""Fewer ops than this do not tell whether some were left out."""
+"""Fewer ops than this do not show whether some were left out."""
 SILENT_SHARE = calibrated.SILENT_SHARE.value
 """Of PyTorch's ops a third to a half lie in another and make no call (views, allocations, checks of types); where fewer
 do than this, such ops were left out of the file to make it small."""

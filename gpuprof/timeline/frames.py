@@ -153,7 +153,7 @@ def module_class(text: str) -> str:
 def _is_user_frame(text: str) -> bool:
     """Whether a frame is the user's own: not built in, not of the standard library or a package that trains.
 
-    The profiler cuts the folder of installed packages off a file's path, so a package is told by its name.
+    The profiler cuts the folder of installed packages off a file's path, so a package is recognised by its name.
     """
     if text.startswith(("<", MODULE)) or "site-packages" in text or "dist-packages" in text:
         return False

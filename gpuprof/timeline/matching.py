@@ -48,7 +48,7 @@ class Matched:
     last: tuple[Mask, ...]
     """This rank arrived last, and others noticeably waited."""
     waited_for: tuple[Mask, ...]
-    """Somebody noticeably waited in it."""
+    """Someone noticeably waited in it."""
     offset_ns: tuple[int | None, ...]
     """This rank's clock minus the first's; None where no chain of collectives connects them."""
     collectives: int

@@ -26,11 +26,11 @@ class Pairing:
 
     trace: Trace
     launches: int
-    """Pieces of GPU work in the steps of the export."""
+    """Kernels and copies in the steps of the export."""
     in_order: int
     """Kernels of steps that both recorded alike, launch by launch."""
     by_name: int
-    """What else was told by being the n-th of its name in its step."""
+    """What else was matched by being the n-th of its name in its step."""
 
 
 def pair(timed: Timeline, named: Timeline) -> Pairing | None:
@@ -43,7 +43,7 @@ def pair(timed: Timeline, named: Timeline) -> Pairing | None:
         if not others:
             break
         names = mine.names[mine.kernel]
-        # The step of the same number first: two of one length need not be alike in what the kernels' names do not tell.
+        # The step of the same number first: two of one length need not be alike in what the kernels' names do not show.
         in_turn = [*others[step : step + 1], *others]
         alike = next((other for other in in_turn if np.array_equal(other.names[other.kernel], names)), None)
         other = alike or min(others, key=lambda other: abs(len(other.rows) - len(mine.rows)))
@@ -89,7 +89,7 @@ def _sequences(timeline: Timeline, numbers: dict[str, int]) -> list[_Step]:
 
 
 def _nth_of_name(a: I64, b: I64) -> tuple[I64, I64]:
-    """Indices into both of the n-th of each name that both have equally often: others cannot be told apart."""
+    """Indices into both of the n-th of each name that both have equally often: others cannot be distinguished."""
     counts = Counter(a.tolist())
     same = [name for name, n in Counter(b.tolist()).items() if counts[name] == n]
     order_a, order_b = (np.argsort(x, kind="stable") for x in (a, b))

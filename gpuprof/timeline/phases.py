@@ -1,11 +1,11 @@
 """Which part of the training an op, and the GPU work that it launched, belongs to.
 
-Marks are what names and autograd say: DataLoader ranges, the autograd engine's `evaluate_function`, forward thread
-ids (above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges,
-the user's own ranges. Ops inherit the mark of the innermost span
-around them. Host time that no mark covers is told by what comes next: before a backward pass it is forward, between
-backward and optimizer it is the optimizer's (clipping, unscaling), after the optimizer it is other (logging). A
-recording without ops, ranges and threads of autograd has no phases: all of it is other.
+Marks are what names and autograd say: DataLoader ranges, the autograd engine's `evaluate_function`, forward thread ids
+(above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges, the
+user's own ranges. Ops inherit the mark of the innermost span around them. Host time that no mark covers is classified
+by what comes next: before a backward pass it is forward, between backward and optimizer it is the optimizer's
+(clipping, unscaling), after the optimizer it is other (logging). A recording without ops, ranges and threads of
+autograd has no phases: all of it is other.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class HostPhases:
     op: U8
     """Phase per op row."""
     named: np.ndarray
-    """Mask of the ops whose own name tells their phase."""
+    """Mask of the ops whose own name shows their phase."""
     backward: Intervals
     optimizer: Intervals
     autograd: frozenset[int]

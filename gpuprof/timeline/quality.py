@@ -27,13 +27,13 @@ LAUNCH_CALL = re.compile(r"^(cuda|hip|cu)((Ext|Module)*Launch(?!HostFunc)|GraphL
 LOST_SHARE = 0.02
 """Launches without GPU work up to this share are ordinary: the last ones before the recording stopped."""
 MOSTLY = 0.5
-"""With more of the launches without GPU work than this the recording tells nothing of the device."""
+"""With more of the launches without GPU work than this the recording says nothing of the device."""
 FEW_EVENTS, LITTLE_SHARE = 10, 0.01
 """Fewer GPU events than this that fill less than this of the window are not a step's work."""
 LEAST_WORK_NS = 1_000
 """Nor is what takes less than the launch of one kernel."""
 OVERHEAD_SHARE = 0.01
-"""Overhead that the profiler reports of itself is told from this share of the window on."""
+"""Overhead that the profiler reports of itself is reported from this share of the window on."""
 OVERHEAD_SEVERE = 0.05
 AT_THE_END = 0.02
 """Part of the recording in which the last GPU work must end for what was launched after it to be waiting still."""
@@ -415,7 +415,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
 
 
 def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
-    """What an export of Nsight Systems cannot tell, or tells of more than one process."""
+    """What an export of Nsight Systems does not contain, or contains of more than one process."""
     gpu = trace.gpu
     if trace.ops_from is not None:
         pass
@@ -437,10 +437,10 @@ def _nsys(trace: Trace) -> Iterator[tuple[str, str, str]]:
             f"{int(whole.sum()):,} CUDA graphs were recorded as a whole: their time counts as busy but"
             " unattributed. Record with --cuda-graph-trace=node to see the kernels.",
         )
-    if trace.reading.beside:
+    if trace.reading.other_processes:
         yield (
             "other_processes",
             "info",
-            f"The file holds {len(trace.reading.beside) + 1} processes with GPU work; this is one of them. Another:"
-            f" gpuprof diagnose {trace.reading.beside[0]!r}",
+            f"The file holds {len(trace.reading.other_processes) + 1} processes with GPU work; this is one of them."
+            f" Another: gpuprof diagnose {trace.reading.other_processes[0]!r}",
         )

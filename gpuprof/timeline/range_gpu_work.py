@@ -24,7 +24,7 @@ class Projection:
     row: I64
     """Row of the annotation in `ops`."""
     events: I64
-    """Pieces of GPU work launched in it, ranges inside of it included."""
+    """Kernels and copies launched in it, ranges inside of it included."""
     gpu_ns: I64
     """What they took, added up."""
     busy_ns: I64
@@ -70,7 +70,7 @@ def _outer(timeline: Timeline, inner: I64) -> I64:
 
 
 def _owners(timeline: Timeline) -> I64:
-    """The innermost annotation that each piece of GPU work belongs to, or -1."""
+    """The innermost annotation that each kernel or copy belongs to, or -1."""
     trace, links, nesting = timeline.trace, timeline.links, timeline.nesting
     ops = trace.ops
     owner = climb(links.scope, nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)

@@ -209,7 +209,7 @@ def _merge_micro_steps(trace: Trace, steps: Steps) -> Steps:
 
 
 def _periodic(trace: Trace, links: Links) -> Steps | None:
-    """The period of the kernel sequence, told by kernels that run once a step.
+    """The period of the kernel sequence, inferred from kernels that run once a step.
 
     Layers repeat too: a period counts only if it holds a backward pass or, without any, what a model does once in a
     pass, where the trace has ops to tell.

@@ -113,7 +113,7 @@ def _not_inference(trace: Trace, category: U8) -> str:
     if np.any(trace.ops.sequence >= 0):
         return "only a forward pass was recorded, with gradients"
     if not np.any(trace.ops.kind == OP):
-        return "no ops tell what was computed"
+        return "no ops show what was computed"
     model = np.isin(category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
     ns = (trace.gpu.end_ns - trace.gpu.start_ns).clip(0).astype(np.float64)
     if ns[model].sum() > MODEL_SHARE * ns.sum():

@@ -94,7 +94,7 @@ def program_of(value: Any) -> Program | None:
         settings=_settings(arguments.get("set")),
         autocast=_name(value.get("autocast"), _CHOICE),
         flags=tuple(flag for each in _dicts(value.get("flags")) if (flag := _flag(each))),
-        warnings=tuple(told for each in _dicts(value.get("warnings"))[:MOST_WARNINGS] if (told := _warned(each))),
+        warnings=tuple(warning for each in _dicts(value.get("warnings"))[:MOST_WARNINGS] if (warning := _warned(each))),
         reference=tuple(one for each in _dicts(value.get("reference")) if (one := _reference(each))),
     )
 

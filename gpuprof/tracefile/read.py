@@ -50,7 +50,7 @@ def read_recording(path: str | os.PathLike[str], progress: Progress | None = Non
         try:
             traces.append(read_trace(source, progress))
         except UnreadableTrace as error:
-            leftover = source.name.endswith(PARTIAL)  # nobody expects much of one
+            leftover = source.name.endswith(PARTIAL)  # no one expects much of one
             failure = failure or ("" if leftover else str(error))
     if not traces:
         return Recording(None, run, failure)
@@ -71,7 +71,7 @@ def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None
     (_, export, run), (_, text, other) = sorted(sides, key=lambda side: side[0] != "nsys")
     assert export is not None
     assert text is not None
-    # Of two runs that one tells how long a step takes whose process held no profiler while it was timed.
+    # Of two runs that one gives the step time whose process held no profiler while it was timed.
     return Recording(read_trace(export, progress), other or run, named=read_trace(text, progress))
 
 

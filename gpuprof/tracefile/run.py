@@ -53,7 +53,7 @@ _TRACE_FILE = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?(\.partial)?")
 
 @dataclass(frozen=True, slots=True)
 class StepColumns(Columns):
-    """Steps of all ranks, in file order. What a line does not tell is ABSENT."""
+    """Steps of all ranks, in file order. What a line does not give is ABSENT."""
 
     rank: I32
     step: I64
@@ -89,7 +89,7 @@ class StepColumns(Columns):
 
 @dataclass(frozen=True, slots=True)
 class TelemetryColumns(Columns):
-    """One row per sample and GPU; NaN where a sample does not tell."""
+    """One row per sample and GPU; NaN where a sample does not give it."""
 
     unix_ns: I64
     gpu: I32
@@ -190,9 +190,9 @@ class RunFolder:
     @property
     def window(self) -> str:
         """The window, and so the stage, of the recording whose times count: that of Nsight Systems if there is one."""
-        told = any(window.window == runfile.NSYS for window in self.own.windows)
+        by_nsys = any(window.window == runfile.NSYS for window in self.own.windows)
         steps = len(self.steps.rows(runfile.NSYS, self.rank)) > 0
-        return runfile.NSYS if (self.nsys is not None and told) or (self.trace is None and steps) else "trace"
+        return runfile.NSYS if (self.nsys is not None and by_nsys) or (self.trace is None and steps) else "trace"
 
     @property
     def own(self) -> Rank:
@@ -335,7 +335,7 @@ def _names(folder: Path) -> list[str]:
 
 
 def _traces(folder: Path, names: Iterable[str], finished: bool) -> dict[int, Path]:
-    """The trace of each rank. One that was never completed counts where nobody can be writing it any more."""
+    """The trace of each rank. One that was never completed counts where no one can be writing it any more."""
     found: dict[int, tuple[int, Path]] = {}
     for name in names:
         match = _TRACE_FILE.fullmatch(name)

@@ -275,7 +275,7 @@ class Reading:
     rounded: int = 0
     """Times with digits below a nanosecond, rounded to the nearest."""
     reader: str = ""
-    beside: tuple[str, ...] = ()
+    other_processes: tuple[str, ...] = ()
     """The other processes that the file holds, as `read_trace` takes them."""
 
 

@@ -1,4 +1,4 @@
-"""Run beside `gpuprof try` as a script: if gpuprof is killed, ends what it has started and removes the scratch folder.
+"""Run next to `gpuprof try` as a script: if gpuprof is killed, ends what it has started and removes the scratch folder.
 
 Standard library only. Reads standard input until it ends. `python guard.py SCRATCH`; a line `done` says that there is
 nothing to do.
@@ -26,7 +26,7 @@ def processes_of(folder: str) -> list[int]:
             continue
         try:
             entries = (place / "environ").read_bytes().split(b"\0")
-        except OSError:  # ended, or somebody else's
+        except OSError:  # ended, or someone else's
             continue
         if any(entry == mark or entry.startswith(mark + b"/") for entry in entries):
             found.append(int(place.name))

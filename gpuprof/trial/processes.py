@@ -69,7 +69,7 @@ class Outcome:
 
     @property
     def failure(self) -> str | None:
-        """Why it tells nothing about its fixes; None where it does."""
+        """Why it says nothing about its fixes; None where it does."""
         return self.process.error or (None if self.process.step_ns else "it was not timed") or self.not_applied
 
     @property

@@ -18,7 +18,8 @@ from gpuprof.trial.trial import Baseline, Fix, Process, Row, Sameness, Status, T
 STRETCH_S = 15.0
 """Seconds of the timed stretch at most; it ends earlier where its mean is known well enough."""
 FIRST_LIMIT_S, SLOWER = 600.0, 4.0
-"""When a process is given up: the first after so many seconds, the others after so many times as long as the first."""
+"""When a process is given up: the first after this many seconds, the others after this many times as long as the
+first."""
 LEAST_LIMIT_S = 60.0
 RANKS_SETTLE, RANKS_STEPS = 20, 40
 """Steps of several ranks, which cannot agree on their number while they run."""

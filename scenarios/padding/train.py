@@ -2,7 +2,7 @@
 
 64 samples with lengths as Alpaca's have, 123 tokens on average, again and again: 4 batches that are 362 tokens wide on
 average. Batches of like length are as if 1024 samples had been put in order. Packed, samples follow one another in
-rows of 360 tokens, cut where a row is full, and attention does not tell them apart.
+rows of 360 tokens, cut where a row is full, and attention does not separate them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def of_like_length(drawn: list[int]) -> list[int]:
 
 
 def counted(run: Run, batches: Iterator[data.Batch]) -> Iterator[data.Batch]:
-    """The batches, while the run is told how many of their tokens are no padding."""
+    """The batches, while the run receives how many of their tokens are no padding."""
     for batch in batches:
         run.tokens(int(batch["attention_mask"].sum()))
         yield batch

@@ -24,7 +24,7 @@ BF16 = MixedPrecision(
 
 
 def finetune(run: Run, name: str, batch: int, checkpointing: bool, **changes: int) -> None:
-    """Trains the model of that name on packed batches of so many times 4096 tokens; `changes` to its shape."""
+    """Trains the model of that name on packed batches of this many times 4096 tokens; `changes` to its shape."""
     join(run)
     model = sharded(run, models.build(name, run.device, tiny=run.tiny, **changes))
     if checkpointing:

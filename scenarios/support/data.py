@@ -13,7 +13,7 @@ Batch = dict[str, torch.Tensor]
 
 
 class Samples(Dataset):
-    """Random tokens, so many a sample; the loss counts all of them."""
+    """Random tokens, this many a sample; the loss counts all of them."""
 
     def __init__(self, lengths: Sequence[int], vocabulary: int) -> None:
         self.lengths, self.vocabulary = lengths, vocabulary

@@ -7,7 +7,7 @@ import random
 from dataclasses import dataclass
 
 LONGEST = 2048
-"""Samples are cut at so many tokens."""
+"""Samples are cut at this many tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ DATA = {"alpaca": Lengths(117.0, 0.6), "long": Lengths(861.0, 0.8)}
 
 
 def draw(data: str, count: int, seed: int = 0, longest: int = LONGEST) -> list[int]:
-    """Token counts of so many samples, in the order of the data set."""
+    """Token counts of this many samples, in the order of the data set."""
     return spread(DATA[data], count, seed, longest)
 
 
@@ -37,7 +37,7 @@ def spread(told: Lengths, count: int, seed: int = 0, longest: int = LONGEST) -> 
 
 
 def _middle(told: Lengths, longest: int) -> float:
-    """The mean of the logarithm with which samples that were cut have the mean that is told. By bisection."""
+    """The mean of the logarithm with which samples that were cut have the mean that is given. By bisection."""
     low, high = math.log(told.fewest), math.log(longest) + 2
     for _ in range(60):
         middle = (low + high) / 2

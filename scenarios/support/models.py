@@ -143,7 +143,7 @@ def build(
 
 
 def randomize(model: torch.nn.Module) -> None:
-    """Draws all weights anew; those of norms are ones."""
+    """Draws all weights again; those of norms are ones."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim == 1 and "norm" in name:

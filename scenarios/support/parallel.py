@@ -106,7 +106,7 @@ class Model(nn.Module):
         self.head = nn.Linear(size.hidden, size.vocabulary, bias=False) if last else None
 
     def forward(self, x: torch.Tensor, length: torch.Tensor | None = None) -> torch.Tensor:
-        """Logits, or what the next stage takes. `length`: [1], on the CPU; of a stage's rows so many positions count,
+        """Logits, or what the next stage takes. `length`: [1], on the CPU; of a stage's rows this many positions count,
         and the rest is not computed: stages exchange rows of one length."""
         if self.embedding is not None:
             x = self.embedding(x)

@@ -1,4 +1,4 @@
-"""Runs a program that somebody else wrote, as it is or with a fix, and times its steps from outside.
+"""Runs a program that someone else wrote, as it is or with a fix, and times its steps from outside.
 
     python -m scenarios.support.program NAME [--fix FIX] [--timed] [--free N [--drained N]]
 
@@ -48,7 +48,7 @@ def variables(program: Program, fix: Fix | None) -> dict[str, str]:
 
 
 def workplace(program: Program, folder: Path) -> Path:
-    """Fills the folder with links to models, data and, of a script, the files beside it."""
+    """Fills the folder with links to models, data and, of a script, the files next to it."""
     beside = [script_of(program).parent] if program.script else []
     for source in (material.folder(), *beside):
         for path in source.iterdir():
@@ -59,7 +59,8 @@ def workplace(program: Program, folder: Path) -> Path:
 
 
 def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
-    """Runs it in this process; `run` is told of each optimizer step, and after the last of its steps the program ends.
+    """Runs it in this process; `run` is called at each optimizer step, and after the last of its steps the program
+    ends.
 
     It is ended by SystemExit. What a program makes of that on its way out is not its failure.
     """

@@ -127,7 +127,7 @@ def test_the_unprofiled_step_from_trace_files_without_their_runs(from_traces):
 
 
 @pytest.mark.parametrize("path", ["runs/tiny_lora/trace.rank0", "pairs/moe_small", "pairs/optimizer", "pairs/combined"])
-def test_what_was_left_out_of_a_file_is_reckoned(path, tmp_path, monkeypatch):
+def test_what_was_left_out_of_a_file_is_estimated(path, tmp_path, monkeypatch):
     """Whole recordings, and the same as tests/data/cut_run.py thins them."""
     data = ROOT / "tests" / "data"
     monkeypatch.syspath_prepend(str(data))
@@ -138,14 +138,14 @@ def test_what_was_left_out_of_a_file_is_reckoned(path, tmp_path, monkeypatch):
     whole, thin = (gpuprof.diagnose(file) for file in (data / f"{path}.json.gz", tmp_path / "thin.json.gz"))
     issues_of_thin, issues = ({issue.id for issue in one.quality.issues} for one in (thin, whole))
     assert trace_only.LEFT_OUT in issues_of_thin - issues
-    assert reckoned_events(thin) == pytest.approx(reckoned_events(whole), rel=0.15)
+    assert estimated_events(thin) == pytest.approx(estimated_events(whole), rel=0.15)
     low, high = trace_only.unprofiled_ms(thin)
     assert whole.steps is not None and whole.steps.estimated_ns is not None
     assert low < whole.steps.estimated_ns / accuracy.MS < high
 
 
-def reckoned_events(diagnosis: gpuprof.Diagnosis) -> float:
-    """Ops and calls that are taken for recorded."""
+def estimated_events(diagnosis: gpuprof.Diagnosis) -> float:
+    """Ops and calls that are treated as recorded."""
     events = recorded_events(build(diagnosis.tables.timeline))
     return float((events.ops + events.calls).sum())
 
@@ -193,7 +193,8 @@ def test_every_miss_has_its_reason(everything):
 
 @pytest.mark.slow  # leaves each program out once: a minute and a half
 def test_the_page_is_of_these_results(everything, from_traces, tests_only):
-    """`python -m benchmarks.accuracy_page` writes it anew. Last digits may differ between processors, lines may not."""
+    """`python -m benchmarks.accuracy_page` writes it again. Last digits may differ between processors, lines may
+    not."""
     written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     reasons = json.loads(accuracy_page.REASONS.read_text(encoding="utf-8"))
     now = "".join(accuracy_page.page(everything, reasons, from_traces, tests_only, list(out_of_sample.left_out())))

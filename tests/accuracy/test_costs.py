@@ -14,7 +14,7 @@ from gpuprof.timeline.categories import CATEGORIES
 PAIR = ROOT / "tests" / "data" / "roofline_pair.json.gz"
 
 
-def test_beside_hardware_counters():
+def test_against_hardware_counters():
     shared = shared_trace("h200/roofline_pair")
     agreement = compare(*examined(PAIR), counters(shared.with_name("roofline_pair.ncu.csv.gz")))
     assert agreement.gemm_flops_low == 1

@@ -258,7 +258,7 @@ def test_an_empty_gpu_step_and_no_steps(one_kernel, visit):
         assert_charts_hold_something(seen)
 
 
-def test_several_ranks_are_told(visit, tmp_path):
+def test_several_ranks_are_shown(visit, tmp_path):
     paths = write_ranks(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()])
     report = write(gpuprof.diagnose(paths), tmp_path / "page.html")
     assert report.diagnosis.ranks is not None and len(report.diagnosis.ranks) == 3

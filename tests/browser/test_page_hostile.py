@@ -1,4 +1,4 @@
-"""A recording is somebody else's file: whatever its names are, on the page they are text and nothing else."""
+"""A recording is someone else's file: whatever its names are, on the page they are text and nothing else."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def test_long_names_stay_in_their_boxes(opened):
 
 
 def test_letters_that_are_written_from_the_right_turn_nothing_around(hostile, visit, tmp_path):
-    """The time beside a Hebrew name stands right of it, and reads as it does beside any other."""
+    """The time next to a Hebrew name stands right of it, and reads as it does next to any other."""
     name = unicodedata.lookup("HEBREW LETTER SHIN") * 6
     findings = tuple(
         replace(f, title=name, evidence=tuple(replace(e, text=name) for e in f.evidence if e.start_ns is not None))

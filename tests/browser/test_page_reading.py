@@ -291,7 +291,7 @@ def test_headings_go_down_one_by_one(unfolded):
 
 
 def test_everything_that_can_be_used_has_a_name(unfolded):
-    """As Chromium tells it to a reader of screens."""
+    """As Chromium reports it to a screen reader."""
     used = {
         "button", "link", "textbox", "searchbox", "combobox", "tab", "tabpanel", "checkbox", "dialog", "toolbar",
         "application", "image", "region", "navigation", "DisclosureTriangle",

@@ -178,7 +178,7 @@ def test_the_track_of_findings_says_what_they_are(hand, run):
 # -- the mouse
 
 
-def test_a_click_tells_all_of_a_kernel_and_leads_to_its_launch(hand, run):
+def test_a_click_shows_all_of_a_kernel_and_leads_to_its_launch(hand, run):
     index = index_of(run, "stream")
     kernel, call = run.events[index], run.events[run.events[index].link]
     hand.click(index)
@@ -224,7 +224,7 @@ def test_a_wait_says_what_it_is_for_and_leads_there(hand, run):
     assert hand.selected == wait.link
 
 
-def test_what_is_under_the_pointer_is_told(hand, run):
+def test_what_is_under_the_pointer_is_shown(hand, run):
     index = index_of(run, "stream")
     x, y = hand.place(index)
     hand.seen.page.mouse.move(x, y)

@@ -203,7 +203,7 @@ def picture(panel) -> str:
     return hashlib.sha256(panel.locator("canvas").evaluate("e => e.toDataURL()").encode()).hexdigest()[:12]
 
 
-def test_names_are_told_under_the_pointer(page, run):
+def test_names_are_shown_under_the_pointer(page, run):
     found, panel = tree(run, "gpu"), show(page, "gpu")
     canvas = panel.locator("canvas")
     canvas.scroll_into_view_if_needed()
@@ -398,7 +398,7 @@ def test_groups_are_sums(table, run, by_):
     assert column(table, "name")[1 : 1 + len(members)] == members
 
 
-def test_a_row_tells_the_whole_name_and_leads_to_the_timeline(table, run):
+def test_a_row_shows_the_whole_name_and_leads_to_the_timeline(table, run):
     table.locator(".kernels-open").first.click()
     said = table.locator("tr.detail").inner_text()
     name = run.header["kernels"]["name"][0]

@@ -3,7 +3,7 @@
     python tests/data/cut.py IN.json.gz OUT.json.gz --steps 1 [--drop cpu_instant_event]
 
 Kept: host events that begin inside the chosen ProfilerSteps, the GPU work that they launched (by correlation), arrows
-with both ends kept, and all metadata. This is how the recordings beside this file were made; those in runs/ by
+with both ends kept, and all metadata. This is how the recordings next to this file were made; those in runs/ by
 `cut_run.py`, which uses it.
 """
 

@@ -27,7 +27,7 @@ ARGS = {
     *("Ev Idx", "Record function id", "External id", "Input Strides", "Concrete Inputs"),
     *("context", "queued", "blocks per SM", "warps per SM", "cbid", "memory bandwidth (GB/s)"),
 }
-"""Args that no part of a diagnosis comes from, where correlation ids tell what launched what."""
+"""Args that no part of a diagnosis comes from, where correlation ids show what launched what."""
 LATER = ("gpu", "steps_total", "model", "optimizer", "loader")
 """What a recorder of before 0.1 left out of rank<N>.json where it was not known; null since."""
 MOST = 1000

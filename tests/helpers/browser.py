@@ -237,7 +237,7 @@ def run(tmp_path_factory) -> Report:
 
 
 def shown_time(ns: float) -> str:
-    """A duration as the views tell it: three digits, the unit that needs no zeros."""
+    """A duration as the views show it: three digits, the unit that needs no zeros."""
     scale, unit = next(((s, u) for s, u in UNITS if ns >= s * 0.9995), UNITS[-1])
     value = ns / scale
     if value == int(value) and value < 1000:

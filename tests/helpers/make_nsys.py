@@ -254,7 +254,7 @@ def _metric_type(gpu: int) -> int:
 
 
 def edit(path: Path, *statements: str) -> Path:
-    """Runs SQL on an export, as somebody's own tool may have done."""
+    """Runs SQL on an export, as someone's own tool may have done."""
     with closing(sqlite3.connect(path)) as database, database:
         for statement in statements:
             database.execute(statement)

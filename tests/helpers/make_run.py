@@ -66,7 +66,7 @@ class RunBuilder:
         }  # fmt: skip
 
     def stage(self, name: str, times_ms: list[float], tokens: list[int] | int = 128, **fields: Any) -> RunBuilder:
-        """Steps of one stage that took so long, with so many tokens each."""
+        """Steps of one stage that took so long, with this many tokens each."""
         amounts = [tokens] * len(times_ms) if isinstance(tokens, int) else tokens
         begun = self.now_ns
         first = len(self.steps) + 1

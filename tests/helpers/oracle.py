@@ -1,4 +1,4 @@
-"""The slow, plain re-computation that the fast code is held against: json, Decimal, dicts and loops, no numpy.
+"""The slow, plain re-computation that the fast code is compared with: json, Decimal, dicts and loops, no numpy.
 
 It shares no code with gpuprof. Times are ns as Python integers.
 """

@@ -19,9 +19,9 @@ from pathlib import Path
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 
 SECOND = 300
-"""The thread beside the main one, with streams of its own."""
+"""The thread next to the main one, with streams of its own."""
 UNBOUNDED = 1024
-"""Items in a launch queue that is never full here: no program has so many."""
+"""Items in a launch queue that is never full here: no program has this many."""
 LOADER = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 
 # ---- what a program consists of
@@ -35,7 +35,7 @@ class Machine:
     latency_ns: int
     """From the end of a call's own work to the earliest start of what it launches."""
     gap_ns: int
-    """From the end of one piece of work to the earliest start of the next on its stream."""
+    """From the end of one kernel or copy to the earliest start of the next on its stream."""
     event_gap_ns: int
     """From the end of awaited work on another stream to the earliest start."""
     queue_items: int
@@ -117,7 +117,7 @@ class Op:
 
 @dataclass(frozen=True, slots=True)
 class Backward:
-    """The main thread hands over to autograd's, and stands still until that has done the body."""
+    """The main thread hands over to autograd's, and stalls until that has done the body."""
 
     body: tuple[Instruction, ...]
 
@@ -666,7 +666,7 @@ class _Maker:
             return [Sync(event=self.pick(events)[0])]
         if self.records:
             return [Sync(stream=self.pick(self.streams))]
-        # Without records a trace does not name the stream: it is taken for the one that was launched on.
+        # Without records a trace does not name the stream: it is treated as the one that was launched on.
         stream = self.last_stream.get(self.thread)
         if stream is None:
             return []

@@ -1,4 +1,4 @@
-"""What a diagnosis says in sentences, held against its own numbers."""
+"""What a diagnosis says in sentences, compared with its own numbers."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def reap() -> bool:
 
 
 def keep(connection: socket.socket) -> dict[str, Any]:
-    """Forks once more and answers when that child has ended, or kills it when nobody waits any longer.
+    """Forks once more and answers when that child has ended, or kills it when no one waits any longer.
 
     Returns in the child.
     """

@@ -1,4 +1,4 @@
-"""The JSON of a diagnosis, held against its schema."""
+"""The JSON of a diagnosis, compared with its schema."""
 
 from __future__ import annotations
 

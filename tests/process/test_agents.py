@@ -129,7 +129,7 @@ def test_a_client_asks_about_a_recording(tmp_path: Path):
     assert projection["schema"] == "gpuprof.projection/1" and comparison["schema"] == "gpuprof.comparison/1"
 
 
-def test_runs_and_errors_are_told(tmp_path: Path):
+def test_runs_and_errors_are_reported(tmp_path: Path):
     usual_run().write(tmp_path / "gpuprof-runs" / "2026-01-01_000000_train")
     broken = tmp_path / "broken.json"
     broken.write_text("{")

@@ -538,7 +538,7 @@ def test_names_of_files_are_text_too(tmp_path: Path):
 
 
 def unpacks_to(head: str, unit: str, count_mb: int) -> bytes:
-    """A valid gzip of `head` and then so many MB of `unit`, as members."""
+    """A valid gzip of `head` and then this many MB of `unit`, as members."""
     mega = (unit * (2**20 // len(unit) + 1))[: 2**20]
     return gzip.compress(head.encode()) + gzip.compress(mega.encode()) * count_mb
 

@@ -1,23 +1,37 @@
 """The snippets of README and docs that are marked `runnable` run: ```python runnable, ```bash runnable.
 
 Each runs in a folder with `trace.json.gz`, a small recording. Snippets of Python run in one process, each in names of
-its own, as importing takes longer than they do.
+its own, as importing takes longer than they do. The others need a training or a GPU: what they call exists, and the
+commands and options that pages name do, too.
 """
 
 from __future__ import annotations
 
+import ast
+import itertools
+import operator
 import os
 import re
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+import gpuprof
+from gpuprof.cli.entry import COMMANDS
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w+) runnable\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOT_RUN = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+CODE = re.compile(r"^```(?:bash|python)?(?: runnable)?\n(.*?)^```$|`([^`\n]+)`", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^|[|&;]\s*|\$\s+)gpuprof ([a-z]+)(.*)")
+STARTS_A_PROGRAM = ("trace", "try")
+PROGRAM = re.compile(r"-m|torchrun|accelerate|\S+\.py")
+"""Where the words begin that are the program's."""
 RECORDING = ROOT / "gpuprof" / "data" / "demo.json.gz"
 
 _RUN_EACH = """
@@ -67,3 +81,33 @@ def test_python(folder):
 @pytest.mark.parametrize(("name", "text"), snippets("bash"), ids=lambda text: text.partition("\n")[0][:40])
 def test_bash(name, text, folder):
     run(["bash", "-euo", "pipefail", "-c", text], folder)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_is_not_run_exists(page):
+    for text in NOT_RUN.findall(page.read_text(encoding="utf-8")):
+        for node in ast.walk(ast.parse(text)):
+            name = ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+            if name.startswith("gpuprof."):
+                assert operator.attrgetter(name.removeprefix("gpuprof."))(gpuprof) is not None
+            elif name.startswith("torch."):
+                torch = pytest.importorskip("torch")
+                assert operator.attrgetter(name.removeprefix("torch."))(torch) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_and_their_options_exist(page):
+    text = page.read_text(encoding="utf-8")
+    for line in (line for match in CODE.finditer(text) for line in (match[1] or match[2] or "").split("\n")):
+        command = COMMAND.match(line.split("#")[0])
+        if command is None:
+            continue
+        name, words = command[1], command[2].split("|")[0].split()
+        assert name in COMMANDS, line
+        parameters = import_module(COMMANDS[name]).command.params
+        options = {option for one in parameters for option in (*one.opts, *one.secondary_opts)}
+        if name in STARTS_A_PROGRAM:
+            words = list(itertools.takewhile(lambda word: not PROGRAM.fullmatch(word), words))
+        for word in words:
+            if re.match(r"--[a-z]", word):
+                assert word.split("=")[0].rstrip(".,)") in {*options, "--help"}, line

@@ -1,4 +1,4 @@
-"""Nsight Systems as a program: finding it, its versions' words, and exports that hold nobody's environment."""
+"""Nsight Systems as a program: finding it, its versions' words, and exports that hold no one's environment."""
 
 from __future__ import annotations
 

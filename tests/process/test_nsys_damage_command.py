@@ -153,8 +153,8 @@ def no_more_than_20_kb() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
 
-def test_a_full_disk_is_told_in_one_line(tmp_path: Path):
-    """A packed export is unpacked beside; here files may not grow beyond a few kB."""
+def test_a_full_disk_is_reported_in_one_line(tmp_path: Path):
+    """A packed export is unpacked next to; here files may not grow beyond a few kB."""
     path = training().write(tmp_path / "a.sqlite.gz")
     run_apart("diagnose", path)  # so that nothing else is to be written
     code, out, err = run_apart("diagnose", path, preexec_fn=no_more_than_20_kb)

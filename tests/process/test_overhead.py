@@ -26,7 +26,7 @@ from benchmarks.overhead import (
 )
 
 GENEROUS = 5
-"""Times its limit that a figure may be where other tests run beside it."""
+"""Times its limit that a figure may be where other tests run next to it."""
 
 
 def test_a_figure_is_the_median_whatever_a_few_pairs_say():

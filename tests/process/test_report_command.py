@@ -232,7 +232,7 @@ def test_where_nothing_can_be_written(small: Path, tmp_path: Path, capsys, how: 
 
 
 def test_a_folder_that_takes_no_file(small: Path, capsys):
-    """/proc: where nobody, root included, may make one."""
+    """/proc: where no one, root included, may make one."""
     code, out, err = run(capsys, "report", small, "-o", "/proc/gpuprof.html")
     assert (code, out) == (2, "")
     assert one_line(err).startswith("gpuprof: /proc/gpuprof.html cannot be written: ")

@@ -70,7 +70,7 @@ def test_all_are_listed_without_torch():
         (["measure", "smal_batch"], "small_batch"),
     ],
 )
-def test_what_is_not_there_is_told_in_one_line(words: list[str], said: str):
+def test_what_is_missing_is_reported_in_one_line(words: list[str], said: str):
     done = python("-m", "scenarios", *words)
     assert done.returncode == 2 and done.stdout == ""
     assert len(done.stderr.splitlines()) == 1 and said in done.stderr
@@ -85,7 +85,7 @@ def test_options_that_cannot_be_meant(words: list[str]):
 
 
 @pytest.mark.parametrize("data", DATA)
-def test_lengths_have_the_mean_that_is_told(data: str):
+def test_lengths_have_the_mean_that_is_given(data: str):
     drawn = draw(data, 20_000, seed=3)
     assert statistics.mean(drawn) == pytest.approx(DATA[data].mean, rel=0.02)
     assert max(drawn) <= LONGEST and min(drawn) >= DATA[data].fewest
@@ -130,7 +130,7 @@ def test_a_program_is_timed(tmp_path: Path):
     assert [process["fix"] for process in truth["processes"]] == [""]
 
 
-def test_a_process_that_fails_is_told(tmp_path: Path):
+def test_a_process_that_fails_is_reported(tmp_path: Path):
     env = os.environ | {"FAILS": "1"}
     done = python("-c", STAND_IN, "checkpointing", "--rounds", "1", "--out", str(tmp_path), env=env)
     assert done.returncode == 1
@@ -145,7 +145,7 @@ def test_who_ends_the_measurement_ends_all_that_it_started(tmp_path: Path):
     mark = f"MEASURED_INTO={tmp_path}"  # in the environment, which everyone hands on to whom he starts
 
     def left() -> list[Path]:
-        """What is in /proc of the processes that bear the mark."""
+        """What is in /proc of the processes that have the mark."""
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # not ours, or just ended

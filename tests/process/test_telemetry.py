@@ -1,4 +1,4 @@
-"""The sampler beside a run: what it writes, how it ends, and what it makes of NVML's answers."""
+"""The sampler next to a run: what it writes, how it ends, and what it makes of NVML's answers."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def wait_for_lines(run: Path, count: int) -> list[dict]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended, be it that nobody has asked for its exit code yet."""
+    """Whether a process has ended, be it that no one has asked for its exit code yet."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
     except OSError:
@@ -144,7 +144,7 @@ def gone(pid: int) -> bool:
 # ---- the process
 
 
-def test_writes_lines_and_ends_when_told(run, sampler):
+def test_writes_lines_and_ends_on_request(run, sampler):
     wait_for_lines(run, 3)
     telemetry.stop(sampler)
     assert sampler.returncode == 0

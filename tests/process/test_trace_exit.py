@@ -288,7 +288,7 @@ def test_ctrl_c_on_a_terminal_comes_once(tmp_path: Path):
         while text.count(end) < times:
             try:
                 text += os.read(ours, 4096)
-            except OSError:  # nobody has the terminal open any more
+            except OSError:  # no one has the terminal open any more
                 break
         return text
 
@@ -475,7 +475,7 @@ def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
 
 def test_the_verdict_while_the_training_goes_on(trace: Path, tmp_path: Path):
     with Started(traced("--out", "run", PYTHON, "-c", RECORDS, trace, "sys.stdin.read()"), tmp_path) as started:
-        # The process that reads the recording is niced while the training goes on.
+        # The process that reads the recording is niced while the training continues.
         assert wait_for(lambda: (tmp_path / "run" / "trace.rank0.json.gz").exists(), 120)
         assert started.process.poll() is None
         code, _, err = started.end()

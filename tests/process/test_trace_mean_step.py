@@ -63,7 +63,7 @@ def test_the_pace_of_workers_predicts_other_numbers_of_workers(tmp_path: Path):
 
 @pytest.mark.slow  # 20 s of steps, and on a busy machine their scatter
 def test_a_stretch_of_unknown_length_continues_after_the_windows(tmp_path: Path):
-    """Nobody says how long this training is; every fourth step takes 40 ms instead of 5."""
+    """No one says how long this training is; every fourth step takes 40 ms instead of 5."""
     code = """
     import time
     def main():

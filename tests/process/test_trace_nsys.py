@@ -201,7 +201,7 @@ GPU = """
     capture.cuda_runtime = _gpuprof.record.session.cuda_runtime = lambda: runtime
     capture.find_nvtx = Nvtx
 """
-"""Stands in for CUDA's runtime and NVTX, and prints what they are told."""
+"""Stands in for CUDA's runtime and NVTX, and prints what they receive."""
 
 
 def train(tmp_path: Path, code: str, *options: str) -> Run:
@@ -267,7 +267,7 @@ def test_a_process_without_a_gpu(tmp_path: Path):
 
 
 class DummyDomain:
-    """What nvtx's domains turn into when it believes that nobody listens; it drops every range."""
+    """What nvtx's domains turn into when it believes that no one listens; it drops every range."""
 
 
 class RealDomain:

@@ -319,7 +319,7 @@ def test_an_error_of_our_own_never_reaches_the_training(tmp_path: Path):
     run = trace(tmp_path, code)
     assert (run.code, run.stdout) == (0, "True\n")
     assert "recording failed" in run.stderr
-    assert "the training goes on" in run.stderr
+    assert "the training continues" in run.stderr
 
 
 def test_a_compiled_model_is_not_compiled_again(tmp_path: Path):
@@ -472,7 +472,7 @@ def get_domain(name):
 
 
 def test_nvtx_ranges_have_the_names_of_the_trace(tmp_path: Path):
-    """There is no tool here to listen, so a stand-in of the nvtx package notes what it is told."""
+    """There is no tool here to listen, so a stand-in of the nvtx package notes what it receives."""
     (tmp_path / "nvtx.py").write_text(NVTX.replace("DOMAIN", "Domain"))
     env = {"PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"}
     run = trace(tmp_path, "train(40)", "--nvtx", env=env)

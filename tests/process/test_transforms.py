@@ -121,7 +121,7 @@ def test_one_call_larger_than_all_before_is_all_that_goes_beyond(budget: int, st
     assert allowance.kept <= budget + max(itertools.chain(*steps), default=0)
 
 
-def test_what_is_left_is_told_from_the_fullest_gpu_at_its_fullest(monkeypatch: pytest.MonkeyPatch):
+def test_what_is_left_is_that_of_the_fullest_gpu_at_its_fullest(monkeypatch: pytest.MonkeyPatch):
     from gpuprof.record.memory import GpuMemory
 
     stats = {0: {"current": 10, "peak": 60, "allocated": 500}, 1: {"current": 5, "peak": 20, "allocated": 70}}
@@ -169,7 +169,7 @@ class FakeMemory:
 
 
 class Watched:
-    """A profiler with shapes and the watch beside it; what it has recorded."""
+    """A profiler with shapes and the watch next to it; what it has recorded."""
 
     def __init__(self, budget: int = 0, warm: Any = None, memory: Any = None) -> None:
         self.budget, self.warm, self.memory = budget, warm, memory or FakeMemory()
@@ -365,7 +365,7 @@ TRAINING = """
 
 
 def trace_with(tmp_path: Path, room: int, grows: int = 0, code: str = TRAINING) -> Run:
-    """Traces a training on a GPU that is not there, with so many bytes left."""
+    """Traces a training on a GPU that is not there, with this many bytes left."""
     gpu = inspect.getsource(FakeMemory) + (
         # The recorder's modules have a name of their own in the process that it records.
         f'sys.modules["_gpuprof.record.window"].gpu_memory = lambda: FakeMemory({room}, {grows})\n'

@@ -1,4 +1,4 @@
-"""`gpuprof view`: one file, for one page, and for nobody else. A real server in a real process."""
+"""`gpuprof view`: one file, for one page, and for no one else. A real server in a real process."""
 
 from __future__ import annotations
 

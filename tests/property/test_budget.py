@@ -82,7 +82,7 @@ def test_the_parts_of_each_step_sum_to_it_exactly(stretch: Stretch, data):
 
 
 def with_lumps(lumps: dict[str, tuple[int, int]], steps: int = 120, usual: int = 20 * MS, **more) -> Stretch:
-    """A run of equal steps; cause → (every so many steps, ns that one takes)."""
+    """A run of equal steps; cause → (every this many steps, ns that one takes)."""
     step = np.full(steps, float(usual))
     measured = {}
     for cause, (distance, cost) in lumps.items():
@@ -165,7 +165,7 @@ def test_lengths_yet_to_be_seen(seed: int, known: int, grid: int, steps: int):
     assert 0.5 * np.mean(futures) - 8 <= expected <= 1.6 * np.mean(futures) + 8
 
 
-def test_time_hidden_behind_the_gpu_is_nobodys_delay():
+def test_time_hidden_behind_the_gpu_delays_nothing():
     waits = np.where(np.arange(40) % 4 == 3, 15.0 * MS, 0.0)
     step = np.full(40, 20.0 * MS)
     found = budget(Stretch(800 * MS, step, step, 20 * MS, {"input": waits}, workers=4))

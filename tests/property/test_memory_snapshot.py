@@ -1,4 +1,4 @@
-"""Owners, phases and lines sum to the peak exactly, whatever the history; held against a plain replay of it all."""
+"""Owners, phases and lines sum to the peak exactly, whatever the history; compared with a plain replay of it all."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The work of NVTX ranges and the GPU's activity, against loops over rows.
 
-For each piece of work its launch, for each launch the ranges that were open; for each nanosecond what ran in it.
+For each kernel or copy its launch, for each launch the ranges that were open; for each nanosecond what ran in it.
 """
 
 from __future__ import annotations

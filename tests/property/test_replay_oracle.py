@@ -74,12 +74,12 @@ def test_a_launch_starts_after_its_latency_and_the_next_after_a_gap():
     assert done.step_end == [1130]
 
 
-def test_streams_run_beside_each_other_until_one_waits_for_an_event():
+def test_streams_overlap_until_one_waits_for_an_event():
     done = executed(Launch(7, 50), Record(7, 1), Launch(7, 90), Launch(13, 10), Wait(13, 1), Launch(13, 20))
     assert spans(done) == [(16, 66), (68, 158), (38, 48), (70, 90)]
 
 
-def test_a_stream_waits_for_all_events_that_it_was_told_to():
+def test_a_stream_waits_for_all_its_events():
     done = executed(
         Launch(7, 200), Record(7, 1), Launch(13, 80), Record(13, 2), Wait(20, 1), Wait(20, 2), Launch(20, 10)
     )  # fmt: skip
@@ -162,7 +162,7 @@ def test_each_resource_is_changed_alone():
 class TickStream:
     waiting: list[Waiting] = field(default_factory=list)
     done_at: int = -(10**9)
-    """When its last piece of work ended, or will end."""
+    """When its last kernel or copy ended, or will end."""
     items: list[int] = field(default_factory=list)
     """Of each item that was pushed the work that ends it."""
 
@@ -177,7 +177,7 @@ class Waiting:
 
 
 def tick(program: Program, m: Machine) -> tuple[list[int], list[int]]:
-    """Start of every piece of work in the order of launches, and the ends of the steps; one ns after the other."""
+    """Start of every kernel or copy in the order of launches, and the ends of the steps; one ns after the other."""
     lanes = [[*flat(step), None] for step in program.steps]
     threads = [[i for lane in lanes for i in lane], flat(program.second)]
     streams: dict[int, TickStream] = defaultdict(TickStream)

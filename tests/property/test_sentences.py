@@ -46,7 +46,7 @@ def test_the_subject_is_the_largest_part_and_most_is_half_at_least(idle_ns, comp
 
 @cache
 def program() -> Case:
-    """Pieces of work of many lengths, some far apart, on the host and on the GPU."""
+    """Kernels and host segments of many lengths, some far apart, on the host and on the GPU."""
     made = Program()
 
     def body() -> None:

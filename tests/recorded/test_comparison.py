@@ -142,7 +142,7 @@ def test_the_normal_distribution_takes_over_smoothly():
     assert both is not None and both.p == 1
 
 
-def test_few_steps_tell_nothing():
+def test_few_steps_show_nothing():
     three = rank_sum(np.arange(3.0), np.arange(3.0) + 10)
     four = rank_sum(np.arange(4.0), np.arange(4.0) + 10)
     assert three is not None and four is not None
@@ -156,7 +156,7 @@ def test_neighbouring_steps_that_resemble_each_other():
     assert correlation(np.ones(20)) is None and correlation(np.arange(4.0)) is None
 
 
-def test_the_steps_of_a_run_are_those_that_its_step_was_told_from():
+def test_the_steps_of_a_run_are_those_its_step_was_estimated_from():
     run = diagnosed("tests/data/runs/tiny_lora")
     steps = unprofiled(run)
     found_there = step_time(steps, None, None)
@@ -341,7 +341,7 @@ def test_waits_for_kernels_that_compiling_tries_are_compilings():
     assert first(accident, after) == "syncs"
 
 
-def test_fixes_that_only_their_findings_tell():
+def test_fixes_that_only_their_findings_recognise():
     before, after = make_facts(BASE, counts({}), ("tf32",)), make_facts(BASE, counts({}))
     times = dict(after.counts.kernel_ns) | {("forward", "gemm"): 500_000.0}
     cells = BASE | {("busy", "gemm", "forward"): 5 * MS}
@@ -399,7 +399,7 @@ def padded(tokens: float, real: float | None, step_ns: int = 100 * MS) -> Facts:
     return make_facts({cell: ns * share for cell, ns in BASE.items()}, counts({}), tokens=tokens, real_tokens=real)
 
 
-def test_less_padding_is_told_from_a_larger_batch():
+def test_less_padding_is_distinguished_from_a_larger_batch():
     a, packed, grouped, larger = padded(1000, 400), padded(1050, 1030), padded(450, 400), padded(8000, 3200)
     for b, name in ((packed, "padding"), (grouped, "padding"), (larger, "larger_batch")):
         work = compare_work(a.side, b.side)
@@ -563,7 +563,7 @@ def side(step_ns: int, **changes) -> Side:
     return make_facts({("busy", "gemm", "forward"): step_ns}, NOTHING, **changes).side
 
 
-def test_more_work_in_a_step_is_reckoned_with():
+def test_more_work_in_a_step_is_accounted_for():
     a, b = side(100 * MS, tokens=128.0, samples=1.0), side(120 * MS, tokens=1024.0, samples=8.0)
     work = compare_work(a, b)
     assert work is not None and (work.measure, work.ratio, work.equal) == ("tokens", 8.0, False)

@@ -38,7 +38,7 @@ def text(c: Comparison, width: int = 80, rows: int = 5) -> str:
 
 
 def hostile(c: Comparison) -> Comparison:
-    """All names that come from recordings are what nobody should print."""
+    """All names that come from recordings are what no one should print."""
     names = iter(PAYLOADS * 20)
     return replace(
         c,
@@ -163,7 +163,7 @@ def test_what_nothing_explains_is_shown():
     assert not words.unexplained(replace(c, unexplained_ns=1000))
 
 
-def test_recordings_of_one_name_are_told_apart():
+def test_recordings_of_one_name_are_distinguished():
     c = compared("scenarios/small_batch/recording", "tests/data/runs/tiny_lora")
     assert words.names(c) == ("recording", "tiny_lora")
     c = replace(c, b=replace(c.b, path="scenarios/other/recording/"))
@@ -192,7 +192,7 @@ def with_test(c: Comparison, p: float = 0.001, significant: bool | None = True) 
     return replace(c, significance=Significance("unprofiled", 9, 9, *medians, p, significant, True, None))
 
 
-def test_a_slower_step_fails_only_if_it_is_told_from_scatter():
+def test_a_slower_step_fails_only_if_it_is_beyond_scatter():
     gate = parse("step_time:5%")
     slower, faster = compared("tiny.compile", "tiny"), compared("tiny", "tiny.compile")
     assert judge(gate, with_test(faster))[0] is Outcome.HOLDS

@@ -1,4 +1,4 @@
-"""Every recording, held against a plain reading of its file: no event is lost, times add up, both readers agree, and
+"""Every recording, compared with a plain reading of its file: no event is lost, times add up, both readers agree, and
 the untouched replay is the recording."""
 
 from __future__ import annotations

@@ -241,7 +241,7 @@ def check_gpuprof_reads_its_own_export(document: dict, diagnosis: Diagnosis, fil
             lengths = [max(e - s - shift, 0) for s, e in zip(times[0], times[1], strict=True)]
             return Counter(zip(times[0], lengths, *whole, *words, strict=True))
 
-        # Collectives keep their arguments as the file has them, where shapes are told in other words.
+        # Collectives keep their arguments as the file has them, where shapes are written in another way.
         plain = [t.take(t.extra < 0) if hasattr(t, "extra") else t for t in (one, two)]
         assert rows(plain[0], trace.strings, origin) == rows(plain[1], again.strings, 0)
     flows = (again.flows.kind == 0).sum()

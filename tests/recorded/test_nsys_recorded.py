@@ -73,7 +73,7 @@ def test_a_folder_with_both_kinds_has_the_times_of_one_and_the_names_of_the_othe
 
 
 def test_the_counters_agree_with_the_roofline_on_what_binds(diagnosed, tmp_path):
-    """Without the trace beside it the export's counters must lead to the verdict that FLOPs and bytes lead to."""
+    """Without the trace the export's counters must lead to the verdict that FLOPs and bytes lead to."""
     shutil.copytree(RUNS / "dense_both", tmp_path / "run")
     (tmp_path / "run/trace.rank0.json.gz").unlink()
     alone = gpuprof.diagnose(tmp_path / "run")
@@ -114,7 +114,7 @@ def test_one_rank_of_an_export_can_be_named():
     assert ranks == {0: 0, 1: 1}
 
 
-def test_a_recording_of_the_run_that_cannot_be_read_is_told(tmp_path):
+def test_a_recording_of_the_run_that_cannot_be_read_is_reported(tmp_path):
     """Nothing is lost in silence: the verdict is then of the other one alone."""
     shutil.copytree(RUNS / "dense_both", tmp_path / "run")
     (tmp_path / "run/nsys.sqlite.gz").write_bytes(b"SQLite format 3\0" + bytes(4000))
@@ -174,7 +174,7 @@ def test_cuda_graphs_recorded_as_a_whole_or_node_by_node(way, diagnosed):
     if way == "whole":
         assert "graphs_whole" in issues
         assert busiest.category == "other"
-        assert found.verdict.bound is None  # the GPU works, at what is not told
+        assert found.verdict.bound is None  # the GPU works, at what is not known
         assert "not recorded" in found.verdict.summary
     else:
         assert "graphs_whole" not in issues
@@ -192,7 +192,7 @@ def test_ops_that_emit_nvtx_wrote():
     trace = gpuprof.load(RUNS / "graphs/node.sqlite.gz")
     ops = trace.ops
     rows = np.flatnonzero(trace.rows_named(ops.name, lambda text: text == "aten::mm"))
-    assert len(rows) == 3 * 6  # the product, and the two of its backward
+    assert len(rows) == 3 * 6  # the matmul, and the two of its backward
     assert {trace.text(i) for i in ops.dims[rows].tolist()} == {"[[512, 512], [512, 512]]"}
     nodes = trace.rows_named(ops.name, lambda text: text == "MmBackward0")
     assert np.all(ops.forward_thread[nodes] > 0)

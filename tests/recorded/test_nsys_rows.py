@@ -137,7 +137,7 @@ def both() -> tuple[gpuprof.Diagnosis, gpuprof.Diagnosis]:
     return diagnosed(shared_export(f"{TINY}.nsys")), diagnosed(shared_trace(TINY))
 
 
-def test_both_profilers_tell_of_the_same_kernels(both):
+def test_both_profilers_record_the_same_kernels(both):
     names, busy = [], []
     for diagnosis in both:
         trace = diagnosis.tables.timeline.trace
@@ -162,7 +162,7 @@ def test_both_profilers_lead_to_the_same_step(both):
         assert (diagnosis.verdict.bound, diagnosis.verdict.cause) == ("host", "launch")
 
 
-def test_what_an_export_cannot_tell_is_null(both):
+def test_what_an_export_does_not_contain_is_null(both):
     found = document(both[0])
     assert found["source"]["kind"] == "nsys"
     assert found["environment"]["gpus"][0]["name"] == "NVIDIA H200"

@@ -59,7 +59,7 @@ def test_a_long_last_stage_is_named_and_none_of_its_ranks():
     assert max(ranks) < 1.01
 
 
-def test_batches_of_unequal_length_are_nobodys_fault():
+def test_batches_of_unequal_length_are_no_ranks_fault():
     """The batches first, the last stage next; no worker in particular."""
     summary = found("SE").summary
     assert summary.verdict == "uneven_batches"

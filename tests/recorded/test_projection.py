@@ -206,7 +206,7 @@ def test_the_power_model_meets_what_it_was_calibrated_on_and_is_never_above_the_
 
 
 def test_constants_are_those_of_the_four_ceilings():
-    """k from the rates that were measured, written out anew."""
+    """k from the rates that were measured, written out again."""
 
     def constant(flops: float, dense: float, mhz: float, watts: float) -> float:
         return flops / ((dense / (mhz * 1e6)) ** (2 / 3) * watts ** (1 / 3))
@@ -396,7 +396,7 @@ def test_a_recording_without_a_step_that_can_be_replayed():
         subject_of(unplayed)
 
 
-def test_a_recording_whose_gpu_is_not_known_is_told_one():
+def test_a_recording_whose_gpu_is_not_known_is_given_one():
     diagnosis = diagnosed(RUNS / "tiny_lora")
     nameless = dataclasses.replace(diagnosis, environment=dataclasses.replace(diagnosis.environment, gpus=()))
     with pytest.raises(GpuprofError, match="--from GPU"):

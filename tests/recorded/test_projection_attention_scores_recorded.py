@@ -38,7 +38,7 @@ def test_all_work_on_scores_goes_with_tokens_and_length(eager):
 
 
 def test_scores_are_most_of_what_fused_attention_saved(eager):
-    """19,962 MiB less at the peak with fused attention; the scores that stay are told by their shapes."""
+    """19,962 MiB less at the peak with fused attention; the scores that stay are recognised by their shapes."""
     recorded = eager.memory.recorded
     assert len(score_elements(eager.graph.timeline)) == 6
     truth = catalogue.scenario("eager_attention").truth

@@ -42,7 +42,7 @@ def test_the_recorded_straggler():
     assert any("Python" in evidence.text and "40" in evidence.text for evidence in fix.evidence)
 
 
-def test_the_recorded_straggler_told_by_the_rank_that_waits():
+def test_the_recorded_straggler_seen_from_the_rank_that_waits():
     """Alone it knows nothing of its peer but when it came; the step is that of both."""
     paths, truth = pair()
     graph = model_collectives(carried_over(build(timeline_of(paths[0]))))

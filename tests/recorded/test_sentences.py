@@ -41,5 +41,5 @@ def test_its_own_numbers_bear_out_what_a_diagnosis_says(path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", OTHERS, ids=name)
-def test_other_programs_recordings_are_told_as_consistently(path):
+def test_other_programs_recordings_are_described_as_consistently(path):
     assert not contradictions(diagnosed(path))

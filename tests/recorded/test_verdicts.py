@@ -63,7 +63,7 @@ def test_shared_recordings(name, bounds, cause):
         assert with_step.steps.inflation == pytest.approx(with_step.steps.recorded_ns / (ms * 1e6))
 
 
-def test_a_step_time_from_outside_is_parted():
+def test_a_given_step_time_is_split():
     diagnosis = gpuprof.diagnose(DEMO, step_ms=81)
     (estimate,) = diagnosis.devices_estimated
     parts = (estimate.compute_ns, estimate.communication_ns, estimate.copy_ns, estimate.idle_ns)
@@ -123,7 +123,7 @@ def test_waiting_for_slowed_ranks_is_part_of_the_profilers_cost():
     assert recorded.steps.estimated_ns == pytest.approx(115.4e6, rel=0.1)
 
 
-def test_a_device_that_always_works_is_told_by_what_slows_it():
+def test_a_device_that_always_works_is_judged_by_what_slows_it():
     diagnosis = diagnosed(ROOT / "tests" / "data" / "runs" / "dense8b_lora")
     shares = diagnosis.tables.roofline.bound_shares
     assert sum(shares.values()) == pytest.approx(1, abs=0.05)

@@ -128,7 +128,8 @@ def test_phases_are_per_step():
 
 
 def test_points_are_all_kernels_whose_work_is_known(real):
-    """Time, FLOPs and bytes of the points, told from columns in another way, less the small ones that are left out."""
+    """Time, FLOPs and bytes of the points, computed from columns in another way, less the small ones that are left
+    out."""
     roof, timeline = real.tables.roofline, real.tables.timeline
     gpu, rows = timeline.trace.gpu, timeline.members
     ns = (gpu.end_ns - gpu.start_ns)[rows]
@@ -161,7 +162,7 @@ def _microseconds(point) -> float:
 
 
 def test_the_largest_point_is_the_kernel_with_most_matrix_time(bare):
-    """One group told by pandas: its place on both axes."""
+    """One group computed by pandas: its place on both axes."""
     roof = bare.tables.roofline
     table = bare.tables.kernels()
     rows = bare.tables.timeline.members
@@ -233,7 +234,7 @@ def rank(number: int, pace_ms: int, waiting_ms: int) -> RankSummary:
     return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None, None)
 
 
-def test_steps_of_a_run_are_told_apart(run):
+def test_steps_of_a_run_are_distinguished(run):
     figure = content(charts.steps(run))
     points = [trace for trace in figure["data"] if trace["mode"] == "markers"]
     lines = [json.loads(line) for line in (RUN / "steps.jsonl").read_text().splitlines()]
@@ -482,7 +483,7 @@ TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 
 
 
 def lab(colour: str, eye: str) -> np.ndarray:
-    """CIE L*a*b* of a colour as somebody sees it."""
+    """CIE L*a*b* of a colour as someone sees it."""
     values = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
     linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
     x = TO_XYZ @ np.clip(SEEN_BY[eye] @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
@@ -492,7 +493,7 @@ def lab(colour: str, eye: str) -> np.ndarray:
 
 @pytest.mark.parametrize("eye", SEEN_BY)
 @pytest.mark.parametrize("name", [name for name in PALETTES if name != "SERIES_PAINTS"])
-def test_colours_are_told_apart(name, eye):
+def test_colours_are_distinguishable(name, eye):
     for one, other in itertools.combinations(PALETTES[name], 2):
         for field in ("light", "dark"):
             apart = np.linalg.norm(lab(getattr(one, field), eye) - lab(getattr(other, field), eye))

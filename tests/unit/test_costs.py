@@ -118,7 +118,7 @@ def test_quantised_products():
     assert packed.read_bytes == pytest.approx(4096 * 1024 / 2 + 4096 * 2)
 
 
-def test_kernels_that_tell_by_themselves():
+def test_kernels_whose_names_hold_their_work():
     four = by_name(Kernel("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, …)", (1000, 1, 1), 64))
     assert four is not None
     assert four.write_bytes == 1000 * 1024 * 2
@@ -299,7 +299,7 @@ def test_model_flops_leave_out_what_is_computed_again():
     assert found.mfu(100_000) == pytest.approx(3 * MM_FLOPS / (989.4e12 * 100e-6))
 
 
-def test_no_roofline_for_a_gpu_that_nobody_knows():
+def test_no_roofline_for_an_unknown_gpu():
     trace = TraceBuilder(deviceProperties=[{"id": 0, "name": "Voodoo 3", "totalGlobalMem": 16 << 20}])
     trace.op("aten::mm", 0, 100, **MM).launch("gemm", (10, 20), (100, 200))
     timeline = timeline_of(trace)

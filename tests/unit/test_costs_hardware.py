@@ -20,7 +20,7 @@ MEASURED = Measurement("NVIDIA L4", 24 * 10**9, {"bf16": 60e12}, 250e9, 25e9, 5_
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
 def test_a_dense_rate_is_what_the_chip_does_in_a_clock(gpu):
-    """FLOPs per clock and multiprocessor × multiprocessors × boost clock; the note explains where that differs."""
+    """FLOPs per clock and SM × SMs × boost clock; the note explains where that differs."""
     derived = gpu.flops_per_clock * gpu.multiprocessors * gpu.boost_mhz * 1e6
     explained = "clock" in gpu.note or "MHz" in gpu.note
     assert derived == pytest.approx(gpu.half_flops, rel=0.1 if explained else 0.015)
@@ -188,7 +188,7 @@ def test_ceilings_are_measured_where_known():
         assert 0 < limits.memory_bytes_per_s <= gpu.memory_bytes_per_s
 
 
-def test_what_is_taken_for_gpus_that_nobody_measured():
+def test_rates_of_gpus_without_measurements():
     """The usual efficiency is the median over those that were; its docstring states the range."""
     reached = [gpu.measured_flops / gpu.half_flops for gpu in GPUS if gpu.measured_flops and gpu.half_flops]
     assert statistics.median(reached) == pytest.approx(TENSOR_EFFICIENCY, abs=0.02)

@@ -37,7 +37,7 @@ def test_a_whole_recording_is_believed(tmp_path: Path):
 
 
 def test_host_events_that_end_early(tmp_path: Path):
-    """A CUDA graph runs on after the last event of the CPU: nobody recorded what the CPU did meanwhile."""
+    """A CUDA graph runs on after the last event of the CPU: no one recorded what the CPU did meanwhile."""
     program = Program()
 
     def body() -> None:

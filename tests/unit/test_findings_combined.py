@@ -89,7 +89,7 @@ def test_a_batch_that_is_twice_as_large_is_prepared_in_twice_the_time(monkeypatc
     assert found.work == 2
 
 
-def test_what_is_done_anew_goes_where_work_of_its_kind_was(tmp_path):
+def test_replaced_work_goes_where_work_of_its_kind_was(tmp_path):
     graph = busy(tmp_path).graph
     group = np.where(graph.on_gpu, 0, -1)
     last = graph.on_gpu & (np.cumsum(graph.on_gpu) > graph.on_gpu.sum() - 3)
@@ -154,7 +154,7 @@ def embedding(tmp_path, indices: list[int]) -> Case:
     return program.case(tmp_path)
 
 
-def test_the_batch_is_told_by_its_indices(tmp_path):
+def test_the_batch_is_recognised_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
     assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
     assert "batch_size=8 * batch_size" in found.fix
@@ -176,7 +176,7 @@ def test_shapes_that_are_none(dims, tmp_path):
     assert not any(any(shapes_in(case, text)) for text in texts)
 
 
-def test_shapes_and_what_is_beside_them(tmp_path):
+def test_shapes_and_what_is_next_to_them(tmp_path):
     case = odd(tmp_path, [[2, 3], [], 7, [[4]], [0]])
     found = {tuple(shapes_in(case, text)) for text in case.trace.ops.dims.tolist() if text >= 0}
     assert found == {((2, 3), (), None, None, (0,))}

@@ -102,7 +102,7 @@ def test_few_experts_or_layers_that_repeat_are_no_loop_over_experts(tmp_path, co
 
 
 def attention(program: Program, around: tuple[str, ...] = (), keys: int = 2048, more: int = 0) -> None:
-    """Scores of 64 heads of width 64: what the two products and the softmax between them take is 3 ms."""
+    """Scores of 64 heads of width 64: what the two matmuls and the softmax between them take is 3 ms."""
     start = program.now
     program.op("aten::bmm", PRODUCT, 500 * US, [[64, 2048, 64], [64, 64, keys]], [BF16, BF16])
     program.plain("add", [4, 16, 2048, keys], [4, 1, 2048, keys], gpu=1 * MS)
@@ -126,13 +126,13 @@ def test_eager_attention_becomes_as_fast_as_its_arithmetic_allows(tmp_path):
     case = program.case(tmp_path)
     assert case.roofline is not None
     assert case.step_ns / US == pytest.approx(5000, rel=0.01)
-    # Two products over the scores below the diagonal, at 42 % of the ceiling; three launches of a microsecond.
+    # Two matmuls over the scores below the diagonal, at 42 % of the ceiling; three launches of a microsecond.
     flops = 2 * 2 * 64 * 64 * 2048 * 2049 / 2
     fused_us = flops / case.roofline.ceilings.flops["bf16"] / 0.42 * 1e6 + 3
     assert after_us(case, only(eager_attention, case)) == pytest.approx(2000 + fused_us, rel=0.02)
 
 
-def test_what_is_done_anew_is_as_much_longer_as_another_change_made_it(tmp_path):
+def test_replaced_work_is_as_much_longer_as_another_change_made_it(tmp_path):
     """Attention fused after a batch was doubled takes twice what it takes fused in the batch as it is."""
     program = Program()
     for _ in range(4):
@@ -144,7 +144,7 @@ def test_what_is_done_anew_is_as_much_longer_as_another_change_made_it(tmp_path)
     assert case.step_of(scaled(change(case.graph), case.graph.on_gpu, 2.0)) == case.step_of(change(twice))
 
 
-def test_sinks_are_told_and_get_an_implementation_that_knows_them(tmp_path):
+def test_sinks_are_recognised_and_get_an_implementation_that_knows_them(tmp_path):
     program = Program()
     for _ in range(3):
         program.step(lambda: attention(program, more=1))
@@ -367,7 +367,7 @@ def test_padding_costs_as_much_as_its_share_of_the_tokens(tmp_path):
     packed = only(padding, case, "packing")
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert after_us(case, packed) == pytest.approx(5000, rel=0.01)
-    # Products of 8192 rows are far above reading their weights: they go with the rows.
+    # Products of 8192 rows are far above reading their weights: they scale with the rows.
     assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
     assert after_us(case, only(padding, case, "grouped")) == pytest.approx(5000 * (0.25 + 0.15 * 0.75), rel=0.03)
 
@@ -424,7 +424,7 @@ def test_exposed_transfers_are_shorter_behind_computation(tmp_path):
     assert "bucket_cap_mb=5," in proposal.fix  # one exchange a step has nothing left to hide behind
 
 
-def test_transfers_beside_computation_are_no_finding(tmp_path):
+def test_overlapped_transfers_are_no_finding(tmp_path):
     program = Program()
     for _ in range(4):
         program.step(lambda: exchange(program, overlapped=True), sync=True)

@@ -230,7 +230,7 @@ def test_without_the_wait_the_host_runs_ahead(tmp_path):
     gpu, slow = 50 * (100 * US + GAP), 50 * 80 * US
     assert case.step_ns == pytest.approx(gpu + slow, rel=0.03)
     proposal = only(syncs, case, "values")
-    # 0.5 ms to launch what takes the GPU 5 ms, then 4 ms of host work beside it: the GPU limits.
+    # 0.5 ms to launch what takes the GPU 5 ms, then 4 ms of host work at the same time: the GPU limits.
     freed = case.step_of(proposal.change(case.graph))
     assert freed == pytest.approx(50 * (100 * US + GAP) + 50 * (10 * US + GAP), rel=0.03)
     assert freed == pytest.approx(_queued(tmp_path, waits=False).step_ns, rel=0.03)
@@ -280,7 +280,7 @@ def test_a_loop_over_parameters_becomes_one_kernel(tmp_path):
     case = _optimizer(tmp_path, "AdamW", "aten::addcdiv_", 600)
     proposal = only(optimizer, case)
     saved = 600 * 20 * US * (1 - optimizer.LOOP_HOST[1])
-    # Launched last, the fused kernel is what the next step's first kernels wait for, or beside that step's host work.
+    # Launched last, the fused kernel is what the next step's first kernels wait for, or next to that step's host work.
     tail = 600 * 20 * US * optimizer.GPU[1]
     step = case.step_of(proposal.change(case.graph))
     assert 0.99 * (case.step_ns - saved) <= step <= case.step_ns - saved + tail
@@ -402,7 +402,7 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
 
 
 def test_work_of_the_processor_is_no_first_call(tmp_path):
-    """Beside 5 ms of compiling: 40 ops of 1 ms that launch nothing, and 50 ms of one at every step."""
+    """In addition to 5 ms of compiling: 40 ops of 1 ms that launch nothing, and 50 ms of one at every step."""
 
     def begin(program: Program):
         start = program.now
@@ -418,7 +418,7 @@ def test_work_of_the_processor_is_no_first_call(tmp_path):
         assert case.step_ns - case.step_of(change(case.graph)) == pytest.approx(5 * MS, rel=0.02)
 
 
-def test_compiling_once_is_not_told(tmp_path):
+def test_compiling_once_is_not_reported(tmp_path):
     count = iter(range(100))
 
     def begin(program: Program):
@@ -458,7 +458,7 @@ def test_pageable_copies_become_asynchronous(tmp_path):
     case = _copies(tmp_path, size, "Pageable")
     proposal = only(pageable_copies, case)
     saved = case.step_ns - case.step_of(proposal.change(case.graph))
-    # The copy goes on beside the host's work, which is longer than it is.
+    # The copy overlaps the host's work, which is longer than it is.
     assert saved == pytest.approx(size / 8, rel=0.03)
     assert "non_blocking=True" in proposal.fix
 

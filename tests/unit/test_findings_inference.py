@@ -151,7 +151,7 @@ def test_only_a_cache_and_a_token_are_an_append(tmp_path, dims, appends):
     assert bool(static_cache.appends(case).any()) == appends
 
 
-def test_an_engine_that_decodes_kernel_by_kernel_is_told_of_its_graphs(tmp_path):
+def test_an_engine_that_decodes_kernel_by_kernel_is_advised_to_use_its_graphs(tmp_path):
     def body(program: Program) -> None:
         for _ in range(60):
             program.op("aten::mm", PRODUCT, 2 * US, [[8, 512], [512, 512]], [BF16, BF16])

@@ -154,7 +154,7 @@ def test_the_outputs_of_an_encoder_can_be_computed_once(tmp_path):
 
 
 @pytest.mark.parametrize(("epochs", "expected"), [(1, None), (2, 22.5), (5, 21.0)])
-def test_computing_them_once_is_counted_where_the_run_tells_its_epochs(tmp_path, epochs: int, expected: float | None):
+def test_computing_them_once_is_counted_where_the_run_has_its_epochs(tmp_path, epochs: int, expected: float | None):
     run = replace(run_of(), loader={"length": 100}, steps_total=100 * epochs)
     case = of(tmp_path, encoder, network, run=run)
     found = list(frozen_encoder.find(case))
@@ -196,7 +196,7 @@ def test_a_reference_of_the_model_itself_is_computed_before(tmp_path):
     assert not list(frozen_encoder.find(of(tmp_path, generates, network)))
 
 
-def test_without_modules_nothing_is_told(tmp_path):
+def test_without_modules_nothing_is_found(tmp_path):
     def unnamed(program: Program) -> None:
         first = program.sequence + 1
         for _ in range(LAYERS):
@@ -223,7 +223,7 @@ def language(program: Program) -> None:
 WORK = Work(4.0, 308.0, 200.0, 1.0, real_share=0.6)
 
 
-def test_what_a_model_is_trained_on_is_told_by_what_it_embeds_and_convolves(tmp_path):
+def test_what_a_model_is_trained_on_is_inferred_from_what_it_embeds_and_convolves(tmp_path):
     assert of(tmp_path, language).trains_on_tokens
     assert not of(tmp_path, network).trains_on_tokens
     assert not of(tmp_path, captions, network).trains_on_tokens

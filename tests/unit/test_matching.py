@@ -43,7 +43,7 @@ def test_kernels_launched_before_the_recording_match_no_one(tmp_path):
 
 def test_copies_of_a_recording_with_such_a_kernel():
     """Four copies of either rank. The kernel that only one of the two holds is incomplete, and not a transfer of 26 ms:
-    nobody knows how long its four holders waited for the others."""
+    no one knows how long its four holders waited for the others."""
 
     def copy(rank: int) -> Collectives:
         found = find_collectives(timeline_of(shared_trace(f"h200/ddp_straggler_rank{rank}")))
@@ -60,7 +60,7 @@ def test_copies_of_a_recording_with_such_a_kernel():
     assert np.nansum(matched.transfer_ns[0]) < 3 * MS
 
 
-def test_groups_without_a_name_are_told_apart_by_their_ends():
+def test_groups_without_a_name_are_distinguished_by_their_ends():
     """Ranks 0 and 1 exchange with each other, 2 and 3 too; no recording says so."""
     ends = uneven(40), uneven(40, seed=1)
     late = 2 * MS

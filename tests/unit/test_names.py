@@ -61,7 +61,7 @@ FOREACH = (
         ("_ZN99999foo", "_ZN99999foo"),
     ],
 )
-def test_kernels_are_reduced_to_what_tells(name, readable):
+def test_kernel_names_are_reduced_to_what_matters(name, readable):
     assert readable_kernel(name) == readable
 
 

@@ -30,7 +30,7 @@ from gpuprof.tracefile.trace import ABSENT, WHOLE_GRAPH
 
 
 @pytest.mark.parametrize("year", [2022, 2026])
-def test_versions_tell_the_same(year: int, tmp_path: Path):
+def test_versions_hold_the_same(year: int, tmp_path: Path):
     """Old and new tables, rows in any order, packed or not: one diagnosis."""
     builders = training(2026), training(year)
     for builder in builders:  # of which 2022 tells less

@@ -54,7 +54,7 @@ def test_ranges_are_annotations_and_what_emit_nvtx_wrote_are_ops(tmp_path: Path)
 
 
 def test_ranges_of_autograds_thread_take_nothing_away(tmp_path: Path):
-    """Libraries mark their own calls (CCCL does), on whatever thread they are called from."""
+    """Libraries mark their own calls (CCCL does), on any thread that calls them."""
     plain = training()
     before = timeline_of(plain.write(tmp_path / "a.sqlite"))
     calls = [row for row in plain.rows["CUPTI_ACTIVITY_KIND_RUNTIME"] if row["globalTid"] & 0xFFFFFF == AUTOGRAD]

@@ -1,4 +1,5 @@
-"""Programs of other projects: their commands, how their steps are counted, and first contact held against the truth."""
+"""Programs of other projects: their commands, how their steps are counted, and first contact compared with the
+truth."""
 
 from __future__ import annotations
 
@@ -49,7 +50,7 @@ def test_a_script_is_found_in_the_checkouts(tmp_path: Path, monkeypatch: pytest.
     assert others.command(script, None, tiny=False) == [str(tmp_path / "project" / "train.py"), "data"]
 
 
-def test_its_folder_has_the_material_and_the_files_beside_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_its_folder_has_the_material_and_the_files_next_to_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     for path in ("material/texts/train.jsonl", "checkouts/project/train.py", "checkouts/project/other.py"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()

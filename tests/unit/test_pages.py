@@ -39,7 +39,7 @@ def test_a_page_is_named_after_the_file_of_its_finding():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.id)
 def test_the_documentation_is_that_of_the_code(page):
-    """`gpuprof explain --markdown docs/findings` writes it anew."""
+    """`gpuprof explain --markdown docs/findings` writes it again."""
     assert (DOCS / f"{page.id}.md").read_text(encoding="utf-8") == markdown(page)
 
 

@@ -73,7 +73,7 @@ def test_what_autograd_names_in_new_recordings_changes_nothing(tmp_path):
 
 
 def gpu_only(kernel: str = "sm90_xmma_gemm_bf16bf16") -> TraceBuilder:
-    """Launches and their kernels; nothing tells what they compute."""
+    """Launches and their kernels; nothing shows what they compute."""
     builder = TraceBuilder()
     for k in range(100):
         at, begin = k * 10 * US, (k * 100 + 6) * US

@@ -54,7 +54,7 @@ def an_h200() -> Reach:
 def elsewhere(
     *kernels: tuple[str, str, float], memory: float = 0.5, compute: float = 1.0, clock: float = 1.0
 ) -> Scaled:
-    """On an H200 with so many times the bandwidth, the arithmetic and the clock."""
+    """On an H200 with this many times the bandwidth, the arithmetic and the clock."""
     here = an_h200()
     there = dataclasses.replace(
         here, memory_bytes_per_s=here.memory_bytes_per_s * memory,

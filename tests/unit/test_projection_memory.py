@@ -55,7 +55,7 @@ def test_logits_are_there_once_however_many_layers():
     assert near(activations(result, deeper=3.0).likely, 0, 12 * 50_000 + 3 * (2e6 - 12 * 50_000))
 
 
-def test_a_peak_in_the_loss_has_no_gradients_beside_it():
+def test_a_peak_in_the_loss_holds_no_gradients():
     result = dataclasses.replace(PLAIN, gradient_bytes=2 * GB)
     assert near(activations(result).likely, -2 * GB, 2.5e6)
     assert activations(result).likely.at(4_000) == pytest.approx(8 * GB)
@@ -130,7 +130,7 @@ def steps(rows: list[tuple[str, int, int]], allocated: int = 1_000) -> StepColum
     )  # fmt: skip
 
 
-def test_peaks_of_passes_of_other_lengths_tell_the_line():
+def test_peaks_of_passes_of_other_lengths_give_the_line():
     timed = [("baseline_free", n, 1_000 + 500 + 2 * n) for n in (100, 200, 400)]
     lower = [("baseline_free", 300, timed[-1][2])]
     found = pass_peaks(steps([("settle", 900, 1_600), *timed, *lower]), 0)

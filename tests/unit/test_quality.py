@@ -24,7 +24,7 @@ Made = TraceBuilder | str | bytes
 
 
 def sound(launches: tuple[int, ...] = (50, 50), steps: bool = True, shapes: bool = True) -> TraceBuilder:
-    """Steps of 1 ms that give no cause for complaint, with so many launches each."""
+    """Steps of 1 ms that give no cause for complaint, with this many launches each."""
     builder = TraceBuilder()
     for step, count in enumerate(launches):
         at = step * STEP

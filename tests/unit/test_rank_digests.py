@@ -16,7 +16,7 @@ from helpers.started import finished
 import gpuprof
 from gpuprof.cli.trace import closing_command
 from gpuprof.diagnosis.rank_digest import digest_of_trace
-from gpuprof.diagnosis.rank_digests import MANY, beside, cache_folder, digests_of, make
+from gpuprof.diagnosis.rank_digests import MANY, cache_folder, digest_path, digests_of, make
 from gpuprof.diagnosis.ranks import survey
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.ranks import storage
@@ -139,18 +139,18 @@ def no_reading(path: Path) -> Trace:
 def test_a_run_leaves_the_digests_of_its_ranks(tmp_path: Path):
     traces = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     close(tmp_path)
-    assert all(path.is_file() and beside(path).is_file() for path in traces)
+    assert all(path.is_file() and digest_path(path).is_file() for path in traces)
     made = list(digests_of(traces, no_reading))
     assert all(same(a, digest_at(path)) for a, path in zip(made, traces, strict=True))
     assert gpuprof.diagnose(tmp_path).verdict.cause == "straggler"
-    stamps = [beside(path).stat().st_mtime_ns for path in traces]
+    stamps = [digest_path(path).stat().st_mtime_ns for path in traces]
     close(tmp_path)
-    assert [beside(path).stat().st_mtime_ns for path in traces] == stamps, "made once"
+    assert [digest_path(path).stat().st_mtime_ns for path in traces] == stamps, "made once"
     elsewhere = tmp_path / "copy"
     elsewhere.mkdir()
     for path in traces:
         (elsewhere / path.name).write_bytes(path.read_bytes())
-        beside(elsewhere / path.name).write_bytes(beside(path).read_bytes())
+        digest_path(elsewhere / path.name).write_bytes(digest_path(path).read_bytes())
     gang = survey([elsewhere / path.name for path in traces], no_reading)
     assert [Path(one.path).parent for one in gang.ranks] == [elsewhere] * 2
 
@@ -205,7 +205,7 @@ def test_a_digest_next_to_a_recording_in_an_object_store(tmp_path: Path):
         data[100:-8] = bytes(len(data) - 108)
         store.pipe_file("/run/trace.rank0.json.gz", bytes(data))
         found = make(urls[0], None, 0)
-        assert found == beside(traces[0]).read_bytes()
+        assert found == digest_path(traces[0]).read_bytes()
         store.pipe_file("/run/trace.rank0.json.gz", bytes(data)[:-1])
         assert make(urls[0], None, 0) != found
     finally:

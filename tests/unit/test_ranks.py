@@ -101,7 +101,7 @@ def test_clocks_may_differ_by_any_time(tmp_path: Path, clocks):
 
 @pytest.mark.parametrize("skipped", [(0, 1), (1, 0), (0, 2)])
 def test_recordings_may_begin_at_different_steps(tmp_path: Path, skipped):
-    """The collectives that both hold are matched, told by ends that fit: the slow rank's steps differ in length."""
+    """The collectives that both hold are matched by ends that fit: the slow rank's steps differ in length."""
     programs = [RankProgram(skipped=skipped[0]), RankProgram(skipped=skipped[1], extra_ns=30 * MS, clock_ns=90 * MS)]
     done = run(programs, 6)
     for steps in done:  # steps of slightly different length, as they are
@@ -319,7 +319,7 @@ def test_traces_named_as_a_run_names_its_ranks_are_ranks_of_one_training(tmp_pat
 
 
 def test_a_run_with_a_trace_in_place_of_what_a_rank_says_is_a_run(tmp_path: Path):
-    """Somebody copied the other rank's trace into the folder of the first."""
+    """Someone copied the other rank's trace into the folder of the first."""
     first, other = write(tmp_path, [RankProgram(), RankProgram()])
     first.rename(tmp_path / "trace.rank0.json.gz")
     (tmp_path / "rank0.json").write_text(json.dumps({"schema": SCHEMA, "rank": 0, "world_size": 2}))
@@ -403,7 +403,7 @@ def test_waiting_for_a_peer_is_communication(tmp_path: Path):
 
 
 def test_a_slow_network_is_not_taken_for_waiting(tmp_path: Path):
-    """1 Gb/s: what is moved tells how long it takes, and it does."""
+    """1 Gb/s: the bytes moved determine how long it takes, and it does."""
     rate = 0.125  # bytes a ns
     transfer = tuple(round(4 * n / rate) for n in BUCKETS)
     (path, _) = write(tmp_path, [RankProgram(), RankProgram()], transfer=transfer)

@@ -537,7 +537,7 @@ def test_a_million_nodes_a_second():
     assert len(graph) / took > 1e6, f"{len(graph)} nodes took {took:.2f} s"
 
 
-def test_prompt_starts_are_told_from_the_recording_s_own_latencies():
+def test_prompt_starts_are_found_by_the_recording_s_own_latencies():
     """A host's and a device's clock may differ by more than any launch takes; a wait of unknown cause is no latency."""
     latency = np.array([3.0, 4.0, 4.0, 5.0, 900.0, np.nan]) * 1000
     clear = np.ones(len(latency), bool)

@@ -277,7 +277,7 @@ def test_what_the_next_step_does_is_not_the_optimizers(tmp_path):
 
 
 @given(st.lists(st.tuples(st.integers(-1, 30), st.integers(0, 3)), max_size=30))
-def test_paths_are_told_apart_by_their_labels(rows):
+def test_paths_are_distinguished_by_their_labels(rows):
     parent = np.array([min(p, i - 1) for i, (p, _) in enumerate(rows)], np.int64)
     label = np.array([name for _, name in rows], np.int64)
     found = paths(parent, label)

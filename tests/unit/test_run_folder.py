@@ -95,6 +95,7 @@ def test_without_a_path_it_is_the_latest_run(usual, monkeypatch, capsys, tmp_pat
     monkeypatch.chdir(usual.parent.parent)
     assert main(["diagnose"]) == 0
     assert "7.0 ms a step (10 ms under the profiler)" in capsys.readouterr().out
+    assert Path(gpuprof.diagnose().source.path).samefile(usual)
     monkeypatch.chdir(tmp_path)
     assert main(["diagnose"]) == 2
     said = capsys.readouterr().err
@@ -134,7 +135,7 @@ def test_the_share_of_padding_is_that_of_all_steps(tmp_path):
     assert facts(RunBuilder().stage("trace", [110.0]), tmp_path / "none").run.work.real_share is None
 
 
-def test_padding_is_told(tmp_path):
+def test_padding_is_reported(tmp_path):
     run = RunBuilder().stage("baseline_free", [100.0] * 5, real_tokens=96).stage("trace", [110.0] * 3)
     throughput = facts(run, tmp_path).run.throughput
     assert throughput.tokens_per_s == pytest.approx(960) and throughput.padded_tokens_per_s == pytest.approx(1280)
@@ -153,7 +154,7 @@ def test_synchronised_steps_are_compared_with_synchronised_ones(small, tmp_path)
     assert steps and steps.unprofiled_ns == 9 * MS
 
 
-def test_an_unlike_baseline_is_told(small, tmp_path):
+def test_an_unlike_baseline_is_reported(small, tmp_path):
     run = RunBuilder().stage("baseline_free", [40.0] * 5).stage("trace", [10.0] * 3)
     diagnosis = is_valid(gpuprof.diagnose(run.write(tmp_path, small)))
     assert issues(diagnosis)["baseline_mismatch"] == "warning"
@@ -181,7 +182,7 @@ def test_steps_of_equal_work_only():
     assert found and (found.ns, found.steps, found.equal_work, found.fitted) == (80, 3, True, False)
 
 
-def test_steps_of_nearly_equal_work_are_reckoned_to_it():
+def test_steps_of_nearly_equal_work_are_scaled_to_it():
     """All three of nearly that work do 9 % less, and take 9 % less."""
     work = array(4736, 4736, 4736, 6656, 7552, 4224)
     found = step_time(work * 24 + 100, work, 5205)
@@ -209,7 +210,7 @@ def test_few_steps_are_better_than_none():
     assert step_time(array(math.nan), None, None) is None
 
 
-def test_work_that_nobody_told():
+def test_work_that_is_not_known():
     found = step_time(array(80, 81, 82), None, None)
     assert found and found.ns == 81 and found.equal_work is None
 
@@ -221,8 +222,8 @@ def test_the_line_does_not_reach_far():
     assert found and found.fitted and 140 < found.ns < 160
 
 
-def test_steps_timed_in_another_way_tell_how_time_grows_with_work():
-    """Alone, the three lie on a line that is too steep; beside others that are 20 ms longer they show the right one."""
+def test_steps_timed_in_another_way_show_how_time_grows_with_work():
+    """Alone, the three lie on a line that is too steep; with others that are 20 ms longer they show the right one."""
     work = np.array([300.0, 400.0, 500.0])
     ns = np.array([60.0, 60.0, 80.0])
     others = np.linspace(100.0, 900.0, 9)
@@ -345,7 +346,7 @@ def test_a_mean_far_from_the_median(tmp_path):
 )
 def test_a_clock_that_is_held_back(tmp_path, reason, expected):
     run = RunBuilder().stage("settle", [1000.0])
-    for k in range(4):  # before the baseline: nobody's business
+    for k in range(4):  # before the baseline: no one's business
         run.sample(BEGUN_NS + k * 100 * MS, ("hw_thermal",))
     begun = run.now_ns
     run.stage("baseline_free", [100.0] * 10).stage("trace", [160.0] * 3)
@@ -459,7 +460,7 @@ def test_a_folder_that_was_moved(usual, tmp_path):
     assert ROOT not in folder.trace.parents
 
 
-def test_a_training_on_the_cpu_is_not_told_how_to_record_a_gpu(tmp_path):
+def test_a_training_on_the_cpu_gets_no_advice_on_recording_a_gpu(tmp_path):
     builder = TraceBuilder(gpus=0)
     for i in range(3):
         builder.step(i, i * WINDOW_NS, (i + 1) * WINDOW_NS).op("aten::mm", i * WINDOW_NS, i * WINDOW_NS + MS)

@@ -1,4 +1,4 @@
-"""The JSON of a run folder: what its schema says, held against the code."""
+"""The JSON of a run folder: what its schema says, compared with the code."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ def test_a_bomb_is_refused(filling, file, monkeypatch):
             parsed_from(file)
 
 
-def test_progress_is_told_by_the_thread_that_asked(file):
+def test_progress_is_reported_by_the_calling_thread(file):
     file.write_bytes(kineto(6_000))
     size, result = file.stat().st_size, []
     stream.read_stream(file, size, lambda done, of: result.append((done, of, threading.get_ident())), 1 << 12)

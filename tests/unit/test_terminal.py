@@ -150,7 +150,7 @@ def test_numbers_are_per_step():
     assert "vectorized_elementwise_kernel<MulFunctor, bf16>" in text
 
 
-def test_as_many_kernels_as_asked_for():
+def test_the_number_of_kernels_asked_for():
     kernels = host_bound().kernels
     many = host_bound(kernels=replace(kernels, top=kernels.top[:1] * 12))
     assert plain(many, 100).count("nvjet") == 5

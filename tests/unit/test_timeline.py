@@ -116,7 +116,7 @@ def test_forward_between_two_micro_steps_is_forward():
     assert {PHASES[code] for code in timeline.phase[names == "fwd_gemm"]} == {"forward"}
 
 
-def test_recompute_is_told_from_backward():
+def test_recompute_is_distinguished_from_backward():
     trace = TraceBuilder().step(1, 0, 1000)
     engine = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
     backward = {"Sequence number": 5, "Fwd thread id": 1}

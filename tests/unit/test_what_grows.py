@@ -1,4 +1,4 @@
-"""What of a step takes longer for a larger batch besides the model's kernels: preparing samples, copies, exchanges."""
+"""What of a step takes longer for a larger batch as well the model's kernels: preparing samples, copies, exchanges."""
 
 from __future__ import annotations
 

@@ -1,9 +1,11 @@
-"""Docs, README and what a user reads on the screen use the field's terms: no dialect word in any of them."""
+"""Docs, README, what a user reads on the screen, docstrings and comments use the field's terms, and no dialect word."""
 
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,11 +52,7 @@ ALLOWED: dict[str, str] = {}
 """Text around a match → why it may stay."""
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SHOWN = sorted(
-    path
-    for folder in ("cli", "report", "diagnosis", "projection", "calibration")
-    for path in (ROOT / "gpuprof" / folder).rglob("*.py")
-) + [ROOT / "gpuprof" / name for name in ("record/options.py", "timeline/quality.py")]
+SOURCES = sorted((ROOT / "gpuprof").rglob("*.py"))
 TEMPLATES = sorted((ROOT / "gpuprof" / "report" / "page" / "templates").glob("*.html"))
 _DIALECT = re.compile(r"\b(?:" + "|".join(INSTEAD) + r")\b", re.IGNORECASE)
 
@@ -76,6 +74,29 @@ def strings(path: Path) -> Iterator[str]:
             yield " ".join(node.value.split())
 
 
+def docstrings(path: Path) -> Iterator[str]:
+    """The docstrings of a module: its own, those of its classes and functions, and those under attributes."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+            for statement in node.body:
+                if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
+                    yield " ".join(str(statement.value.value).split())
+
+
+def comments(path: Path) -> Iterator[str]:
+    """The comments of a module; lines that follow each other are one."""
+    source = path.read_text(encoding="utf-8")
+    found = [
+        (token.start[0], token.string.lstrip("# "))
+        for token in tokenize.generate_tokens(io.StringIO(source).readline)
+        if token.type == tokenize.COMMENT
+    ]
+    joined = ""
+    for (line, text), (before, _) in zip(found, [(-1, ""), *found], strict=False):
+        joined += f" {text}" if line == before + 1 else f"\n{text}"
+    yield from joined.split("\n")
+
+
 def helps(path: Path) -> Iterator[str]:
     """The docstrings that click shows as the help of a command."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -95,15 +116,31 @@ def test_docs_speak_plainly(path):
     assert dialect(" ".join(text.split())) == []
 
 
-@pytest.mark.parametrize("path", SHOWN, ids=lambda path: str(path.relative_to(ROOT)))
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_is_shown_speaks_plainly(path):
     texts = [*strings(path), *(helps(path) if "cli" in path.parts else ())]
     assert [around for text in texts for around in dialect(text)] == []
 
 
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_and_comments_speak_plainly(path):
+    assert [around for text in (*docstrings(path), *comments(path)) for around in dialect(text)] == []
+
+
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
 def test_the_report_speaks_plainly(path):
     assert dialect(" ".join(path.read_text(encoding="utf-8").split())) == []
+
+
+def test_docstrings_and_comments_are_found(tmp_path):
+    (tmp_path / "module.py").write_text(
+        '"""Told by\nits shape."""\n\nclass A:\n    x = 1\n    """Is parted."""\n\n    def f(self):\n'
+        '        """Anew."""\n'
+        "        # goes with\n        # the size\n        return '# beside'  # so many\n"
+    )
+    found = [*docstrings(tmp_path / "module.py"), *comments(tmp_path / "module.py")]
+    assert sum(len(dialect(text)) for text in found) == 5
+    assert not any("beside" in text for text in found)
 
 
 def test_dialect_is_found_and_plain_words_are_not():

@@ -1,4 +1,5 @@
-"""Training is told from inference, an engine's iterations are found, and the words are those of what was recorded."""
+"""Training is distinguished from inference, an engine's iterations are found, and the words are those of what was
+recorded."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import time
 ROUNDS = 5
 """Of each measurement; the best rate counts, as a ceiling is what can be reached."""
 SIZE = 8192
-"""Side of the matrices: large enough that what surrounds the product costs under 1 %."""
+"""Side of the matrices: large enough that what surrounds the matmul costs under 1 %."""
 
 
 def best_seconds(torch, work, repeats):

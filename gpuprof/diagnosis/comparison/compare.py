@@ -37,9 +37,9 @@ TOP = 10
 EQUAL_WORK = 0.02
 """Tokens or samples that differ by less are the same work."""
 OTHER_FLOPS = 0.25
-"""FLOPs are told from shapes, and libraries count products differently: less says nothing of the batch."""
+"""FLOPs are computed from shapes, and libraries count matmuls differently: less says nothing of the batch."""
 OTHER_PRODUCTS = 0.1
-"""Programs whose numbers of matrix products differ by more do not do the same to their batches."""
+"""Programs whose numbers of matmuls differ by more do not do the same to their batches."""
 
 Pair = tuple[float | None, float | None]
 

@@ -17,7 +17,8 @@ from gpuprof.tracefile.source import Severity
 SCHEMA = "gpuprof.comparison/1"
 
 Known = Literal["unprofiled", "estimated", "recorded"]
-"""How a step time is known: timed without a profiler, told by the replay without its cost, or as recorded under it."""
+"""How a step time is known: timed without a profiler, estimated by the replay without its cost, or as recorded under
+it."""
 Outcome = Literal["faster", "slower", "same"]
 """Of B, seen from A."""
 
@@ -47,11 +48,11 @@ class Side:
     real_tokens: float | None
     samples: float | None
     product_flops: float | None
-    """Of matrix products a step, those of attention and recomputation left out; None where shapes were not recorded."""
+    """Of matmuls a step, those of attention and recomputation left out; None where shapes were not recorded."""
     products: float
-    """Those matrix products."""
+    """Those matmuls."""
     kernels: float
-    """Pieces of GPU work a step."""
+    """Kernels and copies a step."""
     launches: float
     """Calls that launch them."""
     syncs: float
@@ -206,7 +207,7 @@ class OpDifference:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one side's diagnosis said of a fix, beside what the other measured."""
+    """What one side's diagnosis predicted of a fix, next to what the other measured."""
 
     finding: str
     title: str
@@ -254,7 +255,7 @@ class Mechanism:
 
 @dataclass(frozen=True, slots=True)
 class RankDifference:
-    """One rank of both runs, the profiler's cost removed; None where a recording does not tell."""
+    """One rank of both runs, the profiler's cost removed; None where a recording does not say."""
 
     rank: int
     a_pace_ns: int | None

@@ -21,7 +21,7 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, NO_TEXT, OP, Trace
 
 KNOWN = 0.9
-"""Share of the time of matrix products whose FLOPs must be known for their sum to be told."""
+"""Share of the time of matmuls whose FLOPs must be known for their sum to be given."""
 _BATCHED = re.compile(r"^aten::(bmm|baddbmm|matmul)")
 
 
@@ -50,7 +50,7 @@ class Counts:
     """Means over the recorded steps, of all devices."""
 
     kernels: Mapping[tuple[str, str], float]
-    """(phase, category) → pieces of GPU work."""
+    """(phase, category) → kernels and copies."""
     kernel_ns: Mapping[tuple[str, str], float]
     """The same → their summed durations, as recorded."""
     launches: float
@@ -66,12 +66,12 @@ class Counts:
     pageable_bytes: float
     product_flops: float | None
     float32_products: float = 0.0
-    """Matrix products of fp32 operands, in TF32 or not; 0 where shapes were not recorded."""
+    """Matmuls of fp32 operands, in TF32 or not; 0 where shapes were not recorded."""
     checkpoint_functions: float = 0.0
     """Autograd functions of checkpointing in the backward pass; 0 where it works by hooks, too."""
 
     def count(self, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> float:
-        """Pieces of GPU work of some categories and phases; none named means all."""
+        """Kernels and copies of some categories and phases; none named means all."""
         return _sum(self.kernels, categories, phases)
 
     def ns(self, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> float:
@@ -156,7 +156,7 @@ def _compiling(trace: Trace, low: int, high: int) -> int:
 
 
 def _float32_products(timeline: Timeline, rows: I64, roof: Roofline | None) -> int:
-    """Kernels of matrix products whose operands are fp32."""
+    """Kernels of matmuls whose operands are fp32."""
     if roof is None:
         return 0
     product = timeline.category[rows] == CATEGORIES.index("gemm")
@@ -164,7 +164,7 @@ def _float32_products(timeline: Timeline, rows: I64, roof: Roofline | None) -> i
 
 
 def _product_flops(timeline: Timeline, rows: I64, roof: Roofline | None) -> float | None:
-    """FLOPs of matrix products a step, those of attention and recomputation left out; None where too few are known."""
+    """FLOPs of matmuls a step, those of attention and recomputation left out; None where too few are known."""
     if roof is None:
         return None
     trace, op = timeline.trace, timeline.links.op[rows]

@@ -24,7 +24,7 @@ class Facts:
     ops: OpTable
     findings: tuple[Finding, ...] = ()
     stepless: bool = False
-    """Whether no steps were found, so that the whole recording is taken for one."""
+    """Whether no steps were found, so that the whole recording is treated as one."""
     warnings: tuple[Issue, ...] = ()
     """What is wrong with the recording, though it can be used."""
     clock_mhz: float | None = None

@@ -1,6 +1,6 @@
 """A Comparison as `gpuprof.comparison/1`: the keys of the dataclasses, in the order in which a person reads.
 
-`schema/comparison-1.json`, beside the diagnosis's, is the published JSON Schema.
+`schema/comparison-1.json`, next to the diagnosis's, is the published JSON Schema.
 """
 
 from __future__ import annotations

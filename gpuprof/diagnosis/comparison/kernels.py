@@ -108,7 +108,7 @@ def compare_kernels(a: KernelTable, b: KernelTable, top: int) -> KernelDifferenc
 
 
 def comparable(a: KernelTable, b: KernelTable) -> tuple[KernelTable, KernelTable]:
-    """Both by what both tell of their kernels: where one knows no ops, by the names alone, each in the category that
+    """Both by what both say of their kernels: where one knows no ops, by the names alone, each in the category that
     most of its time has where ops are known."""
     if a.has_ops == b.has_ops:
         if a.has_modules and b.has_modules:

@@ -58,7 +58,7 @@ def explain(a: Facts, b: Facts, work: Work | None) -> Explained:
 
 
 def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str, int]], int]:
-    """The part of the difference that each candidate has, by phase, and what nobody claims."""
+    """The part of the difference that each candidate has, by phase, and what no one claims."""
     own: list[dict[str, int]] = [{} for _ in found]
     rest = 0
     for cell in dict.fromkeys([*a.cells, *b.cells]):
@@ -76,14 +76,14 @@ def mechanisms(
 ) -> Iterator[Mechanism]:
     """The explained parts, each with what either diagnosis of `both` predicted of such a fix."""
     names = [one.id for one, _ in explained.parts]
-    told = False
+    given = False
     for one, phases in explained.parts:
         ns = sum(phases.values())
         in_a, in_b = a.finding(one.id) is not None, b.finding(one.id) is not None
         foretold = list(predictions(one.id, a, b, work))
-        if not told and foretold:
+        if not given and foretold:
             foretold += combined(both, names, a, b)
-            told = True
+            given = True
         yield Mechanism(
             id=one.id,
             title=one.title,

@@ -1,4 +1,4 @@
-"""What the reader of a comparison must know beside its figures."""
+"""What the reader of a comparison must know in addition to its figures."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
 
 def _step_notes(a: Side, b: Side) -> Iterator[Note]:
     if a.known != b.known:
-        timed, told = ("A", "B") if a.known == "unprofiled" else ("B", "A")
+        timed, other = ("A", "B") if a.known == "unprofiled" else ("B", "A")
         yield Note(
             "unlike_steps",
             "warning",
-            f"The step of {timed} was timed without a profiler, that of {told} is the recorded one with the profiler's"
-            f" cost removed by replay, which is less certain. Record {told} with gpuprof trace, or time a step and give"
-            " it: --step-ms.",
+            f"The step of {timed} was timed without a profiler, that of {other} is the recorded one with the profiler's"
+            f" cost removed by replay, which is less certain. Record {other} with gpuprof trace, or time a step and"
+            " give it: --step-ms.",
         )
     elif a.known == "recorded":
         yield Note(
@@ -86,7 +86,7 @@ def _timed_over(a: Side, b: Side, work: Work) -> str:
 
 
 def _padding_notes(a: Side, b: Side) -> Iterator[Note]:
-    """Where one side does not tell how much of it is padding."""
+    """Where one side does not say how much of it is padding."""
     if bool(a.real_tokens) == bool(b.real_tokens):
         return
     tells, silent, known = ("A", "B", a) if a.real_tokens else ("B", "A", b)

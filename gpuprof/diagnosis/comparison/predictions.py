@@ -1,4 +1,4 @@
-"""What one side's diagnosis said of a fix, beside what the other side has of it."""
+"""What one side's diagnosis predicted of a fix, next to what the other side has of it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def predictions(name: str, a: Facts, b: Facts, work: Work | None) -> Iterator[Pr
     ratio = work.ratio if work else 1.0
     other_work = work is not None and not work.equal
     sides: tuple[tuple[Literal["a", "b"], Facts, Facts, float], ...] = (("a", a, b, ratio), ("b", b, a, 1 / ratio))
-    for by, told, other, done in sides:
+    for by, advising, other, done in sides:
         fitting = [
             finding
-            for finding in told.findings
+            for finding in advising.findings
             if finding.id == name and abs(finding.work / done - 1) <= LIKE_PREDICTED and other.finding(name) is None
         ]
         if name == "larger_batch":
             # A larger batch is worth more still, so it is advised of both.
-            fitting = [f for f in told.findings if f.id == name and abs(f.work / done - 1) <= LIKE_PREDICTED]
+            fitting = [f for f in advising.findings if f.id == name and abs(f.work / done - 1) <= LIKE_PREDICTED]
         if fitting:
             nearest = min(fitting, key=lambda f: abs(f.work / done - 1))
             scale = done / nearest.work if other_work else 1.0
@@ -38,23 +38,23 @@ def combined(both: tuple[Diagnosis, Diagnosis], names: list[str], a: Facts, b: F
     """What several fixes together were said to give, where all of them were made."""
     sides: tuple[tuple[Literal["a", "b"], Diagnosis, Facts], ...] = (("a", both[0], b), ("b", both[1], a))
     for by, diagnosis, other in sides:
-        told = diagnosis.combined
-        if told is not None and told.work == 1.0 and set(told.ids) <= set(names):
-            yield _prediction("+".join(told.ids), " + ".join(told.titles), by, told.step_ns, other.side)
+        predicted = diagnosis.combined
+        if predicted is not None and predicted.work == 1.0 and set(predicted.ids) <= set(names):
+            yield _prediction("+".join(predicted.ids), " + ".join(predicted.titles), by, predicted.step_ns, other.side)
 
 
 def _prediction(
     finding: str,
     title: str,
     by: Literal["a", "b"],
-    told: Range,
+    predicted: Range,
     measured: Side,
     scale: float = 1.0,
     tried_ns: int | None = None,
 ) -> Prediction:
     """`scale`: work that was done over the work that the prediction is for. `tried_ns`: what a trial measured."""
     ns = measured.step_ns
-    step_ns = Range(told.low * scale, told.expected * scale, told.high * scale)
+    step_ns = Range(predicted.low * scale, predicted.expected * scale, predicted.high * scale)
     return Prediction(
         finding=finding,
         title=title,

@@ -67,7 +67,7 @@ def quantity(a: Facts, b: Facts, amount: Callable[[Facts], float]) -> Quantity:
 
 
 def kernel_counts(a: Facts, b: Facts, categories: tuple[str, ...] = (), phases: tuple[str, ...] = ()) -> Quantity:
-    """Pieces of GPU work of some categories and phases; none named means all."""
+    """Kernels and copies of some categories and phases; none named means all."""
     return quantity(a, b, lambda side: side.counts.count(categories, phases))
 
 

@@ -35,7 +35,7 @@ def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Signif
     ranked = rank_sum(before, after)
     if ranked is None:
         return None
-    told = ranked.least < LEVEL
+    decidable = ranked.least < LEVEL
     other_work = work is not None and not work.equal and work.a_ns_per is not None
     each = rank_sum(before / work.a, after / work.b) if work and other_work else None
     return Significance(
@@ -45,7 +45,7 @@ def significance(a: Diagnosis, b: Diagnosis, work: Work | None = None) -> Signif
         a_median_ns=_median(before),
         b_median_ns=_median(after),
         p=ranked.p,
-        significant=ranked.p < LEVEL if told else None,
+        significant=ranked.p < LEVEL if decidable else None,
         exact=ranked.exact,
         correlation=max((c for c in map(correlation, (before, after)) if c is not None), default=None),
         p_each=each.p if each else None,

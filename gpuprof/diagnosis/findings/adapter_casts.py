@@ -1,4 +1,4 @@
-"""LoRA adapters in fp32 beside a model in half precision: each layer casts its input up and its output down."""
+"""LoRA adapters in fp32 on a model in half precision: each layer casts its input up and its output down."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ LEFT = calibrated.LEFT.value
 """Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
 place."""
 REST = calibrated.REST.rising
-"""What matrix products take after, of what they took."""
+"""What matmuls take after, of what they took."""
 ATTENTION = calibrated.ATTENTION.rising
 """The same of attention that gets no mask."""
 
@@ -101,7 +101,7 @@ class Passes:
     first: I64
     """First host node of each pass."""
     launch_ns: float
-    """What the host does for one launch: the median of the matrix products'."""
+    """What the host does for one launch: the median of the matmuls'."""
 
 
 def find(case: Case) -> Iterator[Proposal]:

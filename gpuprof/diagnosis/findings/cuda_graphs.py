@@ -195,7 +195,7 @@ def _of_engine(case: Case) -> Iterator[Proposal]:
 
 
 def _for_inference(case: Case) -> str:
-    """How what serves the model is told to launch graphs."""
+    """The option by which the serving engine launches graphs."""
     compiled = 'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
     ways = {
         "vllm": "vllm serve ... without --enforce-eager; --compilation-config for the batch sizes that are captured",

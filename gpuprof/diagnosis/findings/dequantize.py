@@ -1,4 +1,4 @@
-"""Weights in 4 or 8 bits are unpacked again for every product."""
+"""Weights in 4 or 8 bits are unpacked again for every matmul."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::addmm",
 PACKED_BYTES, HALF_BYTES = 0.53, 2.0
 """Of a weight in 4 bits with the scales of its blocks (half as much again quantised), and in bf16."""
 BEFORE, BEHIND = 2, 3
-"""Ops beside the unpacking product that belong to it: the cast and view in front, the cast and clone behind."""
+"""Ops next to the unpacking kernel that belong to it: the cast and view in front, the cast and clone behind."""
 LEFT = calibrated.QUANTISED_HOST_LEFT.value
 """Of the host work between a quantised layer's ops what the plain layer does as well, at worst."""
 

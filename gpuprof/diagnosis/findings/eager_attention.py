@@ -1,4 +1,4 @@
-"""Attention writes its scores to memory: matrix product, mask, softmax and matrix product as ops of their own."""
+"""Attention writes its scores to memory: matmul, mask, softmax and matmul as ops of their own."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ ABSENT = Absent("FlashAttention or another fused attention", _absent)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
-    """Fused attention on one side, matrix products and softmax on the other."""
+    """Fused attention on one side, matmuls and softmax on the other."""
     fused, scores = kernel_counts(a, b, ("attention",)), kernel_counts(a, b, ("softmax",), PASSES)
     # Fused attention has no softmax of its own: the one comes as the other goes.
     if fused.fell() and fused.more == -scores.more:
@@ -193,7 +193,7 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
 
 
 def find_attentions(case: Case) -> Attentions | None:
-    """Softmaxes over scores with the products around them; None if there are none."""
+    """Softmaxes over scores with the matmuls around them; None if there are none."""
     trace, timeline = case.trace, case.timeline
     ops, (low, high) = trace.ops, timeline.window
     ahead = np.isin(timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)

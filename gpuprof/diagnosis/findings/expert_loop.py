@@ -46,7 +46,7 @@ OF_LAYERS = frozenset(
 ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
 """What prepares the loop in front of its first expert, and goes with it."""
 BLOCK_OPS = 250
-"""An expert's block has fewer ops than this beside one another; two such ops further apart are of different layers."""
+"""An expert's block has fewer ops than this in a row; two such ops further apart are of different layers."""
 LONGER = 1.35
 """A block may be this much longer than the usual one (an expert whose tensors take another path) and is still one of
 the loop."""
@@ -55,10 +55,10 @@ LEAST_BLOCKS = 4
 MOST = 0.9
 """Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
 FORWARD_LAUNCHES, BACKWARD_LAUNCHES = calibrated.FORWARD_LAUNCHES.rising, calibrated.BACKWARD_LAUNCHES.rising
-"""Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped products,
+"""Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped matmuls,
 activation, masking, weighting, scatter, sum): at best a fused path, at worst experts with biases."""
 TENSOR_SHARE, MEMORY_SHARE = calibrated.TENSOR_SHARE.falling, calibrated.MEMORY_SHARE.falling
-"""What grouped products reach of the tensor ceiling, and of the memory's while they stream every expert's weights for
+"""What grouped matmuls reach of the tensor ceiling, and of the memory's while they stream every expert's weights for
 few rows."""
 ELEMENTWISE_SHARE = calibrated.ELEMENTWISE_SHARE.value
 """Of the memory's ceiling that activations of the grouped rows reach."""
@@ -118,7 +118,7 @@ class Loops:
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """Grouped products instead of a loop over experts."""
+    """Grouped matmuls instead of a loop over experts."""
     loops = find_loops(case)
     if loops is None:
         return
@@ -163,7 +163,7 @@ def find(case: Case) -> Iterator[Proposal]:
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     """Experts computed together on one side, one after another on the other."""
     grouped, single = kernel_counts(a, b, ("grouped_gemm",)), kernel_counts(a, b, ("gemm",), PASSES)
-    # Where they go through other kernels than those of grouped products, only the finding shows the loop.
+    # Where they go through other kernels than those of grouped matmuls, only the finding shows the loop.
     looped = (a if single.a > single.b else b).finding(PAGE.id) is not None
     if (grouped.largest > 0 and grouped.fell(least=0.0) and single.fell(to=FEWER)) or (looped and single.fell()):
         yield Candidate(
@@ -326,7 +326,7 @@ def _first_product_bytes(case: Case, loops: Loops, group: I64) -> F64:
 
 
 def _gives(matrices: list[Tensor]) -> tuple[float, float]:
-    """(inner length, bytes of the result) of the product of the last two matrices among an op's arguments."""
+    """(inner length, bytes of the result) of the matmul of the last two matrices among an op's arguments."""
     if len(matrices) < 2:
         return -1.0, 0.0
     left, right = matrices[-2:]

@@ -1,4 +1,4 @@
-"""Collectives that nothing is computed beside."""
+"""Collectives that no computation overlaps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HIDDEN = calibrated.HIDDEN.falling
 """Share of exposed transfers that finds computation to hide behind with prefetching and buckets that suit: the first
 all-gather and the last reduction of a step have none."""
 GIVEN_BACK = calibrated.GIVEN_BACK.rising
-"""Share of what is hidden that comes back as longer kernels: a transfer takes multiprocessors (a ring of NCCL 24 of
+"""Share of what is hidden that comes back as longer kernels: a transfer takes SMs (a ring of NCCL 24 of
 132), bandwidth and power from what it hides behind, and takes longer itself meanwhile."""
 FEW_BUCKETS = 4
 """Exchanges in a step; with fewer each waits for most of the gradients, and has little left to hide behind."""
@@ -117,7 +117,7 @@ def _fix(case: Case, sharded: bool, bucket_mb: int) -> str:
 
 
 def _exposed_share(case: Case, transfers: Mask) -> F64:
-    """Per node the part of its time that is a transfer which no compute kernel of its device runs beside, in the
+    """Per node the part of its time that is a transfer that no compute kernel of its device overlaps, in the
     replayed step: a collective's transfer is its last part, the first is waiting for peers."""
     graph, schedule = case.graph, case.schedule
     moving = _moving_ns(case, transfers)

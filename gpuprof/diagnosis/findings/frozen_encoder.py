@@ -119,7 +119,7 @@ def _scaled(graph: Graph, nodes: Mask, left: F64) -> Graph:
 
 
 def _epochs(case: Case) -> float | None:
-    """How often the training goes through its data; None where the run does not tell."""
+    """How often the training goes through its data; None where the run does not say."""
     run = case.run
     length = (run.loader or {}).get("length") if run else None
     if run is None or not run.steps_total or not isinstance(length, int) or length <= 0:

@@ -270,7 +270,7 @@ def _gates(named: _Named, family: I64) -> Iterator[Found]:
     mul, dims = named("mul"), named.dims
     for at in np.flatnonzero(named("silu", "gelu")).tolist():
         rest = slice(at + 1, at + 1 + GATE_REACH)
-        # The product takes two activations of the size that went through the gate.
+        # The elementwise product takes two activations of the size that went through the gate.
         product = np.flatnonzero(mul[rest] & (family[rest] == family[at]) & named.both(int(dims[at]), dims[rest]))
         if len(product):
             yield at, at, PART, at

@@ -146,7 +146,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
-    """Where workers feed the training and their pace is known: as many as keep up with it."""
+    """Where workers feed the training and their pace is known: the number that keeps up with it."""
     loader, consumer_ns = feed.loader, case.mean.consumer_ns()
     if case.mean.fed_ns() < (1 + NEAR) * consumer_ns:
         return

@@ -169,7 +169,7 @@ def indices(case: Case) -> tuple[int, ...] | None:
 
 
 def largest_factor(case: Case) -> float | None:
-    """How many times as large a batch may be; None where the run does not tell what it uses."""
+    """How many times as large a batch may be; None where the run does not record what it uses."""
     run = case.run
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if run is None or not totals or not run.memory.peak_bytes or run.memory.allocated_bytes is None:

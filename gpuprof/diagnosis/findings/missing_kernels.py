@@ -60,11 +60,11 @@ part of the program outside the training step.
 def note(run: Run | None, case: Case | None) -> Issue | None:
     """What was warned of, and how much of the step it can be; None where nothing was."""
     program = run.program if run else None
-    told = slow_paths(program) if program else []
-    if program is None or not told:
+    warned = slow_paths(program) if program else []
+    if program is None or not warned:
         return None
-    quoted = "; ".join(f"“{each.text.rstrip('.')}” ({each.source or 'a warning'})" for each in told[:MOST_SHOWN])
-    more = f"; and {len(told) - MOST_SHOWN} more" if len(told) > MOST_SHOWN else ""
+    quoted = "; ".join(f"“{each.text.rstrip('.')}” ({each.source or 'a warning'})" for each in warned[:MOST_SHOWN])
+    more = f"; and {len(warned) - MOST_SHOWN} more" if len(warned) > MOST_SHOWN else ""
     share = _share(program, case) or " How much of the step that takes is not known from this recording."
     return Issue(PAGE.id, "info", f"A slow path was used: {quoted}{more}.{share} See: gpuprof explain {PAGE.id}.")
 

@@ -19,7 +19,7 @@ from gpuprof.timeline.gpu_concurrency import take_turns
 UNEVEN = calibrated.UNEVEN.value
 """One GPU with all of the model takes up to this much more than the GPUs' peaks together, which are not all known."""
 GRADIENT_BYTES = 4
-"""Per trainable parameter, what DDP exchanges at most: adapters are fp32 unless told otherwise."""
+"""Per trainable parameter, what DDP exchanges at most: adapters are fp32 by default."""
 SHARDED = calibrated.SHARDED.value
 """How much longer FSDP's gathering of weights may make a step that would otherwise exchange only gradients."""
 
@@ -85,7 +85,7 @@ def find(case: Case) -> Iterator[Proposal]:
 
 
 def _fits(case: Case, gpus: int) -> bool | None:
-    """Whether one GPU has room for what lies on all; None where the run does not tell what it uses."""
+    """Whether one GPU has room for what lies on all; None where the run does not record what it uses."""
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if case.run is None or not case.run.memory.peak_bytes or not totals:
         return None

@@ -29,7 +29,7 @@ FILLED = calibrated.FILLED.falling
 GROUPED_LEFT = calibrated.GROUPED_LEFT.rising
 """Padding that is left, of what there was, where batches hold samples of nearly one length."""
 SPREAD_LENGTHS = calibrated.SPREAD_LENGTHS.value
-"""Mean square of the samples' lengths over the square of their mean: attention's work goes with the square."""
+"""Mean square of the samples' lengths over the square of their mean: attention's work scales with the square."""
 ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
 """Attention of packed rows against that of padded ones: less where the kernel skips what lies between samples, more
 where it takes the mask as a tensor."""
@@ -126,7 +126,7 @@ def find(case: Case) -> Iterator[Proposal]:
             "a sampler that batches samples of similar length",
             _grouped(case),
         )
-        # Lengths that all differ would each be planned anew, which cost more than their padding on an H200.
+        # Lengths that all differ would each be planned again, which cost more than their padding on an H200.
         + f"\nand a collator with padding=True, pad_to_multiple_of={MULTIPLE}",
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),

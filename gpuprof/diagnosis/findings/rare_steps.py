@@ -19,7 +19,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
 
 FEWEST = 4
-"""Recorded steps of which a rare one can be told; with fewer none is usual."""
+"""Recorded steps needed to recognise a rare one; with fewer none is usual."""
 SHARE = 0.5
 """Part of what a long step takes more that must lie in saving, evaluating, logging: a batch may also just be longer."""
 

@@ -24,7 +24,8 @@ from gpuprof.tracefile.trace import OP, Mask
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
 """What an op's own host work takes at least when it plans or compiles; launching takes microseconds."""
 TIMES = thresholds_calibrated.PLANNING_TIMES.value
-"""And so many times the usual of the same op; a host that is merely interrupted or slow does not do that to one op."""
+"""And this many times the usual of the same op; a host that is merely interrupted or slow does not do that to one
+op."""
 SHARE = 0.5
 """Part of the recorded steps that it must happen in: once is warming up."""
 USUAL_NS = calibrated.USUAL_NS.value
@@ -32,7 +33,7 @@ USUAL_NS = calibrated.USUAL_NS.value
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
 """Ranges around generated code as it runs, with what it sets up the first time."""
 FIRST_NS = thresholds_calibrated.FIRST_CALL_NS.value
-"""In a step that compiles all meets its shapes for the first time: choosing a kernel for a matrix product takes longer
+"""In a step that compiles all meets its shapes for the first time: choosing a kernel for a matmul takes longer
 than this, and so does the first run of generated code. What an op does at each call takes tens of microseconds."""
 STAYS = calibrated.STAYS.value
 """At worst so much of these first calls is there at every call."""
@@ -50,7 +51,7 @@ PADDED = calibrated.PADDED.value
 COMPILING_CAUSES = ("launch", "python", "sync")
 """What the GPU waits for while the host compiles."""
 MOSTLY = 0.5
-"""Of the difference in such waits: where compiling explains more of it than this, all of it is taken for that."""
+"""Of the difference in such waits: where compiling explains more of it than this, all of it is treated as that."""
 
 PAGE = Page(
     id="recompiles",
@@ -188,7 +189,7 @@ def _compiling(case: Case) -> Mask:
 
 
 def _planning(case: Case, host: Mask) -> tuple[Mask, float]:
-    """Pieces of host work in which an op plans, and what such an op usually takes."""
+    """Host segments in which an op plans, and what such an op usually takes."""
     graph, trace = case.graph, case.trace
     in_op = host & (graph.call < 0) & np.append(_launching(case), False)[graph.scope]
     rows = np.flatnonzero(in_op & (graph.duration_ns >= LONG_NS))

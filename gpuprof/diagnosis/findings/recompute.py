@@ -143,8 +143,8 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _fills(extra: tuple[float, float] | None, free: float | None, size: float | None) -> bool:
-    """Whether what is kept of the largest batch that may be proposed beside this would fill the GPU: then the memory
-    serves one or the other."""
+    """Whether what is kept of the largest batch that may be proposed together with this would fill the GPU: then the
+    memory serves one or the other."""
     room = free if free is not None else USABLE_SHARE * size if size is not None else None
     return extra is None or room is None or FACTORS[-1] * extra[1] > room
 

@@ -1,4 +1,4 @@
-"""Matrix products in fp32 that do not use tensor cores."""
+"""Matmuls in fp32 that do not use tensor cores."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def _held_back(case: Case) -> tuple[float, str] | None:
 
 
 def _by_clock(case: Case) -> np.ndarray:
-    """Nodes of kernels whose time goes with the clock; all, where nothing tells what limits them."""
+    """Nodes of kernels whose time scales with the clock; all, where it is not known what limits them."""
     if case.roofline is None:
         return case.graph.resource == DEVICE
     return case.nodes_of_gpu(np.isin(case.roofline.split.bound, (COMPUTE, LATENCY)))

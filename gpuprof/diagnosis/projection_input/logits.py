@@ -13,13 +13,14 @@ from gpuprof.projection.activations import Loss
 from gpuprof.tracefile.trace import NO_TEXT
 
 ROUND = 64
-"""Pieces of a size that somebody chose have a multiple of so many rows; pieces that a pass was cut into seldom have."""
+"""Pieces of a size that someone chose have a multiple of this many rows; pieces that a pass was cut into seldom
+have."""
 
 
 def loss_of(case: Case, vocabulary: int, tokens: float, passes: float) -> Loss | None:
     """How the step's products with the vocabulary as their width were cut; None where no shapes were recorded.
 
-    tokens: of the longest pass in the window, of which it has so many `passes`.
+    tokens: of the longest pass in the window, of which it has `passes`.
     """
     ops = case.trace.ops
     if not vocabulary or tokens <= 0 or not (ops.dims != NO_TEXT).any():
@@ -34,7 +35,7 @@ def loss_of(case: Case, vocabulary: int, tokens: float, passes: float) -> Loss |
 
 
 def _product_rows(case: Case, vocabulary: int) -> list[int]:
-    """Rows of each product [rows, width] · [width, vocabulary] of the window that the GPU did."""
+    """Rows of each matmul [rows, width] · [width, vocabulary] of the window that the GPU did."""
     timeline, ops = case.timeline, case.trace.ops
     op = np.unique(timeline.links.op[timeline.members])
     op = op[op >= 0]

@@ -19,7 +19,7 @@ HALF_BYTES = 2
 BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "nf4": 0.52, "fp4": 0.52}
 """Of a weight by how it is stored; of those in four bits with their blocks' scales."""
 HELD = 0.8
-"""Of the gradients' bytes: with less room beside weights and state they are not among what is allocated."""
+"""Of the gradients' bytes: with less room next to weights and state they are not among what is allocated."""
 OFFLOADED = 0.5
 """Of the layers' inputs: a stack that copies more to the host in the forward pass keeps them there. Two stacks copied
 all but the last layer's."""
@@ -47,7 +47,7 @@ def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share
     single = bool(optimizer.get("fused")) or optimizer.get("foreach") is False
     # Steps that end as the optimizer's does still hold their gradients then; a Trainer has dropped them.
     own = run.step_source == "optimizer" and micro == 1
-    held = own and _beside(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
+    held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
     scores = score_elements(case.timeline) / passes
     at_once = scores.max(initial=0.0) * passes if model.get("checkpointing") else scores.sum()
     recorded = Recorded(
@@ -78,8 +78,9 @@ def gradient_size(model: dict) -> int:
     return 4 if fp32 >= trainable > 0 else HALF_BYTES
 
 
-def _beside(allocated: int, model: dict, optimizer: dict) -> float:
-    """What is allocated between steps beside weights and the optimizer's state; below 0 where those are in shards."""
+def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:
+    """What is allocated between steps in addition to weights and the optimizer's state; below 0 where those are in
+    shards."""
     weights = sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
     return allocated - weights - (optimizer.get("state_bytes") or 0)
 

@@ -16,7 +16,7 @@ from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 _TIMED = ("baseline_free", "baseline_sync", "after")
 """Stages whose lines have the tokens of their own step. While a run settles, loaders that fetch a batch ahead may have
-told those of the next one; beside a profiler tensors live longer."""
+reported those of the next one; under a profiler tensors live longer."""
 POINTS = 3
 """Two make any line."""
 SPREAD = 1.3

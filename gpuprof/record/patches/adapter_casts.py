@@ -16,7 +16,7 @@ PATCH = Patch(
 
 
 def apply(context: Context) -> Callable[[], Proof]:
-    """PEFT is told to leave the type alone, and adapters in fp32 over a half-precision base are cast once."""
+    """PEFT is configured to leave the type alone, and adapters in fp32 over a half-precision base are cast once."""
     models: list[Any] = []
     cast = [0]
 

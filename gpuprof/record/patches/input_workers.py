@@ -80,7 +80,7 @@ def bound(init: Any, self: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     """All that a DataLoader is given, by name."""
     try:
         return dict(inspect.signature(init).bind(self, *args, **kwargs).arguments)
-    except (TypeError, ValueError):  # a wrapper of somebody else's; DataLoader's own order holds
+    except (TypeError, ValueError):  # a wrapper of someone else's; DataLoader's own order holds
         return dict(zip(_ORDER, (self, *args), strict=False)) | kwargs
 
 

@@ -1,7 +1,7 @@
 """Plotly figures of a diagnosis: `gpuprof.charts.roofline(diagnosis)`, for notebooks and for the report.
 
-Every figure takes a Diagnosis and gives a plotly Figure, or None where the recording does not tell what it would
-show. All of them are made of scatter and bar traces, which plotly's smallest bundle draws.
+Every figure takes a Diagnosis and gives a plotly Figure, or None where the recording does not hold what it would show.
+All of them are made of scatter and bar traces, which plotly's smallest bundle draws.
 """
 
 from __future__ import annotations

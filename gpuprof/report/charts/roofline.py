@@ -39,7 +39,7 @@ LEFT = {"xanchor": "right", "yanchor": "bottom", "xshift": -6, "yshift": -6}
 
 
 def roofline(diagnosis: Diagnosis) -> Figure | None:
-    """Matrix products and attention: FLOP/s over FLOP per byte, under the ceilings of the GPU.
+    """Matmuls and attention: FLOP/s over FLOP per byte, under the ceilings of the GPU.
 
     None where the GPU's ceilings or the kernels' FLOPs are not known. Kernels that do none are in `bandwidth`.
     """
@@ -169,7 +169,7 @@ def ceiling(x: list[float], y: list[float], dash: str = "solid") -> dict[str, An
 
 
 def label(words: str, x: float, y: float, **where: Any) -> dict[str, Any]:
-    """Words beside a line, at a point of two logarithmic axes."""
+    """Words next to a line, at a point of two logarithmic axes."""
     return {"text": words, "x": math.log10(x), "y": math.log10(y), "showarrow": False, "font": {"size": 12}, **where}
 
 

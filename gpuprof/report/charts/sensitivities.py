@@ -1,4 +1,4 @@
-"""What the step is made of, told by what would shorten it."""
+"""What the step is made of, by what would shorten it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
         return None
     known = {name: getattr(found, name) for name in RESOURCES if getattr(found, name) is not None}
     if all(name in known for name in PARTS):
-        del known["device"]  # its parts tell more
+        del known["device"]  # its parts say more
     order = sorted(known, key=lambda name: -known[name])
     percent = [50 * known[name] for name in order]
     bar = {

@@ -97,10 +97,10 @@ def _of_run(folder: RunFolder) -> list[Series]:
 
 
 def _of_recording(diagnosis: Diagnosis) -> list[Series]:
-    told = diagnosis.steps
-    if told is None or told.source == "none" or len(told.each_ns) < _FEWEST:
+    recorded = diagnosis.steps
+    if recorded is None or recorded.source == "none" or len(recorded.each_ns) < _FEWEST:
         return []
-    each = np.array(told.each_ns, np.float64)
+    each = np.array(recorded.each_ns, np.float64)
     name, _, paint = _RECORDED
     return [(name, paint, np.arange(1, len(each) + 1), each)]
 

@@ -266,7 +266,7 @@ def to_json(figure: Figure, *, titled: bool = False) -> str:
 def _rounded(value: Any) -> Any:
     """Plain JSON of anything that a figure holds."""
     if isinstance(value, dict):
-        if value.keys() >= {"dtype", "bdata"}:  # how plotly keeps an array that somebody put into the figure
+        if value.keys() >= {"dtype", "bdata"}:  # how plotly keeps an array that someone put into the figure
             return _rounded(np.frombuffer(base64.b64decode(value["bdata"]), value["dtype"]))
         return {key: _rounded(item) for key, item in value.items()}
     if isinstance(value, np.ndarray):

@@ -25,11 +25,11 @@ _PANELS = (
 _PANEL_PX = 104
 _SPACE = 0.06
 _MOST_POINTS = 600
-"""Per line: a quarter of a thousand pixels' worth of them can be told apart."""
+"""Per line: a quarter of a thousand pixels' worth of them can be distinguished."""
 _SHADE, _BAND = "rgba(213,94,0,0.18)", "rgba(128,128,128,0.14)"
 _LEAST_SAMPLES = 3
 _NOT_HELD = ("idle", "applications_clocks", "display_clock", "sync_boost")
-"""In the names of reasons for a lower clock that hold no work back: nothing to do, and what somebody has set."""
+"""In the names of reasons for a lower clock that hold no work back: nothing to do, and what someone has set."""
 
 
 def telemetry(diagnosis: Diagnosis) -> Figure | None:

@@ -26,7 +26,7 @@ _MOST_LABELLED = 5
 _NOTICED = 0.005
 """Share of a step below which a part is not listed in what is shown on hovering."""
 _EACH_TICK = 10
-"""Up to so many steps each has its number on the axis."""
+"""Up to this many steps each has its number on the axis."""
 _IN_LEGEND = 0.02
 """A cause that no step owes this much of its time to is drawn without an entry in the legend."""
 _WORTH_SAYING = 0.03
@@ -162,7 +162,7 @@ def _cut(timed: TimedSteps, far: np.ndarray, top: float, scale: float) -> dict[s
 
 
 def _hover(timed: TimedSteps, top: float, scale: float) -> dict[str, Any]:
-    """Points that nobody sees, which carry what is shown of a step."""
+    """Points that no one sees, which carry what is shown of a step."""
     points = {
         "type": "scatter",
         "mode": "markers",

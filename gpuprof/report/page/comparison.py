@@ -50,7 +50,7 @@ class Fall:
 
 @dataclass(frozen=True, slots=True)
 class Guess:
-    """A prediction beside the measurement, all in percent of the axis."""
+    """A prediction next to the measurement, all in percent of the axis."""
 
     text: str
     inside: bool
@@ -197,7 +197,7 @@ def falls(c: Comparison) -> list[Fall]:
 
 def cards(c: Comparison) -> list[Card]:
     """The mechanisms that are worth one."""
-    return [_card(number, one, c) for number, one in enumerate(words.told(c), 1)]
+    return [_card(number, one, c) for number, one in enumerate(words.shown_mechanisms(c), 1)]
 
 
 def _card(number: int, one: Mechanism, c: Comparison) -> Card:

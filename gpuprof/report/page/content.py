@@ -142,7 +142,7 @@ def summary(diagnosis: Diagnosis) -> str:
 
 
 def tiles(diagnosis: Diagnosis) -> list[Tile]:
-    """The few numbers beside the verdict that people compare runs by; those that are known."""
+    """The few numbers next to the verdict that people compare runs by; those that are known."""
     steps, run, roof = diagnosis.steps, diagnosis.run, diagnosis.roofline
     found: list[Tile] = []
     if steps:

@@ -58,7 +58,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
     any_known = _summed(code, known.astype(np.int64)) > 0
     in_parts = np.array([_summed(code, np.where(roof.split.bound[rows] == k, ns, 0)) for k in range(3)])
     at_roof = _summed(code, (roof.split.compute_ns + roof.split.memory_ns)[rows].astype(np.int64))
-    told_ns = _summed(code, np.where(roof.split.bound[rows] < len(PARTS), ns, 0))
+    modelled_ns = _summed(code, np.where(roof.split.bound[rows] < len(PARTS), ns, 0))
     flops = _summed(code, np.where(known, roof.work.flops[rows], 0.0))
     moved = _summed(code, np.where(known, roof.work.bytes[rows], 0.0))
 
@@ -73,7 +73,7 @@ def kernel_rows(tables: Tables, texts: Texts) -> dict[str, Any] | None:
     return {
         **found,
         "bound": [bound[i] for i in order.tolist()],
-        "efficiency": given(at_roof / np.maximum(told_ns, 1), told_ns > 0),
+        "efficiency": given(at_roof / np.maximum(modelled_ns, 1), modelled_ns > 0),
         # None are counted for what does no products, or where they are booked to another kernel of the same op.
         "flops": given(flops, any_known & (flops > 0) & (flops <= most)),
         "bytes": given(moved, any_known),

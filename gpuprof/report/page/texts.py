@@ -12,7 +12,7 @@ from gpuprof.tracefile.trace import I32, I64
 WIDTH = 120
 """Cells of a name where it is short: more than any box that it is drawn in."""
 WHOLE = 2_000
-"""Cells of a name where it is whole. Longer ones, which nobody reads, keep both ends."""
+"""Cells of a name where it is whole. Longer ones, which no one reads, keep both ends."""
 
 
 class Texts:
@@ -65,7 +65,7 @@ def coded(*columns: np.ndarray) -> tuple[I64, I64]:
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         distinct, inverse = np.unique(column, return_inverse=True)
-        # Numbered anew each time, so that the product stays below the square of the rows.
+        # Numbered again each time, so that the matmul stays below the square of the rows.
         code = np.unique(code * max(len(distinct), 1) + inverse, return_inverse=True)[1]
     _, first = np.unique(code, return_index=True)
     return first.astype(np.int64), code.astype(np.int64)

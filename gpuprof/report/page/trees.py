@@ -32,7 +32,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Ways down a forest, told apart by the labels met: node per row, and each node's parent (-1: top) and label."""
+    """Ways down a forest, distinguished by the labels met: node per row, and each node's parent (-1: top) and label."""
 
     node: I64
     parent: I64

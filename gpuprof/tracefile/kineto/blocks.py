@@ -31,7 +31,7 @@ class Block:
         """How far into the file the reading was when this block was filled."""
         self.status = scan.PAUSED
         self.sheet = np.zeros(1, scan.SHEET)[0]
-        # No text has such bytes, so nothing is taken for known at first.
+        # No text has such bytes, so nothing is treated as known at first.
         self.sheet["joint"] = 0xFF
         self.sheet["joint_bits"] = -1
         self._make_rows(1 << 14)

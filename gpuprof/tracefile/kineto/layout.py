@@ -38,7 +38,7 @@ ROWS: dict[str, np.dtype] = {
     "other": _row(f"{_SPAN} category:i4 external:i8"),
 }
 
-# The category decides the table and the row's `kind`. Names of 2021 (Operator, Kernel, …) stand beside today's.
+# The category decides the table and the row's `kind`. Names of 2021 (Operator, Kernel, …) stand next to today's.
 CATEGORIES: dict[str, tuple[int, int]] = {
     "cpu_op": (OPS, 0),
     "Operator": (OPS, 0),

@@ -35,7 +35,7 @@ SAMPLE_BYTES = 1 << 16
 LAST_BYTES = 8 << 20
 """What is left at the end and could not be read: Python looks at so much, in some seconds at worst."""
 HOPELESS = 200_000
-"""So many events that could not be read, and none that could: no need to see the rest."""
+"""This many events that could not be read, and none that could: no need to see the rest."""
 MAX_WORKERS = 4
 PROGRESS_S = 0.1
 
@@ -313,7 +313,7 @@ class Gathered:
 
 
 def _processors() -> int:
-    """Threads to read with: as many as there are processors for us, or fewer if numba is told to take fewer."""
+    """Threads to read with: one per processor available to us, or fewer if numba is configured to take fewer."""
     wanted = os.environ.get("NUMBA_NUM_THREADS", "")
     try:
         found = len(os.sched_getaffinity(0))
@@ -323,7 +323,7 @@ def _processors() -> int:
 
 
 class _Notice(event.Listener):
-    """Says once that a compilation begins: the first run on a machine stands still for some seconds."""
+    """Says once that a compilation begins: the first run on a machine stalls for some seconds."""
 
     said = False
 

@@ -1,5 +1,5 @@
-"""An export as tables that may or may not be there: tables and columns come and go with the version, so all are asked
-for, and none is taken for granted.
+"""An export as tables that may or may not be there: tables and columns come and scale with the version, so all are
+asked for, and none is treated as granted.
 
 Only tables that are named are read. Others hold the whole environment of the recorded process, tokens included.
 """
@@ -28,7 +28,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 class Database:
-    """The tables of one export, each read in the one order of its rows, whatever indices somebody has made: columns are
+    """The tables of one export, each read in the one order of its rows, whatever indices someone has made: columns are
     fetched one query after another. `damage` says why one could not be read to its end, if so."""
 
     def __init__(self, path: Path) -> None:

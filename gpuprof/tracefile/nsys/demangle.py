@@ -1,8 +1,8 @@
 """C++ names as torch.profiler prints them, by the same function of the C++ library.
 
 Nsight Systems prints them in a way of its own (`<unnamed>`, `T1 *`, `(bool)1`), by which the kernels of two recordings
-could not be told to be the same. It also keeps the names as the compiler made them; where the library is not there, its
-own way has to do.
+could not be recognised as the same. It also keeps the names as the compiler made them; where the library is not there,
+its own way has to do.
 """
 
 from __future__ import annotations

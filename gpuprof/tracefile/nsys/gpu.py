@@ -79,7 +79,7 @@ def _shape(values: I64) -> I32:
 def _kernels(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
     found = _read(database, _KERNELS, process, (*_SHAPE, *_NAMES, *_SHARED, "graphNodeId"))
     name = np.full(len(found["start"]), NO_TEXT, np.int32)
-    for column in _NAMES:  # the first that is told
+    for column in _NAMES:  # the first that is known
         lost = name == NO_TEXT
         rename = demangled if column == "mangledName" else names.kernel
         name[lost] = strings.named(found[column][lost], rename)
@@ -109,8 +109,8 @@ def _sets(database: Database, process: Process, strings: Strings) -> dict[str, n
 
 
 def _graphs(database: Database, process: Process, strings: Strings) -> dict[str, np.ndarray]:
-    """One event per launch of a graph, which is how Nsight Systems records them unless told otherwise: what it runs is
-    not told, but that the device is busy is."""
+    """One event per launch of a graph, which is how Nsight Systems records them by default: what it runs is not known,
+    but that the device is busy is."""
     found = _read(database, _GRAPHS, process, ("graphId",))
     ids = [
         strings.id(WHOLE_GRAPH if number == ABSENT else f"{WHOLE_GRAPH} {number}")

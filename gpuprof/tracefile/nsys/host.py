@@ -34,7 +34,7 @@ def read_calls(database: Database, process: Process, strings: Strings, threads: 
     kind, name = found["eventClass"], strings.named(found["nameId"], names.call)
     thread = threads.host(found["globalTid"])
     driver = kind == _DRIVER_CLASS
-    if np.all(kind == ABSENT):  # not told: names of the driver begin with cu, but not with cuda
+    if np.all(kind == ABSENT):  # not known: names of the driver begin with cu, but not with cuda
         driver = np.array([t.startswith("cu") and not t.startswith("cuda") for t in strings.texts] + [False])[name]
     own = np.isin(kind, (_RUNTIME_CLASS, _DRIVER_CLASS, ABSENT))
     calls = Calls(
@@ -52,7 +52,7 @@ def read_calls(database: Database, process: Process, strings: Strings, threads: 
 
 
 def read_syncs(database: Database, process: Process, strings: Strings) -> Syncs:
-    """What waited for what. Which stream an event was recorded on is told only where events were recorded too."""
+    """What waited for what. Which stream an event was recorded on is known only where events were recorded too."""
     columns = (
         "start",
         "end",
@@ -85,7 +85,7 @@ def read_syncs(database: Database, process: Process, strings: Strings) -> Syncs:
 
 
 def _awaited(database: Database, process: Process, syncs: dict[str, I64]) -> tuple[I64, I64]:
-    """(stream, correlation of the record) of the event that each row waits for, ABSENT where not told."""
+    """(stream, correlation of the record) of the event that each row waits for, ABSENT where not known."""
     records = database.numbers(_EVENTS, ("streamId", "correlationId", "globalPid", "eventId", "eventSyncId"))
     mine = np.flatnonzero(key_of(records["globalPid"]) == process.key)
     row_of: dict[tuple[int, int], list[int]] = {}
@@ -122,10 +122,10 @@ def read_overhead(database: Database, process: Process, strings: Strings, thread
         found = database.numbers(table, ("start", "end", "globalTid", "nameId", "overheadType"))
         keep = (key_of(found["globalTid"]) == process.key) & (found["start"] != ABSENT) & (found["end"] != ABSENT)
         found = {name: column[keep] for name, column in found.items()}
-        told = names.OVERHEADS if table.startswith("CUPTI") else {}
+        kinds = names.OVERHEADS if table.startswith("CUPTI") else {}
         ids = []
         for kind, name in zip(found["overheadType"].tolist(), found["nameId"].tolist(), strict=True):
-            ids.append(strings.id(told.get(kind) or f"{strings.stored(name) or 'Unknown'}{owner}"))
+            ids.append(strings.id(kinds.get(kind) or f"{strings.stored(name) or 'Unknown'}{owner}"))
         thread = threads.host(found["globalTid"])
         parts.append(other(strings, OVERHEAD, np.array(ids, np.int32), thread, found["start"], found["end"]))
     return parts

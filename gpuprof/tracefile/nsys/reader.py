@@ -53,7 +53,7 @@ def read_nsys(path: Path, size: int, pid: int | None = None) -> Trace:
                 events=sum(len(table) for table in tables),
                 truncated=database.damage,
                 reader="nsys",
-                beside=tuple(with_process(path, p.pid) for p in processes if p is not process),
+                other_processes=tuple(with_process(path, p.pid) for p in processes if p is not process),
             ),
             meta=read_meta(database, process, devices),
             strings=strings.texts,
@@ -78,7 +78,7 @@ def pids_in(path: Path) -> tuple[int, ...]:
 
 @lru_cache
 def _pids_in(path: Path, _size: int, _mtime_ns: int) -> tuple[int, ...]:
-    """The same, once for a file as long as it is not written again: to tell what a path is, several places ask."""
+    """The same, once for a file as long as it is not written again: several places ask what a path is."""
     with opened(path) as database:
         return tuple(process.pid for process in find_processes(database) if process.device >= 0)
 

@@ -16,21 +16,21 @@ def is_report(path: Path, head: bytes) -> bool:
 
 
 def exported(report: Path) -> tuple[Path, int]:
-    """The SQLite export of a report, and its size: the one beside it if that is as new, else made there.
+    """The SQLite export of a report, and its size: the one next to it if that is as new, else made there.
 
     Raises UnreadableTrace, one line, where there is no Nsight Systems that can.
     """
-    beside = report.with_suffix(".sqlite")
-    if beside.exists() and not _is_fresh(beside, report):
-        beside = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to somebody
+    export = report.with_suffix(".sqlite")
+    if export.exists() and not _is_fresh(export, report):
+        export = report.with_suffix(".gpuprof.sqlite")  # what is there may be of use to someone
     try:
-        if not _is_fresh(beside, report):
-            to_sqlite(report, beside)
-        return beside, beside.stat().st_size
+        if not _is_fresh(export, report):
+            to_sqlite(report, export)
+        return export, export.stat().st_size
     except NsysError as error:
         raise UnreadableTrace(str(error)) from None
     except OSError as error:
-        raise UnreadableTrace(f"{beside}: cannot be read ({error.strerror})") from None
+        raise UnreadableTrace(f"{export}: cannot be read ({error.strerror})") from None
 
 
 def _is_fresh(export: Path, report: Path) -> bool:

@@ -1,0 +1,61 @@
+"""The tables of a diagnosis, and how a finding shows itself."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+
+import pytest
+from helpers.make_run import RECORDING
+from rich.console import Console
+
+import gpuprof
+from gpuprof.errors import GpuprofError
+
+GPUS = ["H100 SXM", "RTX 4090"]
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return gpuprof.diagnose(RECORDING)
+
+
+def test_findings_are_those_of_the_diagnosis(demo):
+    table = demo.tables.findings()
+    assert len(demo.findings) > 1
+    assert table["id"].tolist() == [one.id for one in demo.findings]
+    assert table["step_expected_ns"].tolist() == [round(one.step_ns.expected) for one in demo.findings]
+    assert table["speedup_low"].tolist() == [one.speedup.low for one in demo.findings]
+    assert [len(rows) for rows in table["evidence"]] == [len(one.evidence) for one in demo.findings]
+
+
+def test_a_changed_diagnosis_has_its_own_findings(demo):
+    changed = replace(demo, findings=demo.findings[:1])
+    assert changed.tables.findings()["id"].tolist() == [demo.findings[0].id]
+    empty = replace(demo, findings=()).tables.findings()
+    assert len(empty) == 0 and list(empty.columns) == list(demo.tables.findings().columns)
+
+
+def test_projections_are_those_of_project(demo):
+    table, projection = demo.tables.projections(GPUS), gpuprof.project(demo, GPUS)
+    assert table["gpu"].tolist() == [one.gpu for one in projection.gpus]
+    assert table["step_expected_ns"].tolist() == [round(one.step_ns.expected) for one in projection.gpus]
+    assert table["fits"].tolist() == [one.memory.fits if one.memory else None for one in projection.gpus]
+    with pytest.raises(GpuprofError, match="no such GPU"):
+        demo.tables.projections(["no such GPU"])
+
+
+def test_a_finding_prints_without_its_evidence(demo):
+    finding = demo.findings[0]
+    out = io.StringIO()
+    Console(file=out, width=200, color_system=None).print(finding)
+    text = out.getvalue()
+    assert finding.title in text and repr(finding.severity) in text and "speedup=" in text
+    assert "evidence" not in text
+
+
+def test_a_finding_shows_itself_in_a_notebook(demo):
+    finding = replace(demo.findings[0], fix="<script>alert(1)</script>")
+    html = finding._repr_html_()
+    assert finding.title in html and "&lt;script&gt;" in html and "<script" not in html
+    assert finding.evidence[0].text.split()[0] in html
