@@ -15,6 +15,10 @@ _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """The others say only what is not among the ranks."""
 
 
+MOSTLY = 0.5
+"""Of the differences between steps, what batches' lengths explain at least where they are the reason."""
+
+
 def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     """`diagnosis` is of the rank `gang.shown`. A step that was timed without a profiler sets the ranks' times right."""
     measured = diagnosis.steps.unprofiled_ns if diagnosis.steps else None
@@ -92,8 +96,8 @@ _SAYS = {
     "slow_group": "The other ranks wait for {name} (ranks {ranks}): all of its members are slow",
     "stage_imbalance": "The pipeline waits for {name} (ranks {ranks}), which has more work than the others; with stages"
     " of equal work",
-    "uneven_batches": "No rank is slow throughout: batches differ in length, and all wait for the longest; with batches"
-    " of equal work",
+    "uneven_batches": "No rank is slow throughout: batches differ in work, and all wait for the longest{lengths}; with"
+    " batches of equal work",
     "slow_link": "The {name} (ranks {ranks}) are slower than others of their kind; with usual transfers",
 }
 
@@ -104,9 +108,25 @@ def _not_one_rank(job: Job) -> str:
     if culprit is None or job.verdict not in _SAYS:
         return ""
     numbers = ", ".join(map(str, culprit.ranks[:8])) + (", …" if len(culprit.ranks) > 8 else "")
-    text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers)
+    text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers, lengths=_lengths(job.lengths_share))
     after = f"a step would take {in_ms(culprit.step_ns)} in place of {in_ms(job.step_ns)}"
     return f"{text}{', ' if 'with' in text else '; without that '}{after}."
+
+
+def _lengths(share: float | None) -> str:
+    """What is said of batches that differ in work."""
+    if share is None:
+        return ""
+    percent = f"{100 * share:.0f} %"
+    if share >= MOSTLY:
+        return (
+            f". Their length explains it: {percent} of what backward passes differ between steps, forward passes differ"
+            " by too"
+        )
+    return (
+        f". Their length explains little of it: forward and backward passes have {percent} of their differences in"
+        " common, so look for what else varies (evaluation, checkpoints, garbage collection, other programs)"
+    )
 
 
 def _quality(quality: Quality, gang: Gang) -> Quality:

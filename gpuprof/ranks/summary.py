@@ -72,6 +72,9 @@ class Job:
     changes: tuple[Change, ...]
     """What was tried, largest gain first."""
     exposed: Exposed | None
+    lengths_share: float | None
+    """Of what backward passes differ between the steps of a rank, the share that forward passes differ by too, as they
+    do with batches of different length; None where too little was recorded."""
     members: tuple[Member, ...]
     notes: tuple[tuple[str, str], ...]
     """(id, sentence)"""

@@ -12,6 +12,7 @@ import numpy as np
 from gpuprof.ranks.digest_data import WORK, Floats
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import Played, paces, replay, replay_error
+from gpuprof.ranks.lengths import lengths_share
 from gpuprof.ranks.roles import ROLES, TENSOR, Roles, roles_of
 from gpuprof.ranks.shapes import Shapes, shapes_of
 from gpuprof.ranks.summary import Change, Exposed, Member
@@ -82,7 +83,7 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
         )
         summary = Summary(
             **known, even_ns=None, slowdown=None, verdict=None, culprit=None, changes=(), exposed=None,
-            notes=(*notes, ("joint_replay", text)),
+            lengths_share=None, notes=(*notes, ("joint_replay", text)),
         )  # fmt: skip
         return Found(summary, None, played.step_ns, None, own)
     shapes = shapes_of(job, roles)
@@ -95,7 +96,7 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
     summary = Summary(
         **known, even_ns=round(even), slowdown=played.step_ns / max(even, 1.0),
         verdict=None if culprit is None else VERDICTS[culprit.kind], culprit=culprit, changes=changes,
-        exposed=_exposed(asked, roles, played), notes=notes,
+        exposed=_exposed(asked, roles, played), lengths_share=lengths_share(asked.work_ns), notes=notes,
     )  # fmt: skip
     slow = None
     if culprit is not None and culprit.kind == "rank":

@@ -30,6 +30,22 @@ def test_what_is_slow_is_named_and_the_step_without_it_is_right(shape: Shape, se
             assert one.without_error == pytest.approx(0, abs=0.01)
 
 
+def test_the_share_of_lengths():
+    """Longer micro-batches make both passes longer; what merely scatters has nothing in common."""
+    shape = Shape(tensor=2, pipeline=2, data=4)
+
+    def share(slow: Slow) -> float | None:
+        made = programs(shape, slow)
+        return gang_of(digests(shape, made, simulate(made)), []).job.lengths_share
+
+    assert share(Slow(uneven=0.4)) == pytest.approx(1, abs=0.02)
+    assert share(Slow()) == pytest.approx(0, abs=0.15)
+    assert share(Slow(frozenset((3,)), factor=1.5)) == pytest.approx(0, abs=0.15), "a slow rank is slow in all steps"
+    one_step = Shape(tensor=1, pipeline=1, data=4, steps=1)
+    made = programs(one_step)
+    assert gang_of(digests(one_step, made, simulate(made)), []).job.lengths_share is None
+
+
 def test_clocks_of_all_ranks_are_found():
     shape = Shape(tensor=2, pipeline=4, data=4)
     made = programs(shape, Slow())

@@ -68,6 +68,8 @@ def test_batches_of_unequal_length_are_no_ranks_fault():
     assert summary.culprit is not None
     assert summary.slowdown is not None
     assert 1.25 < summary.culprit.speedup < summary.slowdown, "the last stage is long too"
+    assert summary.lengths_share is not None
+    assert summary.lengths_share > 0.95, "unequal sequence lengths, as published"
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

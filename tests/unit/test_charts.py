@@ -218,7 +218,7 @@ def test_who_waits_in_which_step():
         Member(1, 0, "", 117 * MS, (40 * MS, 42 * MS, 0), (0, 0, 0)),
     )
     job = Job(
-        2, 3, 1, 1, (("world", 1),), 117 * MS, 96 * MS, 1.2, 0.0, None, None, (), None, members, ()
+        2, 3, 1, 1, (("world", 1),), 117 * MS, 96 * MS, 1.2, 0.0, None, None, (), None, None, members, ()
     )  # fmt: skip
     late, waits = content(charts.rank_steps(host_bound(job=job)))["data"]
     assert (late["x"], late["y"]) == ([0, 1], ["rank 1"] * 2)

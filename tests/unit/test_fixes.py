@@ -95,8 +95,8 @@ def test_why_nothing_is_predicted():
 
 def test_the_ranks():
     ranks = tuple(
-        RankSummary(i, f"r{i}.json", 117 * MS, (75 + 42 * i) * MS, 42 * MS * (1 - i), MS, float(i), "host", "python", 0, 0)
-        for i in range(2)
+        RankSummary(i, f"r{i}.json", 117 * MS, pace * MS, (117 - pace) * MS, MS, float(i), "host", "python", 0, 0)
+        for i, pace in enumerate((75, 117))
     )
     lines = lines_of(ranks=ranks)
     at = next(i for i, line in enumerate(lines) if line.strip().startswith("ranks"))

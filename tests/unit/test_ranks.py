@@ -21,9 +21,10 @@ from helpers.rank_program import BUCKETS, CALL, LATENCY, MS, RETURN, US, RankPro
 from helpers.timeline import timeline_of
 
 import gpuprof
+from benchmarks import rank_jobs
 from gpuprof.diagnosis.combine_ranks import with_ranks
 from gpuprof.diagnosis.findings.straggler import find_straggler
-from gpuprof.diagnosis.ranks import survey
+from gpuprof.diagnosis.ranks import gang_of, survey
 from gpuprof.errors import GpuprofError
 from gpuprof.ranks import verdicts
 from gpuprof.replay.build import build
@@ -183,6 +184,19 @@ def test_a_measured_step_scales_the_interval_with_everything_else(tmp_path: Path
         [ns / 2 for ns in dataclasses.astuple(estimated.step_ns)]
     )
     assert dataclasses.astuple(found.speedup) == pytest.approx(dataclasses.astuple(estimated.speedup))
+
+
+def test_what_is_said_of_batches_that_differ():
+    shape = rank_jobs.Shape(tensor=1, pipeline=1, data=4)
+    made = rank_jobs.programs(shape, rank_jobs.Slow(uneven=0.4))
+    gang = gang_of(rank_jobs.digests(shape, made, rank_jobs.simulate(made)), [])
+    assert gang.job.verdict == "uneven_batches"
+    said = with_ranks(host_bound(), gang).verdict.summary
+    assert re.search(r"batches differ in work.*Their length explains it: (9\d|100) %.*in place of", said), said
+    other = dataclasses.replace(gang, job=dataclasses.replace(gang.job, lengths_share=0.1))
+    said = with_ranks(host_bound(), other).verdict.summary
+    assert "Their length explains little of it" in said
+    assert "10 %" in said
 
 
 def test_equal_ranks_have_no_straggler(tmp_path: Path):

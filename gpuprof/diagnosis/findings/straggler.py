@@ -23,23 +23,32 @@ arrived. If one rank is slower than the others, all of them take as long as it d
 that time looks like communication, but a faster network would not shorten it.
 """,
     detected="""
-The collectives of all ranks are matched by process group, order and size. Their end times differ only by clock
-offsets, and their shortest duration is the transfer, because the rank that arrives last does not wait. Each rank is
-then replayed with peers that are never late; that is its own step time. A straggler is 5 % slower than every other
-rank in every step (9 % if only one step was recorded), because steps of one program differ by less. It must also be
-the rank that arrived last most often where others waited noticeably (20 µs): at two thirds of the collectives, or it
-was slower in each of at least three steps. Of two ranks whose steps merely scatter, each arrives last at half of
-them. What the straggler does more is found by comparing its work, by phase and op, with the median of the other
-ranks.
+The collectives of all ranks are matched by process group, order and size, sends with their receives. Their end times
+differ only by clock offsets, and their shortest duration is the transfer, because the rank that arrives last does not
+wait. All ranks are then replayed together. That must reproduce the recorded step to 2 %; otherwise nothing is claimed.
+
+Then the job is replayed with one thing changed at a time: one rank as fast as those that do the same work, one host,
+one tensor-parallel group, pipeline stages of equal work, batches of equal work, one link as fast as others of its
+kind. The smallest of these that explains 80 % of the largest gain is the culprit, if the step gets 5 % shorter (6 % if
+two steps were recorded, 9 % if one), because steps of one program differ by less. One rank is a straggler if it
+also arrives last at two thirds of the collectives where others wait noticeably (20 µs), or if it is slower than every
+other rank in each of at least three steps. Of two ranks whose steps merely scatter, each arrives last at half of them.
+
+What the straggler does more is found by comparing its work, by phase and op, with the median of the other ranks.
 """,
     gain="""
-Without its additional work, the step takes as long as that of the next slowest rank. What the slow rank itself waits
-for others is kept.
+The joint replay with this rank's work as long as the mean of the ranks that do the same work; waits follow from that.
+In a pipeline this can be less than the next slowest rank's step suggests.
 """,
     wrong="""
-If slowness moves from rank to rank, as with batches of unequal length, no rank is a straggler though all of them
-wait: balance the batches. A few recorded steps may show a rank that is slow only now and then (a checkpoint, a
-garbage collection). If the recording of a rank is missing, waiting for it cannot be distinguished from transfer.
+If slowness moves from rank to rank, no rank is a straggler though all of them wait. The summary then says that
+batches differ in work (`uneven_batches`), and whether their length is the reason: with longer batches forward and
+backward passes take longer together, and `job.lengths_share` is the share of the differences that both have in common.
+Sort or pack batches by length, so that ranks get equal work in each step. A slow host, tensor-parallel group, pipeline
+stage or link is named in the same way, because no rank in it is slow by itself.
+
+A few recorded steps may show a rank that is slow only now and then (a checkpoint, a garbage collection). If the
+recording of a rank is missing, waiting for it cannot be distinguished from transfer.
 """,
 )
 

@@ -1,0 +1,31 @@
+"""Whether steps differ as batches of different length make them differ: forward and backward passes together."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, Floats
+
+FEWEST = 8
+"""Steps of ranks from which on a correlation is given: of fewer, one of 0.7 can be chance."""
+LEAST_SPREAD = 0.002
+"""Passes that differ by less, as a standard deviation, differ by nothing."""
+
+
+def lengths_share(work_ns: Floats) -> float | None:
+    """The share of the variance of backward passes that forward passes explain, over all ranks and steps, each counted
+    from its rank's mean (r²; 0 if they go in opposite directions). None where there are too few steps, or no such work.
+
+    `work_ns`: [ranks, steps, WORK]. A longer batch takes longer in both directions; a garbage collection, a checkpoint
+    or a busy machine does so in one. "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI
+    '25) tells batches of different length by the same correlation.
+    """
+    both = work_ns[:, :, [FORWARD, BACKWARD]]
+    mean = both.mean(axis=1, keepdims=True)
+    doing = (mean > 0).all(axis=(1, 2))
+    each = (both[doing] / mean[doing] - 1).reshape(-1, 2)
+    if len(each) < FEWEST or both.shape[1] < 2:
+        return None
+    if (each.std(axis=0) < LEAST_SPREAD).any():
+        return 0.0
+    return float(max(np.corrcoef(each.T)[0, 1], 0.0) ** 2)
