@@ -16,7 +16,7 @@ _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 
 
 MOSTLY = 0.5
-"""Of the differences between steps, what batches' lengths explain at least where they are the reason."""
+"""Of the variation in backward time, what forward time explains at least where the batches' lengths are the reason."""
 
 
 def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
@@ -96,7 +96,7 @@ _SAYS = {
     "slow_group": "The other ranks wait for {name} (ranks {ranks}): all of its members are slow",
     "stage_imbalance": "The pipeline waits for {name} (ranks {ranks}), which has more work than the others; with stages"
     " of equal work",
-    "uneven_batches": "No rank is slow throughout: batches differ in work, and all wait for the longest{lengths}; with"
+    "uneven_batches": "No rank is slow throughout: batches differ in work, and all wait for the longest; with"
     " batches of equal work",
     "slow_link": "The {name} (ranks {ranks}) are slower than others of their kind; with usual transfers",
 }
@@ -108,24 +108,22 @@ def _not_one_rank(job: Job) -> str:
     if culprit is None or job.verdict not in _SAYS:
         return ""
     numbers = ", ".join(map(str, culprit.ranks[:8])) + (", …" if len(culprit.ranks) > 8 else "")
-    text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers, lengths=_lengths(job.lengths_share))
+    text = _SAYS[job.verdict].format(name=culprit.name, ranks=numbers)
     after = f"a step would take {in_ms(culprit.step_ns)} in place of {in_ms(job.step_ns)}"
-    return f"{text}{', ' if 'with' in text else '; without that '}{after}."
+    lengths = _lengths(job.lengths_share) if job.verdict == "uneven_batches" else ""
+    return f"{text}{', ' if 'with' in text else '; without that '}{after}.{lengths}"
 
 
 def _lengths(share: float | None) -> str:
     """What is said of batches that differ in work."""
     if share is None:
         return ""
-    percent = f"{100 * share:.0f} %"
+    percent = f"{100 * share:.0f} % of the variation in backward time"
     if share >= MOSTLY:
-        return (
-            f". Their length explains it: {percent} of what backward passes differ between steps, forward passes differ"
-            " by too"
-        )
+        return f" Their length is the reason: forward time explains {percent}."
     return (
-        f". Their length explains little of it: forward and backward passes have {percent} of their differences in"
-        " common, so look for what else varies (evaluation, checkpoints, garbage collection, other programs)"
+        f" Their length is not the reason, since forward time explains only {percent}: look for what else varies"
+        " (evaluation, checkpoints, garbage collection, other programs)."
     )
 
 
