@@ -87,7 +87,7 @@ def _of_which_shown(case: Case, rows: I64, seen: Mask, places: int, of: int) -> 
         f"the {places} longest of {of:,} places" if places < of else "the only place" if of == 1 else f"all {of} places"
     )
     slower = recorded[seen].sum() > SLOWER * max(float(ns[seen].sum()), 1.0)
-    return f"; shown: {which}, {' and '.join(parts)} a step{', longer as recorded' if slower else ''}"
+    return f"; shown: {which}, {' and '.join(parts)} a step{' (longer in the recording)' if slower else ''}"
 
 
 def _ms(ns: float) -> str:

@@ -31,7 +31,7 @@ def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = Non
             f"rank {rank.rank}",
             "" if rank.pace_ns is None else f"{duration(rank.pace_ns)} by itself",
             "" if rank.waiting_ns is None else f"waits {duration(rank.waiting_ns)}",
-            "" if not rank.late_share else f"last to come {100 * rank.late_share:.0f} %",
+            "" if not rank.late_share else f"last to arrive {100 * rank.late_share:.0f} %",
         )
         for rank in slowest[:shown]
     ]

@@ -82,7 +82,7 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         answer.append(section("GPU waits", _causes(diagnosis, inner)))
     advice = words.next_step(diagnosis) if next_step is None else next_step
     more = words.more(diagnosis) if next_step is None else ""
-    closing = section("replay", paragraph(fixes.footer(diagnosis), "dim"))
+    closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
     return [*answer, closing]
 
@@ -122,7 +122,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         + section("counters", _activity(diagnosis, inner)),
         section("profiler", paragraph(words.profiler(diagnosis)))
         + section("notes" if len(notes) > 1 else "note", issues(notes))
-        + section("replay", paragraph(fixes.footer(diagnosis), "dim"))
+        + section("trust", paragraph(fixes.footer(diagnosis), "dim"))
         + section("source", [Text(words.source(diagnosis, inner), "dim")])
         + section("next", paragraph(advice, "bold")),
     ]

@@ -246,7 +246,7 @@ def _unlinked(timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "gpu_events_unlinked",
             "info" if len(timeline.trace.calls) else "warning",
             f"{int(lone.sum()):,} of {int(inside.sum()):,} GPU events in the window have no launch in the recording"
-            " (it was launched before, or calls were not recorded): their time counts, but their waits are"
+            " (they were launched before, or calls were not recorded): their time counts, but their waits are"
             " unexplained.",
         )
 

@@ -302,7 +302,7 @@ IN_DOCUMENTS = {
         f"counts for {1 + profiler.LEFT_OUT.value:g}",
         f"the cost ÷ {profiler.SPREAD.value:g} to × {profiler.SPREAD.value:g} (÷ {profiler.LAUNCH_SPREAD.value:g} to "
         f"× {profiler.LAUNCH_SPREAD.value:g} by launches), and {percent(noise.GPU_PROCESS.value)} %",
-        f"What {percent(noise.RUN.value)} % of the GPU's time explains",
+        f"that {percent(noise.RUN.value)} % of the GPU's time explains",
     ),
     "nsight.md": (
         f"{profiler.EVENT_NS.value / 1e3:g} µs times the relative launch time of the CPU",

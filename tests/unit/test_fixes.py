@@ -101,7 +101,7 @@ def test_the_ranks():
     lines = lines_of(ranks=ranks)
     at = next(i for i, line in enumerate(lines) if line.strip().startswith("ranks"))
     assert lines[at].split()[1:7] == ["rank", "1", "117", "ms", "by", "itself"]
-    assert "last to come 100 %" in lines[at] and "waits 42 ms" in lines[at + 1]
+    assert "last to arrive 100 %" in lines[at] and "waits 42 ms" in lines[at + 1]
 
 
 @pytest.mark.parametrize("width", [40, 61, 80, 200])

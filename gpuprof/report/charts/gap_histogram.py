@@ -73,7 +73,7 @@ def gap_histogram(diagnosis: Diagnosis) -> Figure | None:
             "yaxis": still({"title": {"text": f"idle ms a step{gpu}"}, "rangemode": "tozero"}),
         },
         title="Idle time by length of gap",
-        note="Bars are time, not numbers. As recorded, with the profiler's own cost in it.",
+        note="Bar heights are time, not numbers of gaps. As recorded, with the profiler's own cost in it.",
         legend="right",
         height=320,
     )

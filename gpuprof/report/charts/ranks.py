@@ -23,7 +23,7 @@ def ranks(diagnosis: Diagnosis) -> Figure | None:
     if not found:
         return None
     labels = [f"rank {rank.rank}" for rank in found]
-    late = [f"last to come {100 * rank.late_share:.0f} %" if rank.late_share else "" for rank in found]
+    late = [f"last to arrive {100 * rank.late_share:.0f} %" if rank.late_share else "" for rank in found]
     upright = len(found) > _MOST_ROWS
     along, across = ("x", "y") if upright else ("y", "x")
     traces = []

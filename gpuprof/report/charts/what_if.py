@@ -84,8 +84,8 @@ def what_if(diagnosis: Diagnosis) -> Figure | None:
             "annotations": _annotations(rows, now, now / scale, farthest),
         },
         title="What each fix would gain",
-        note="Expected step and the interval that eight of ten fall into."
-        + (" Where a step does more work: its time for the work of a step now." if more else ""),
+        note="The expected step and its 80 % interval."
+        + (" If a fix puts more work into a step: the time for the work of one step now." if more else ""),
         height=96 + _ROW_PX * len(rows),
         narrow={
             "height": _TITLE_ROOM + 96 + _NARROW_ROW_PX * len(rows),
