@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import trace_only
+from benchmarks import parallel_jobs, trace_only
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
 from benchmarks.confidence import judgement
 from benchmarks.confidence import lines as confidence_lines
@@ -146,6 +146,22 @@ Leave-one-program-out: each number that depends on at least two programs, fitted
 """
 
 
+PARALLEL = """
+## Four GPUs
+
+Tensor, pipeline and sharded data parallel training, each as it is, with a slow rank, a long stage or uneven batches
+(`python -m benchmarks.parallel_jobs`). `python -m scenarios parallel --out DIR` records them on a host with four GPUs.
+The joint replay has to reproduce the recorded steps to 2 %, name what is slow, and predict the step without it to 5 %.
+tests/accuracy/test_parallel_jobs.py holds it to the same limits on generated recordings of these jobs, whose times are
+exact.
+
+```text
+{summary}
+```
+
+"""
+
+
 def page(
     results: list[Result],
     reasons: dict[str, str],
@@ -179,7 +195,14 @@ def page(
     yield OTHERS + "".join(map(verdict_row, bare))
     yield OTHER_FIXES + "".join(row for r in bare for row in fix_rows(r))
     yield "\n## Misses\n\n" + "".join(miss_lines(results, reasons))
+    yield parallel()
     yield not_kept(catalogue.scenarios())
+
+
+def parallel() -> str:
+    """Tensor, pipeline and sharded data parallel training on four GPUs."""
+    found = list(parallel_jobs.outcomes())
+    return PARALLEL.format(summary=parallel_jobs.summary(found)) + "".join(parallel_jobs.lines(found))
 
 
 def claim_row(one: Claim) -> str:

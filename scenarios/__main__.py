@@ -4,9 +4,11 @@
     python -m scenarios run NAME [--fix [WHICH]] [--trace] [--steps N]
     python -m scenarios record NAME … --out DIR [--fix WHICH] [--within S]
     python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH]]
+    python -m scenarios parallel [NAME …] --out DIR [--rounds 5] [--processes N]
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
-`measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`.
+`measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`. `parallel`
+does so for tensor, pipeline and sharded data parallel training on four GPUs, and records every variant on all ranks.
 """
 
 from __future__ import annotations
@@ -15,11 +17,13 @@ import argparse
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.measure import launched, measure
+from scenarios.parallel import PROGRAMS, parallel
 from scenarios.record import record
 
 FIRST = "(the first)"
@@ -56,7 +60,14 @@ def main() -> int:
     recording.add_argument("--out", type=Path, metavar="DIR", required=True, help="into DIR/NAME")
     recording.add_argument("--fix", default="", help="with this fix, into DIR/NAME.FIX")
     recording.add_argument("--within", type=float, metavar="S", help="start none after so many seconds")
+    several = commands.add_parser("parallel", help="time, record and pack the trainings of several parallelisms")
+    several.add_argument("names", nargs="*")
+    several.add_argument("--out", type=Path, metavar="DIR", required=True, help="DIR/packed has what to keep")
+    several.add_argument("--rounds", type=int, default=5)
+    several.add_argument("--processes", type=int, help="in place of one for each of the GPUs that scenario.json names")
     args = parser.parse_args()
+    if args.command == "parallel" and (args.rounds < 1 or (args.processes or 2) < 2):
+        several.error("--rounds: one at least; --processes: two at least")
     if args.command == "measure" and (args.as_is or args.data) and args.out is None:
         timing.error("--as-is and --data need --out DIR: truth.json is of the program itself and every fix")
     if args.command == "measure" and args.gib is not None and not args.gib > 0:
@@ -71,7 +82,7 @@ def main() -> int:
         print("\n".join(listed()))
         return 0
     try:
-        chosen = [scenario(name) for name in ([args.name] if args.command == "run" else args.names or names())]
+        chosen = [scenario(name) for name in named(args)]
         if args.command == "run":
             return subprocess.call(command(chosen[0], args))
         if args.command == "record":
@@ -83,11 +94,20 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if args.command == "parallel":
+        return parallel(chosen, args.out, args.rounds, args.processes)
     if args.as_is:
         chosen = [replace(told, fixes=()) for told in chosen]
     if args.gib is not None:
         chosen = [replace(told, gib=args.gib) for told in chosen]
     return measure(chosen, args.rounds, args.out, args.record, args.data)
+
+
+def named(args: argparse.Namespace) -> Sequence[str]:
+    """The scenarios that a command is about."""
+    if args.command == "run":
+        return [args.name]
+    return args.names or (PROGRAMS if args.command == "parallel" else names())
 
 
 def command(told: Scenario, args: argparse.Namespace) -> list[str]:

@@ -138,6 +138,11 @@ class Scenario:
         path = self.folder / "recording"
         return path if path.exists() else None
 
+    def recorded(self, fix: str = "") -> Path | None:
+        """The run folder of one variant where several are kept, `recording.FIX`; None where it was not recorded."""
+        path = self.folder / (f"recording.{fix}" if fix else "recording")
+        return path if path.exists() else None
+
     @property
     def fixed(self) -> Path | None:
         """Likewise of it with the first fix; None where it was not recorded, too."""

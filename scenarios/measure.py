@@ -38,6 +38,8 @@ BUILT_AT_ONCE, SHARE = 16, 0.93
 """Processes of a scenario that hold a model at the same time, and the share of the GPU they may take together."""
 NO_GPU_GIB = 130.0
 """Where no GPU says its memory, as on a machine without one, where models are tiny."""
+RECORDED = 80
+"""Steps of a training that is recorded, without a GPU too: some 40 pass before the window opens."""
 LONGEST_S = 240.0
 """A process that takes longer between two gates is given up."""
 ENDS_S = 40.0
@@ -129,8 +131,8 @@ class Recorder(Timed):
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
         words += [*self.told.trace, *(["--stop"] if self.told.stops else [])]
         # The free-running stretch is as long as the mean step needs, and the window comes after it.
-        steps = ["--steps", str(2 * self.told.free)] if self.told.free else []
-        return [*words, *rest, "-m", self.told.module, *steps, *self.switches]
+        steps = max(RECORDED, 2 * (self.told.free or 0))
+        return [*words, *rest, "-m", self.told.module, "--steps", str(steps), *self.switches]
 
     def await_end_of_training(self) -> None:
         """After it gpuprof goes on, and reads what it recorded."""

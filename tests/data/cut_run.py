@@ -5,7 +5,8 @@
 Each rank's trace is cut to the recorded step of middle duration, or of middle size where steps differ; --all keeps all
 steps, which a recording wants whose host runs ahead of its GPU: much of a step was launched before it. So that it is
 small, left out are the arrows from launch to kernel (correlation ids say the same), some args, and ops inside ops that
-launch nothing (the op around them covers their time); --whole leaves all that in. --bare leaves all ops in, but without
+launch nothing (the op around them covers their time), but for those that say what a later kernel sends and receives;
+--whole leaves all that in. --bare leaves all ops in, but without
 args those that lie in ops of certain names, such as dynamo_timed: of code that is being compiled only times count. The
 rest of the folder is as it was recorded but for paths, the version of the kernel, and the GPU's UUID.
 """
@@ -34,6 +35,7 @@ MOST = 1000
 """Steps that --all keeps."""
 BESIDE_NS = 2_000_000_000
 """Of what was sampled before the first step and after the last; a process may have waited for its turn for minutes."""
+COMMS = "record_param_comms"
 _ARGS = '"args":'
 
 
@@ -66,7 +68,8 @@ def write_rest(run: Path, target: Path, ranks: list[dict]) -> None:
         return uuids.setdefault(uuid.removeprefix("GPU-"), f"{UUID[:-1]}{len(uuids) + 1}")
 
     for rank in ranks:
-        rank["gpu"]["uuid"] = published(rank["gpu"]["uuid"])
+        if rank["gpu"]:  # none where gloo stands in for NCCL
+            rank["gpu"]["uuid"] = published(rank["gpu"]["uuid"])
         write_json(target / f"rank{rank['rank']}.json", rank)
     manifest = json.loads((run / "manifest.json").read_text())
     python, *words = manifest["command"]
@@ -122,7 +125,8 @@ def cut_trace(source: Path, target: Path, whole: bool, kept: range | None, bare:
 
 
 def thin(events: list[tuple[str, dict]]) -> list[str]:
-    """The text of the events without ops inside ops that launch nothing, and without some args."""
+    """The text of the events without ops inside ops that launch nothing, and without some args. Sends and receives
+    stay: the kernel of a batch of them is launched later."""
     calls, hosts = defaultdict(list), defaultdict(list)
     for i, (_, e) in enumerate(events):
         category = e.get("cat")
@@ -138,7 +142,7 @@ def thin(events: list[tuple[str, dict]]) -> list[str]:
                 around.pop()
             event = events[i][1]
             is_op = event["cat"] == "cpu_op"
-            if is_op and around and around[-1][1] and not holds(times, event):
+            if is_op and around and around[-1][1] and not holds(times, event) and event["name"] != COMMS:
                 gone.add(i)
             else:
                 around.append((begin - minus, is_op))

@@ -1,0 +1,62 @@
+"""Tensor, pipeline and sharded data parallel training: all that a host with four GPUs is needed for, in one command.
+
+Each program, as it is and with each change, is timed bare, recorded by `gpuprof trace` on all ranks, and its recording
+cut to what is worth keeping. `benchmarks/parallel_jobs.py` holds what gpuprof says of them against the timings.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from scenarios.catalogue import ROOT, Scenario
+from scenarios.measure import measure
+
+PROGRAMS = ("tensor_data", "tensor_pipeline", "fsdp_ranks", "hsdp")
+PACKED = "packed"
+"""The folder in which everything lies as it belongs below `scenarios`."""
+_CUT = ROOT.parent / "tests" / "data" / "cut_run.py"
+
+
+def parallel(chosen: Sequence[Scenario], out: Path, rounds: int, processes: int | None = None) -> int:
+    """Times, records and packs each variant of each program. Returns 1 if anything of any failed.
+
+    `out`: NAME.json with the timings, NAME and NAME.FIX with the runs, `packed` with all of it as it belongs below
+    `scenarios`. `processes`: of a program, where not one for each GPU that its scenario.json names.
+    """
+    failed = 0
+    for told in chosen:
+        wanted = told if processes is None else replace(told, gpus=processes)
+        failed |= measure([wanted], rounds, out, record=len(told.variants()))
+        failed |= pack(told, out, out / PACKED / told.name)
+    return failed
+
+
+def pack(told: Scenario, out: Path, target: Path) -> int:
+    """Cuts the recordings of all variants, and puts the timings next to them. Returns 1 if one is missing."""
+    target.mkdir(parents=True, exist_ok=True)
+    failed = 0
+    timings = out / f"{told.name}.json"
+    if timings.exists():
+        shutil.copy(timings, target / "truth.json")
+    for fix in told.variants():
+        run, kept = out / named(told.name, fix), target / named("recording", fix)
+        # Lengths of batches and a pipeline's micro-batches repeat only after some steps: all are kept.
+        done = subprocess.run([sys.executable, str(_CUT), str(run), str(kept), "--all"], capture_output=True, text=True)
+        if done.returncode:
+            why = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
+            print(f"{run.name} was not packed: {why}", flush=True)
+            failed = 1
+            continue
+        size = sum(path.stat().st_size for path in kept.iterdir())
+        print(f"{told.name}/{kept.name}: {size / 1e6:.1f} MB", flush=True)
+    return failed
+
+
+def named(name: str, fix: str) -> str:
+    """Of a variant."""
+    return f"{name}.{fix}" if fix else name
