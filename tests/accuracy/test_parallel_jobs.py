@@ -77,6 +77,12 @@ def test_sends_that_are_all_batches(change: str):
     check(job, diagnosed(job))
 
 
+def test_messages_that_fit_into_buffers():
+    """The sender does not wait for the receiver, here one that comes late: no end is that of both."""
+    job = Job("tensor_pipeline", "slow_rank", slow=3, buffered=True)
+    check(job, diagnosed(job))
+
+
 @pytest.mark.parametrize("change", ["slow_rank", "long_stage"])
 def test_steps_that_scatter(change: str, tmp_path: Path):
     """Kernels that scatter by 3 %; no record says which event a stream waits for, as in most public recordings."""

@@ -30,6 +30,17 @@ def test_what_is_slow_is_named_and_the_step_without_it_is_right(shape: Shape, se
             assert one.without_error == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.parametrize("shape", [Shape(1, 4, 1, gpus=8), Shape(2, 4, 1, gpus=8)], ids=["rank", "tensor group"])
+def test_a_long_stage_is_no_slow_rank_or_group(shape: Shape):
+    """Its ranks are all of the stage: what others do is another part of the model."""
+    last = frozenset(r for r in range(shape.ranks) if shape.place(r)[0] == shape.pipeline - 1)
+    made = programs(shape, Slow(last, factor=1.5))
+    job = gang_of(digests(shape, made, simulate(made)), []).job
+    assert job.verdict == "stage_imbalance"
+    assert job.culprit is not None
+    assert job.culprit.ranks == tuple(sorted(last))
+
+
 def test_the_share_of_lengths():
     """Longer micro-batches make both passes longer; what merely scatters has nothing in common."""
     shape = Shape(tensor=2, pipeline=2, data=4)

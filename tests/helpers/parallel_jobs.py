@@ -20,6 +20,8 @@ from helpers.make_trace import TraceBuilder
 
 MS, US = 1_000_000, 1_000
 CALL, LATENCY, GAP, RETURN = 4 * US, 2 * US, 1 * US, 3 * US
+RECEIVED = 20 * US
+"""What a receive takes once all of a buffered message is there."""
 OP = 20 * US
 """What an op takes on the CPU."""
 COMPUTE, LOSS_COPY = 7, "Memcpy DtoH (Device -> Pinned)"
@@ -61,6 +63,8 @@ class Work:
     ns: int
     after: list[Work]
     meets: tuple[tuple, int] | None = None
+    buffered: str = ""
+    """`send` or `recv` of a message that fits into NCCL's buffers: the sender does not wait for the receiver."""
     record: int = 0
     """Correlation of the event that was recorded behind it."""
     start: int | None = None
@@ -70,8 +74,8 @@ class Work:
 class Rank:
     """What the CPU of one rank does, as a generator that yields where it has to wait for the GPU."""
 
-    def __init__(self, rank: int, clock_ns: int, jitter: float, seed: int) -> None:
-        self.rank, self.clock = rank, clock_ns
+    def __init__(self, rank: int, clock_ns: int, job: Job) -> None:
+        self.rank, self.clock, self.buffered = rank, clock_ns, job.buffered
         self.now = 0
         self.queues: dict[int, list[Work]] = defaultdict(list)
         self.events: list[Callable[[], None]] = []
@@ -82,7 +86,7 @@ class Rank:
         self.trace = TraceBuilder(
             gpus=WORLD, baseTimeNanoseconds=0, distributedInfo={"backend": "nccl", "rank": rank, "world_size": WORLD}
         )
-        self.rng, self.jitter = np.random.default_rng([seed, rank]), jitter
+        self.rng, self.jitter = np.random.default_rng([job.seed, rank]), job.jitter
 
     # -- the CPU
 
@@ -170,6 +174,7 @@ class Rank:
         self.op("record_param_comms", 34 * US, **said)
         self.let_wait(group.stream + 1, COMPUTE)
         work = self.launch(_KERNEL["send"], group.stream + 1, transfer, self._met_by(group, (part,)), **said)
+        work.buffered = part.name if self.buffered else ""
         work.record = self.call("cudaEventRecord")
         self.now = begun + 40 * US
         return work
@@ -185,6 +190,7 @@ class Rank:
         self.op("nccl:coalesced", 30 * US, cat="user_annotation")
         self.let_wait(group.stream, COMPUTE)
         work = self.launch(_KERNEL["send"], group.stream, transfer, self._met_by(group, parts))
+        work.buffered = parts[0].name if self.buffered and len(parts) == 1 else ""
         work.record = self.call("cudaEventRecord")
         self.now = begun + 34 * US
         return work
@@ -289,7 +295,15 @@ def _settle(ranks: list[Rank], at: dict[tuple[int, int], int], here: dict[tuple,
 
 
 def _meet(members: list[Work], count: int) -> None:
+    for one in members:
+        if one.buffered == "send" and one.end is None and one.start is not None:
+            one.end = one.start + one.ns
     if len(members) < count:
+        return
+    if any(one.buffered for one in members):
+        sender, receiver = sorted(members, key=lambda one: one.buffered == "recv")
+        assert sender.end is not None and receiver.start is not None
+        receiver.end = max(receiver.start, sender.end) + RECEIVED
         return
     end = max(one.start or 0 for one in members) + max(one.ns for one in members)
     for one in members:
@@ -312,6 +326,8 @@ class Job:
     """Of the model, or of each stage."""
     all_batched: bool = False
     """Whether single sends are batches too, as before torch 2.13."""
+    buffered: bool = False
+    """Whether a message fits into NCCL's buffers."""
     sleep_ns: int = 12 * MS
     slow: int = 1
     forward_ns: int = 1 * MS
@@ -426,7 +442,7 @@ def _program(rank: Rank, job: Job) -> Iterator[Work]:
 def run(job: Job) -> list[Rank]:
     """All ranks of a job with exact times, on clocks that differ by some ms."""
     clocks = np.random.default_rng(job.seed).integers(0, 5 * MS, WORLD)
-    ranks = [Rank(r, 10**9 + int(clocks[r]), job.jitter, job.seed) for r in range(WORLD)]
+    ranks = [Rank(r, 10**9 + int(clocks[r]), job) for r in range(WORLD)]
     simulate(ranks, [_program(rank, job) for rank in ranks])
     for rank in ranks:
         for number, (begin, end) in enumerate(zip(rank.bounds, rank.bounds[1:], strict=False)):
