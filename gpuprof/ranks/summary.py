@@ -48,6 +48,18 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
+class OnPath:
+    """A part of the critical path of the usual step."""
+
+    rank: int
+    work: str
+    """forward | backward | optimizer | other | communication (moving data once all have come)"""
+    start_ns: int
+    """From the step's begin."""
+    ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """All ranks together."""
 
@@ -78,3 +90,5 @@ class Job:
     members: tuple[Member, ...]
     notes: tuple[tuple[str, str], ...]
     """(id, sentence)"""
+    critical_path: tuple[OnPath, ...] = ()
+    """What the usual step consists of, across ranks, in order of time; empty where the replay is not good enough."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from gpuprof.ranks.critical_path import critical_path
 from gpuprof.ranks.digest_data import BACKWARD, FORWARD, WORK, Floats
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import Played, paces, replay, replay_error
@@ -97,6 +98,7 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
         **known, even_ns=round(even), slowdown=played.step_ns / max(even, 1.0),
         verdict=None if culprit is None else VERDICTS[culprit.kind], culprit=culprit, changes=changes,
         exposed=_exposed(asked, roles, played), lengths_share=lengths_share(asked.work_ns), notes=notes,
+        critical_path=critical_path(job, played),
     )  # fmt: skip
     slow = None
     if culprit is not None and culprit.kind == "rank":

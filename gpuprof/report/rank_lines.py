@@ -10,11 +10,13 @@ from rich.text import Text
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.ranks.summary import Job
 from gpuprof.report.lines import Column, table
-from gpuprof.report.numbers import duration
+from gpuprof.report.numbers import duration, share
 
 SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
 """Ranks in the table: of many fewer, as what matters then is in the lines above."""
 CHANGES = 4
+ON_PATH = 3
+"""Ranks that are named of the critical path."""
 WORTH = 1.02
 """What-ifs that gain less are not listed."""
 _WORDS = {
@@ -49,7 +51,7 @@ def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = Non
 
 
 def _of_job(job: Job | None, width: int) -> list[Text]:
-    """The step of all, the same work spread evenly, what would gain, and what is waited for. At most nine lines."""
+    """The step of all, the same work spread evenly, what would gain, and what is waited for. At most ten lines."""
     if job is None or job.slowdown is None or job.even_ns is None or job.ranks < 2:
         return []
     parts = [f"{job.ranks} ranks"]
@@ -67,4 +69,20 @@ def _of_job(job: Job | None, width: int) -> list[Text]:
     if job.exposed is not None and job.exposed.cause is not None:
         waits, moves = duration(job.exposed.waiting_ns), duration(job.exposed.transfer_ns)
         found.append(Text(f"a rank waits {waits} a step for others; transfers add {moves} to the step", "dim"))
+    if (path := _on_path(job)) is not None:
+        found.append(Text(path, "dim"))
     return found
+
+
+def _on_path(job: Job) -> str | None:
+    """Whose work the critical path of the usual step consists of; None where it is not known."""
+    total: dict[str, int] = {}
+    for part in job.critical_path:
+        name = "moving data" if part.work == "communication" else f"rank {part.rank}"
+        total[name] = total.get(name, 0) + part.ns
+    whole = sum(total.values())
+    if not whole:
+        return None
+    most = sorted((name for name in total if name != "moving data"), key=lambda name: -total[name])[:ON_PATH]
+    parts = [f"{name} {share(total[name], whole)}" for name in [*most, "moving data"] if name in total]
+    return f"critical path of a step: {', '.join(parts)}"

@@ -6,6 +6,7 @@ slow in it; the step without that is the exact one of the job as it is.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -91,6 +92,20 @@ def test_steps_that_scatter(change: str, tmp_path: Path):
     for rank in ranks:
         rank.trace.events = [event for event in rank.trace.events if event["cat"] != "cuda_sync"]
     check(job, survey(write(ranks, tmp_path), read_trace))
+
+
+def test_the_critical_path_is_the_step_and_goes_through_what_is_slow():
+    job = Job("tensor_pipeline", "slow_rank")
+    found = diagnosed(job).job
+    total = Counter[tuple[int, str]]()
+    for part in found.critical_path:
+        total[part.rank, part.work] += part.ns
+    assert total.total() == pytest.approx(found.step_ns, rel=1e-3)
+    assert total[1, "other"] == pytest.approx(job.sleep_ns, rel=0.02)
+    ends = [part.start_ns + part.ns for part in found.critical_path]
+    assert ends[:-1] == [part.start_ns for part in found.critical_path[1:]], "without gaps"
+    stages = diagnosed(Job("tensor_pipeline", "long_stage")).job.critical_path
+    assert sum(part.ns for part in stages if part.rank >= 2) > 0.75 * sum(part.ns for part in stages)
 
 
 def test_roles_of_groups():

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.ranks import RankSummary
-from gpuprof.ranks.summary import Job, Member
+from gpuprof.ranks.summary import Job, Member, OnPath
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
 from gpuprof.report.charts.downsample import extremes
@@ -37,6 +37,7 @@ FIGURES = (
     "gap_histogram",
     "memory",
     "phases",
+    "critical_path",
     "rank_steps",
     "ranks",
     "roofline",
@@ -230,6 +231,30 @@ def test_who_waits_in_which_step():
     assert charts.rank_steps(host_bound(job=alone)) is None
 
 
+def test_the_critical_path_has_a_row_for_each_rank_on_it():
+    members = tuple(Member(r, r // 2, "", 75 * MS, (0,), (0,)) for r in range(4))
+    path = (
+        OnPath(0, "forward", 0, 30 * MS), OnPath(0, "communication", 30 * MS, 2 * MS),
+        OnPath(3, "backward", 32 * MS, 60 * MS), OnPath(0, "forward", 92 * MS, 8 * MS),
+    )  # fmt: skip
+    job = Job(
+        4, 1, 2, 1, (("world", 1),), 100 * MS, 96 * MS, 1.04, 0.0, None, None, (), None, None, members, (), path
+    )  # fmt: skip
+    figure = content(charts.critical_path(host_bound(job=job)))
+    bars = {trace["name"]: trace for trace in figure["data"]}
+    assert list(bars) == ["forward", "backward", "communication"]
+    assert (bars["forward"]["y"], bars["forward"]["base"], bars["forward"]["x"]) == (
+        ["rank 0, stage 0"] * 2, [0, 92], [30, 8],
+    )  # fmt: skip
+    assert bars["backward"]["customdata"] == [["60 ms", "60 %"]]
+    assert figure["layout"]["yaxis"]["categoryarray"] == ["rank 0, stage 0", "rank 3, stage 1"]
+    wide = tuple(OnPath(r, "forward", r * MS, MS + r) for r in range(100))
+    many = content(charts.critical_path(host_bound(job=replace(job, critical_path=wide))))
+    assert len(many["data"][0]["y"]) == 40
+    assert "60 ranks with less of it are left out" in many["layout"]["meta"]["note"]
+    assert charts.critical_path(host_bound(job=replace(job, critical_path=()))) is None
+
+
 def rank(number: int, pace_ms: int, waiting_ms: int) -> RankSummary:
     return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None, None)
 
@@ -321,7 +346,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
 
 
 def test_every_figure_of_a_run(run):
-    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps"}
+    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps", "critical_path"}
 
 
 def test_several_devices():

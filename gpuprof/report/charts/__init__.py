@@ -7,6 +7,7 @@ All of them are made of scatter and bar traces, which plotly's smallest bundle d
 from __future__ import annotations
 
 from gpuprof.report.charts.bandwidth import bandwidth
+from gpuprof.report.charts.critical_path import critical_path
 from gpuprof.report.charts.gap_histogram import gap_histogram
 from gpuprof.report.charts.memory import memory
 from gpuprof.report.charts.phases import phases
@@ -24,6 +25,7 @@ __all__ = [
     "CONFIG",
     "LEGEND_PX",
     "bandwidth",
+    "critical_path",
     "for_theme",
     "gap_histogram",
     "memory",

@@ -33,7 +33,7 @@ _HERE = files("gpuprof.report.page")
 
 CHARTS = (
     ("steps", ("timed_steps",)),
-    ("plan", ("ranks", "rank_steps", "what_if", "sensitivities")),
+    ("plan", ("ranks", "rank_steps", "critical_path", "what_if", "sensitivities")),
     ("gpu", ("roofline", "bandwidth")),
     ("waiting", ("gap_histogram", "phases")),
     ("run", ("steps", "memory", "telemetry")),
