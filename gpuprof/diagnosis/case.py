@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -49,6 +49,8 @@ class Case:
     """Of the mean step, where steps of a run were timed."""
     feed: Feed | None = None
     """The workers that prepare batches, where their pace is known."""
+    versions: Mapping[str, str | int | float] = field(default_factory=dict)
+    """Of torch (`torch_version`), CUDA and packages, as the trace and the run tell them."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     """What several findings look for, found once."""
 

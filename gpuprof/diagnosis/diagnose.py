@@ -180,6 +180,7 @@ def _case(recorded: Recorded, part: Timeline, roof: Roofline | None, analysis: A
         mean_step=analysis.mean,
         budget=recorded.budget,
         feed=recorded.feed,
+        versions=environment_of(recorded.timeline.trace, recorded.folder).versions,
     )
 
 
