@@ -244,7 +244,7 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     rest = found.residual_ns + sum(one.mean_ns or 0 for one in small)
     more = f"{'+' if rest > 0 else ''}{duration(rest)}"
     rows.append(BudgetRow("variation", BUDGET_PAINTS["variation"].label, more, _signed(rest, mean)))
-    rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 %: {duration_range(found.low, found.high)}"))
+    rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 % of runs: {duration_range(*found.of_processes)}"))
     return rows
 
 
