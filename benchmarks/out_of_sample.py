@@ -100,8 +100,8 @@ def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | No
         as_it_is = None if means is None else one.case.unprofiled_ms
         measured = (means or {}).get(one.case.name, as_it_is)
         if measured is not None and budget is not None:
-            ms = (budget.mean_ns / MS, *(ns / MS for ns in budget.of_processes))
-            found.append(Claim(program, "mean step", *ms, measured))
+            low, high = budget.of_processes
+            found.append(Claim(program, "mean step", budget.mean_ns / MS, low / MS, high / MS, measured))
         for fix, finding in one.fixes:
             if finding is not None and fix.gains:
                 step = finding.step_ns
