@@ -22,6 +22,7 @@ from jsonschema import Draft202012Validator
 
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.json import schema
+from gpuprof.trial.written import changes_of
 
 need("torch")
 
@@ -125,6 +126,13 @@ def make_run(folder: Path, *, made_ms: float | None = 8.0) -> Path:
     return run
 
 
+def declare_flag(run: Path, name: str) -> None:
+    """Lets the recording have seen that the program declares a flag."""
+    rank = json.loads((run / "rank0.json").read_text())
+    rank["program"] = {"flags": [{"names": [name], "kind": "value"}]}
+    (run / "rank0.json").write_text(json.dumps(rank))
+
+
 def command(*options: str) -> list[str]:
     return [sys.executable, "-m", "gpuprof", "try", *options, warm_python(), "train.py"]
 
@@ -182,10 +190,7 @@ train(net(), torch.utils.data.DataLoader(Data(wait=0.001), batch_size=8, num_wor
 @pytest.mark.parametrize(("name", "own"), [("--workers", "--workers 2"), ("--num_workers", None)])
 def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(tmp_path: Path, name: str, own: str | None):
     prepare(tmp_path, IGNORES)
-    run = make_run(tmp_path)
-    rank = json.loads((run / "rank0.json").read_text())
-    rank["program"] = {"flags": [{"names": [name], "kind": "value"}]}
-    (run / "rank0.json").write_text(json.dumps(rank))
+    declare_flag(make_run(tmp_path), name)
     done = run_try(tmp_path, "--rounds", "1", "--json", "--fix", "input_workers=2")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
@@ -204,6 +209,7 @@ def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(tmp_path
         ("raise torch.OutOfMemoryError('CUDA out of memory')", "out of memory: OutOfMemoryError: CUDA out of memory"),
         ("break", "the training ended after 1 step"),
         ("os.kill(os.getpid(), 9)", "it failed"),
+        ("input('lr? ')", "it reads standard input, which is empty in a trial: give what it asks for as arguments"),
     ],
 )
 def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, ends: str, words: str):
@@ -300,19 +306,42 @@ def test_what_can_be_applied_is_listed_without_starting_anything(tmp_path: Path)
     assert {"name", "does", "line", "cannot", "advised"} <= set(json.loads(listed.stdout)["fixes"][0])
 
 
+def test_the_programs_own_flags_are_listed(tmp_path: Path):
+    prepare(tmp_path, IGNORES)
+    declare_flag(make_run(tmp_path), "--workers")
+    done = finished([*command("--list")], cwd=tmp_path, env=variables(), text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert "    flag    --workers 4   (the program's own, tried first)\n" in done.stdout
+    assert done.stdout.count("    flag ") == 1
+
+
 @pytest.mark.slow
-def test_a_command_without_a_run_is_recorded_first(tmp_path: Path):
-    write_training(
-        tmp_path, "loader = torch.utils.data.DataLoader(Data(wait=0.002), batch_size=8)\ntrain(net(), loader)"
-    )
+def test_a_command_without_a_run_is_recorded_first_and_that_writes_nothing_either(tmp_path: Path):
+    # --stop ends the training, and what it would save by then must not replace what an earlier one has saved.
+    ends = "\nimport atexit\natexit.register((here / 'final.txt').write_text, 'the end')\n"
+    prepare(tmp_path, TRAINING.replace(LOADER, ends + LOADER.replace("0.001", "0.002")))
+    before = tree_hash(tmp_path)
     done = finished(
-        [sys.executable, "-m", "gpuprof", "try", "--json", "train.py"], cwd=tmp_path, env=variables(), text=True,
-        timeout=280,
+        [sys.executable, "-m", "gpuprof", "try", "--json", "--rounds=1", "train.py"], cwd=tmp_path, env=variables(),
+        text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "it is recorded first" in done.stderr
+    assert "it is recorded first" in done.stderr and "what it writes is kept away" in done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["fixes"] == [{"name": "input_workers", "value": "4"}] and row["speedup"]["expected"] > 1.2
+    assert tree_hash(tmp_path) == before
+    (run,) = (one for one in (tmp_path / "gpuprof-runs").iterdir() if not one.is_symlink())
+    inside = [Path(path).name for path in changes_of(run).inside]
+    assert inside[:3] == ["new", "log.txt", "kept.txt"] and "final.txt" in inside
+
+
+@pytest.mark.slow
+def test_a_command_that_asks_for_input_is_not_recorded_and_says_so(tmp_path: Path):
+    prepare(tmp_path, "input('lr? ')\n" + TRAINING)
+    words = [sys.executable, "-m", "gpuprof", "try", "train.py"]
+    done = finished(words, cwd=tmp_path, env=variables(), text=True, timeout=100)
+    assert done.returncode == 2
+    assert "could not be recorded (it reads standard input" in done.stderr.splitlines()[-1]
 
 
 RANKS = """
