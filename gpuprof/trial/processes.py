@@ -286,6 +286,7 @@ def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns:
     return Process(
         name, round(slowest["mean_ns"]), None if width is None else round(width), int(slowest["steps"]),
         max(peaks, default=None), int(slowest["first_unix_ns"]) - begun_ns, wall_ns, None,
+        slowest.get("other_cpus"), slowest.get("idle_cpus"),
     )  # fmt: skip
 
 
