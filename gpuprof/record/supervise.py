@@ -415,6 +415,8 @@ class _Run:
         }
         self._write_manifest(folder)
         ranks = self._ranks()
+        if ranks:
+            self._note_native_writes(folder)
         self._tell_failed_allocation(folder)
         if not ranks:
             self._stop_closing()
@@ -475,6 +477,19 @@ class _Run:
         if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
             point_latest(folder)
             tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
+
+    def _note_native_writes(self, folder: Path) -> None:
+        """Adds files of the working directory that changed during the run, and that no hook in a Python has seen."""
+        try:
+            from .written import FILE, append, changed_since
+
+            known = {str(line.get("path")) for line in runfile.read_lines(folder / FILE)}
+            here = _working_directory()
+            found = changed_since(here, self._began_ns, known, {runfile.RUNS, folder.name}) if here else []
+            if found:
+                append(str(folder / FILE), [("writes", path, None) for path in found])
+        except Exception as error:
+            self._log(f"looking for what was written: {type(error).__name__}: {error}")
 
     def _tell_goodput(self, folder: Path) -> None:
         """What the whole run lost outside of usual steps, where they were timed."""

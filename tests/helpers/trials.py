@@ -11,6 +11,7 @@ from gpuprof.record.command import Target
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.run import RANKS_SETTLE
 from gpuprof.trial.trial import Fix
 from helpers.command import working_in
 from helpers.warm_torch import warm_python
@@ -64,17 +65,20 @@ def tried(
     fresh: bool = False,
     seconds: float = 0.5,
     flags: dict[Fix, OwnFlags] | None = None,
+    launcher: tuple[str, ...] = (),
 ) -> Outcome:
     """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing.
 
-    flags: the fixes that the program's own flags make.
+    flags: the fixes that the program's own flags make. launcher: what a fresh Python runs to start several ranks, which
+    are timed over a fixed number of steps.
     """
     script = write_training(folder, code)
-    python = sys.executable if fresh else warm_python()
-    target = Target((python, str(script)), "train", python, True, ())
+    python = sys.executable if fresh or launcher else warm_python()
+    target = Target((python, *launcher, str(script)), "train", python, True, ())
+    settle, steps = (RANKS_SETTLE, 20) if launcher else (None, None)
     with working_in(folder), Starter(target, network=False) as starter:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
-        return starter.run(parse(fix) if fix else (), None, None, seconds, LIMIT_S, flags)
+        return starter.run(parse(fix) if fix else (), settle, steps, seconds, LIMIT_S, flags)
 
 
 def applied(outcome: Outcome) -> str:
