@@ -12,6 +12,7 @@ from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Re
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import PROCESS_NOISE
 
@@ -23,10 +24,16 @@ class _Predicted:
     id: str
     proposal: Proposal
     step: Range
+    named: bool = False
+    """Whether the verdict names the problem that it removes."""
 
     @property
-    def speedup(self) -> float:
-        return self.proposal.work / self.step.expected
+    def rank(self) -> tuple[bool, float]:
+        """The smaller, the further up: what leaves the training as it is before what changes it, then by what it gains.
+        A fix of what the verdict names counts with all that it may gain: another comes before it only if it is expected
+        to gain more than that."""
+        step_ns = self.step.low if self.named else self.step.expected
+        return bool(self.proposal.changes), step_ns / self.proposal.work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +41,8 @@ class Fixes:
     """What is advised, and what could not be computed."""
 
     findings: tuple[Finding, ...]
-    """Most gain first; those that change the batch, and so the training itself, after those that do not."""
+    """Most gain first, among about equal ones what the verdict names; those that change the batch, and so the training
+    itself, after those that do not."""
     combined: Combined | None
     """What the best of them do together."""
     failed: tuple[tuple[str, str], ...]
@@ -43,8 +51,8 @@ class Fixes:
     """What is not advised although it often helps, and why."""
 
 
-def fixes(case: Case) -> Fixes:
-    """All fixes that are expected to gain.
+def fixes(case: Case, bound: Bound | None = None) -> Fixes:
+    """All fixes that are expected to gain; `bound`: the verdict, which decides between those that gain about the same.
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
@@ -55,7 +63,8 @@ def fixes(case: Case) -> Fixes:
         if not page.applies_to(case.workload.kind):
             continue
         try:
-            proposals = [_Predicted(page.id, one, predict(case, one)) for one in find(case)]
+            named = bound is not None and page.removes == bound
+            proposals = [_Predicted(page.id, one, predict(case, one), named) for one in find(case)]
             found += (advised := [one for one in proposals if not _why_not(case, one)])
             if not advised:
                 considered += _considered(case, page.id, proposals)
@@ -63,8 +72,7 @@ def fixes(case: Case) -> Fixes:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
-    # What leaves the training as it is comes before what changes it.
-    found.sort(key=lambda one: (bool(one.proposal.changes), -one.speedup))
+    found.sort(key=lambda one: one.rank)
     findings = tuple(_finding(case, one) for one in found)
     return Fixes(findings, _combined(case, found), tuple(failed), tuple(considered))
 
@@ -72,7 +80,7 @@ def fixes(case: Case) -> Fixes:
 def _considered(case: Case, finding: str, proposals: list[_Predicted]) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
-        best = max(proposals, key=lambda one: one.speedup)
+        best = min(proposals, key=lambda one: one.step.expected / one.proposal.work)
         return [Considered(finding, best.proposal.title, _why_not(case, best), best.step)]
     absent = ABSENT.get(finding)
     why = absent.why(case) if absent else None

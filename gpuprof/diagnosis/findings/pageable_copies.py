@@ -38,6 +38,7 @@ nothing more."""
 
 PAGE = Page(
     id="pageable_copies",
+    removes="transfer",
     title="Copies to the GPU block the CPU",
     means="""
 From ordinary (pageable) memory the driver copies through its own buffer, chunk by chunk, while the CPU works or waits
