@@ -566,3 +566,33 @@ def test_in_a_narrow_window_the_legend_stands_below(bare):
     layout = json.loads(charts.to_json(charts.roofline(bare)))["layout"]
     narrow = layout["meta"]["narrow"]
     assert narrow["legend.orientation"] == "h" and narrow["height"] > layout["height"]
+
+
+def test_in_a_narrow_window_no_label_of_the_roofline_lies_on_a_kernel():
+    """Labels are written right-aligned in 10 px: in a plot of 200 × 245 px each has its room left of all kernels at its
+    height, and none lies on another."""
+    layout, data = (content(charts.roofline(diagnosed(THROTTLED_RUN)))[key] for key in ("layout", "data"))
+    narrow = layout["meta"]["narrow"]
+    low, high = narrow["xaxis.range"]
+    bottom, top = layout["yaxis"]["range"]
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return 200 * (x - low) / (high - low), 245 * (y - bottom) / (top - bottom)
+
+    labels = [
+        (*place(narrow[f"annotations.{i}.x"], narrow[f"annotations.{i}.y"]), 5.6 * len(one["text"]))
+        for i, one in enumerate(layout["annotations"])
+    ]
+    kernels = [
+        (*place(math.log10(x), math.log10(y)), size / 2)
+        for trace in data
+        if trace["mode"] == "markers" and trace["x"] != [None]
+        for x, y, size in zip(trace["x"], trace["y"], trace["marker"]["size"], strict=True)
+    ]  # fmt: skip
+    assert len(labels) > 1 and len(kernels) > 5
+    for i, (x, y, width) in enumerate(labels):
+        assert x - width >= -8, "it begins in the chart"
+        for px, py, radius in kernels:
+            assert px - radius >= x - 6 or abs(py - y) > radius + 7, (layout["annotations"][i]["text"], px, py)
+        for _, other, _ in labels[i + 1 :]:
+            assert abs(other - y) >= 10
