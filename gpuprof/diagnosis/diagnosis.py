@@ -290,6 +290,10 @@ class Evidence:
     ns: int | None = None
     where: str | None = None
     """The track: `GPU 0` or a host thread, and the op, module or frame."""
+    part: str | None = None
+    """The module and phase, else the op, whose longest place this is: `LlamaMLP, backward`."""
+    part_ns: int | None = None
+    """What that part of the program has of the statement's time in a step, without the profiler's cost."""
 
 
 @dataclass(frozen=True, slots=True)
