@@ -44,7 +44,7 @@ def rank_steps(diagnosis: Diagnosis) -> Figure | None:
         },
         title="Ranks and steps",
         note=f"The darker, the longer; the darkest is {duration(most)}. Replayed without the profiler's cost.{more}"
-        " Timelines of any ranks on one clock: gpuprof view PATH --ranks 0,1 (PATH as for gpuprof diagnose).",
+        " Several timelines on one clock: gpuprof view PATH --ranks 0,1 (PATH as for gpuprof diagnose).",
         legend="above",
         height=104 + _ROW_PX * len(members),
     )

@@ -11,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -22,6 +23,7 @@ from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
 from gpuprof.report.page.packing import embed
+from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
 from gpuprof.timeline.unit_words import in_unit
@@ -39,8 +41,8 @@ CHARTS = (
 """Section of the page → its charts, in order; one that a recording has nothing for is not there."""
 
 
-def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
-    """The page. `most_events`: how many the timeline may show."""
+def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence[Link] = ()) -> str:
+    """The page. `most_events`: how many the timeline may show; `links`: reports of other ranks next to this one."""
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
     cards = content.cards(diagnosis)
@@ -80,6 +82,8 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         any_chart=any(drawn.values()),
         views=views,
         views_note=note,
+        rank=diagnosis.environment.rank,
+        links=links,
         policy=_policy(viewer.encode(), plotly),
         viewer=viewer,
         styles=palette_css() + _asset("viewer.css") + style("report.css"),
