@@ -17,8 +17,7 @@ from gpuprof.diagnosis.projection_input.memory import weight_bytes
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.diagnosis.proposal import Finder, Proposal
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.advice import Advice, Bounds, Fits, Remedy
-from gpuprof.memory.memory_report import Owner
+from gpuprof.memory.advice import Advice, Bounds, Fits, Part, Remedy
 from gpuprof.projection.batch import model_phases
 from gpuprof.projection.footprint import Footprint
 from gpuprof.projection.memory import RecordedMemory, fit
@@ -92,17 +91,16 @@ def fits(gpu: Gpu, found: Footprint, subject: Subject) -> Fits:
     one = fit(gpu, use, tokens, batch, own)
     # Samples as long as a pass of one; written-out scores grow faster than that, so that nothing is said with them.
     known = batch and not found.likely.scores
-    length = _largest(fit(gpu, use, tokens / batch, 1.0, own), tokens / batch / batch) if known and batch else None
-    return Fits(gpu.name, one.usable_bytes, _largest(one, 1.0), length)
+    length = _largest(fit(gpu, use, tokens, tokens / batch, own)) if known and batch else None
+    return Fits(gpu.name, one.usable_bytes, _largest(one), length)
 
 
-def _largest(found: MemoryFit, unit: float) -> Bounds | None:
-    """The largest batch times a unit."""
+def _largest(found: MemoryFit) -> Bounds | None:
     ends = found.largest_batch_low, found.largest_batch, found.largest_batch_high
     low, likely, high = ends
     if low is None or likely is None or high is None:
         return None
-    return Bounds(int(low * unit), int(likely * unit), int(high * unit))
+    return Bounds(low, likely, high)
 
 
 def _remedy(fix: MemoryFix, found: Footprint, subject: Subject, case: Case, places: Sequence[Gpu]) -> Remedy:
@@ -134,7 +132,7 @@ def _segments(memory: RecordedMemory) -> list[Remedy]:
     if memory.reserved_bytes is None or memory.reserved_bytes < MUCH_UNUSED * left:
         return []
     why = "mapping pages takes CPU time that is not in the recording"
-    return [Remedy("expandable_segments", "expandable segments (of what is reserved)", Bounds(peak, peak, peak),
+    return [Remedy("expandable_segments", "expandable segments", Bounds(peak, peak, peak),
                    memory.reserved_bytes - left, None, why, None, None, ())]  # fmt: skip
 
 
@@ -211,7 +209,7 @@ def _per_tensor(graph: Graph, host_ns: float, gpu_ns: float) -> Graph:
 # -- owners
 
 
-def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Owner, ...]:
+def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Part, ...]:
     """What holds the recorded peak: sizes of weights, state and gradients as they are, the rest by the footprint."""
     recorded, trained, peak = memory.recorded, memory.trained, _peak(memory)
     left = memory.allocated_bytes
@@ -247,5 +245,5 @@ def _owners(memory: RecordedMemory, found: Footprint, model: dict) -> tuple[Owne
     if parts["other"] < 0:
         largest = max(parts, key=lambda owner: parts[owner])
         parts[largest] += parts.pop("other")
-    named = [Owner(owner, size, 0) for owner, size in parts.items() if size]
+    named = [Part(owner, size) for owner, size in parts.items() if size]
     return tuple(sorted(named, key=lambda one: -one.bytes))

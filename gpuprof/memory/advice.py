@@ -7,7 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.memory.memory_report import Owner
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one kind of thing holds of a peak."""
+
+    owner: str
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Advice:
     reserved_bytes: int | None
     static_bytes: int
     """Of it what is allocated between steps."""
-    owners: tuple[Owner, ...]
+    owners: tuple[Part, ...]
     """Largest first. They sum to peak_bytes; estimated from sizes of weights and state and from formulas."""
     tokens: int
     """Of the forward pass that made the peak, padding included."""

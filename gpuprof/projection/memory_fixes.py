@@ -56,8 +56,8 @@ def _checkpointing(recorded: Recorded) -> list[MemoryFix]:
         return []
     if not recorded.checkpointing:
         return [
-            MemoryFix("checkpointing", "gradient checkpointing of all layers", changes.checkpointed(layers, hidden)),
-            MemoryFix("checkpointing_half", "gradient checkpointing of every second layer",
+            MemoryFix("checkpointing", "checkpoint all layers", changes.checkpointed(layers, hidden)),
+            MemoryFix("checkpointing_half", "checkpoint every 2nd layer",
                       changes.checkpointed(layers, hidden, EVERY_SECOND)),
         ]  # fmt: skip
     if recorded.layer_bytes is None:
@@ -71,26 +71,26 @@ def _checkpointing(recorded: Recorded) -> list[MemoryFix]:
 def _loss(recorded: Recorded) -> list[MemoryFix]:
     if not recorded.hidden or recorded.loss is None or not recorded.loss.whole:
         return []
-    return [MemoryFix("chunked_loss", "a chunked or fused loss", changes.chunked_loss(recorded.hidden))]
+    return [MemoryFix("chunked_loss", "chunked or fused loss", changes.chunked_loss(recorded.hidden))]
 
 
 def _attention(recorded: Recorded) -> list[MemoryFix]:
     if not recorded.score_bytes or recorded.checkpointing:
         return []
-    return [MemoryFix("fused_attention", "fused attention instead of eager", changes.fused_attention())]
+    return [MemoryFix("fused_attention", "fused attention", changes.fused_attention())]
 
 
 def _optimizer(memory: RecordedMemory) -> list[MemoryFix]:
     trained, found = memory.trained, []
     if recorded_footprint(memory).likely.floor_bytes and memory.recorded.temporary_bytes:
-        found.append(MemoryFix("fused_optimizer", "a fused optimizer", changes.no_temporaries()))
+        found.append(MemoryFix("fused_optimizer", "fused optimizer", changes.no_temporaries()))
     if trained is None or not trained.state_bytes:
         return found
     if trained.adam and trained.state_bytes > 2 * changes.EIGHT_BIT_STATE * trained.parameters * 0.9:
         eight = changes.eight_bit_state(trained.state_bytes, trained.parameters)
-        found.append(MemoryFix("eight_bit_optimizer", "an 8-bit optimizer", eight, "the optimizer's state is rounded"))
+        found.append(MemoryFix("eight_bit_optimizer", "8-bit optimizer", eight, "the optimizer's state is rounded"))
     away = changes.less_static(trained.state_bytes, without_temporaries=True)
-    return [*found, MemoryFix("offloaded_optimizer", "the optimizer's state in the CPU's memory", away)]
+    return [*found, MemoryFix("offloaded_optimizer", "optimizer state on the CPU", away)]
 
 
 def _adapters(memory: RecordedMemory) -> list[MemoryFix]:
@@ -109,12 +109,12 @@ def _adapters(memory: RecordedMemory) -> list[MemoryFix]:
 def _passes(memory: RecordedMemory, mean_tokens: float | None) -> list[MemoryFix]:
     gradients = memory.trained.gradient_bytes if memory.trained else 0.0
     found = [
-        MemoryFix("half_micro_batch", "half the micro-batch, twice the accumulation",
+        MemoryFix("half_micro_batch", "half micro-batch, 2× passes",
                   changes.smaller_passes(2, gradients)),
-        MemoryFix("half_length", "sequences cut at half their length", changes.shorter_passes(0.5),
+        MemoryFix("half_length", "cut sequences in half", changes.shorter_passes(0.5),
                   "longer samples lose their end"),
     ]  # fmt: skip
     if mean_tokens and memory.recorded.tokens > UNEVEN * mean_tokens:
         equal = changes.shorter_passes(mean_tokens / memory.recorded.tokens)
-        found.append(MemoryFix("equal_passes", "packing: passes of equal length", equal))
+        found.append(MemoryFix("equal_passes", "packing (equal passes)", equal))
     return found

@@ -108,21 +108,21 @@ PHASE_PAINTS = _keyed(
 
 OWNER_PAINTS = _keyed(
     (
-        Paint("weights", "weights", "#0072b2", "#2f7fc4"),
-        Paint("adapters", "adapters", "#3f51b5", "#7986e8"),
-        Paint("optimizer_state", "optimizer state", "#d55e00", "#e8702a"),
-        Paint("gradients", "gradients", "#cc79a7", "#d993b8"),
-        Paint("activations", "activations", "#009e73", "#1fb88b"),
-        Paint("logits", "logits and loss", "#e69f00", "#e9a820"),
-        Paint("kv_cache", "KV cache", "#8d5fd3", "#a991ea"),
-        Paint("inputs", "inputs", "#56b4e9", "#8fd0f5"),
-        Paint("backward_temporaries", "backward temporaries", "#85c246", "#a5d66f"),
-        Paint("communication", "communication buffers", "#a0466e", "#b561aa"),
-        Paint("workspace", "workspace", "#86501a", "#b97b3f"),
-        Paint("awaiting_free", "freed, still in use by a stream", "#5796a0", "#75c3cf"),
-        Paint("before_history", "allocated before the history", "#98a8bf", "#7d8a9b"),
-        Paint("other", "other", "#c3c8ce", "#646b75"),
-        Paint("unused", "unused (fragmentation, cache)", "#cfc4b0", "#524940"),
+        Paint("weights", "weights", "#3f7ec6", "#1b75bd"),
+        Paint("adapters", "adapters", "#3f51b4", "#7587ea"),
+        Paint("optimizer_state", "optimizer state", "#c65a12", "#d86c09"),
+        Paint("gradients", "gradients", "#bd6399", "#c67eab"),
+        Paint("activations", "activations", "#129975", "#2db490"),
+        Paint("logits", "logits and loss", "#fca212", "#eab412"),
+        Paint("kv_cache", "KV cache", "#8763d8", "#ab99f3"),
+        Paint("inputs", "inputs", "#09a2d8", "#90cff3"),
+        Paint("backward_temporaries", "backward temporaries", "#87c648", "#99cf6c"),
+        Paint("communication", "communication buffers", "#a2486c", "#b463ab"),
+        Paint("workspace", "workspace", "#87511b", "#bd7e3f"),
+        Paint("awaiting_free", "freed, still in use by a stream", "#5199ab", "#75c6cf"),
+        Paint("before_history", "allocated before the history", "#99abcf", "#638790"),
+        Paint("other", "other", "#bdc6cf", "#6c6c75"),
+        Paint("unused", "unused (fragmentation, cache)", "#c6bdab", "#5a5148"),
     )
 )
 """What holds GPU memory, in the order in which a chart stacks it, from the bottom."""

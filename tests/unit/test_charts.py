@@ -36,6 +36,7 @@ FIGURES = (
     "bandwidth",
     "gap_histogram",
     "memory",
+    "memory_owners",
     "phases",
     "rank_steps",
     "ranks",
@@ -321,7 +322,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
 
 
 def test_every_figure_of_a_run(run):
-    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps"}
+    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps", "memory_owners"}
 
 
 def test_several_devices():
@@ -511,8 +512,10 @@ GREYS = {"other", "variation", "range", "idle", "unknown", "profiler", "usual"}
 
 
 def test_one_colour_has_one_meaning_in_all_views():
-    """Kernels, phases, waits, limits, parts of the mean step: 8 apart in CIE L*a*b* where they mean two things."""
-    sets = ("CATEGORY_PAINTS", "PHASE_PAINTS", "CAUSE_PAINTS", "BOUND_PAINTS", "WORK_PAINTS", "BUDGET_PAINTS")
+    """Kernels, phases, waits, limits, parts of the mean step, owners of memory: 8 apart in CIE L*a*b* where they mean
+    two things."""
+    sets = ("CATEGORY_PAINTS", "PHASE_PAINTS", "CAUSE_PAINTS", "BOUND_PAINTS", "WORK_PAINTS", "BUDGET_PAINTS",
+            "OWNER_PAINTS")  # fmt: skip
     every = [(f"{name}.{p.key}", p) for name in sets for p in getattr(palette, name).values()]
     for (one, a), (other, b) in itertools.combinations(every, 2):
         same = a.key == b.key or frozenset({one, other}) in SAME_THING or {a.key, b.key} <= GREYS

@@ -65,7 +65,9 @@ def ids():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_adapters_of_a_frozen_model(dtype):
     built = adapted(model(whole=False), dtype)
-    names = dict.fromkeys(("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 3)
+    names: dict[str, int] = dict.fromkeys(
+        ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"), 3
+    )
     training = Training(names, 8, dtype == torch.float32, whole=False)
     assert counted(built, ids(), training) == pytest.approx(measured(built, ids()), rel=0.06)
 
