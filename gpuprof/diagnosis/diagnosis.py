@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
+from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
@@ -462,6 +463,8 @@ class Diagnosis:
     """None where no counters were recorded."""
     ranks: tuple[Any, ...] | None = None
     """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    memory: MemoryReport | None = None
+    """Who held the GPU's memory, where a snapshot or memory events were recorded."""
     job: Any | None = None
     """Their joint replay (`gpuprof.ranks.summary.Job`)."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)

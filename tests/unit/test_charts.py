@@ -36,6 +36,7 @@ FIGURES = (
     "bandwidth",
     "gap_histogram",
     "memory",
+    "memory_owners",
     "phases",
     "rank_steps",
     "ranks",
@@ -321,7 +322,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
 
 
 def test_every_figure_of_a_run(run):
-    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps"}
+    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps", "memory_owners"}
 
 
 def test_several_devices():
