@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from pathlib import Path
 
+from gpuprof.cli.own_process import own_command
 from gpuprof.errors import GpuprofError
 
 _ENDING_S = 30.0
@@ -48,11 +48,9 @@ async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
 
     import anyio  # comes with mcp
 
-    # Not by PYTHONPATH, which the training would inherit.
-    start = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from gpuprof.cli import main; "
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", start + "sys.exit(main())", "try", *arguments, cwd=folder,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        *own_command("try", *arguments), cwd=folder, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:
         out, err = await process.communicate()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from gpuprof.cli.output import say, show, write
+from gpuprof.cli.own_process import own_command
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -154,13 +154,10 @@ def _record(target: Target, words: tuple[str, ...], module: str | None) -> Path:
     from gpuprof.trial.subject import run_of_command
 
     say("no run of this command here yet: it is recorded first, with gpuprof trace --stop")
-    ours = [sys.executable, "-m", "gpuprof", "trace", "--stop", "--no-report"]
-    ours += ["-m", module, *words] if module else ["--", *words]
+    target_words = ["-m", module, *words] if module else ["--", *words]
     # The trace's own output, the verdict included, is no data of this command's.
-    root = str(Path(__file__).parents[2])
-    path = os.environ.get("PYTHONPATH", "")
-    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
-    subprocess.run(ours, stdout=2 if sys.stderr is not None else subprocess.DEVNULL, env=environment)
+    stdout = 2 if sys.stderr is not None else subprocess.DEVNULL
+    subprocess.run(own_command("trace", "--stop", "--no-report", *target_words), stdout=stdout)
     folder = run_of_command(target.argv)
     if folder is None:
         raise GpuprofError("the command could not be recorded, so nothing can be tried on it; gpuprof trace says more")

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from helpers.installed import need
+from helpers.paths import ROOT
 from helpers.started import finished, wait_for
 from helpers.trainings import variables
 from helpers.trials import make_run, write_training
@@ -267,6 +268,19 @@ def test_what_can_be_applied_is_listed_without_starting_anything(tmp_path: Path)
         timeout=30,
     )  # fmt: skip
     assert {"name", "does", "line", "cannot", "advised"} <= set(json.loads(listed.stdout)["fixes"][0])
+
+
+def test_a_command_that_is_recorded_first_inherits_none_of_our_packages(tmp_path: Path):
+    (tmp_path / "train.py").write_text("import os\nopen('path.txt', 'w').write(os.environ.get('PYTHONPATH', ''))")
+    clean = {name: value for name, value in variables().items() if name != "PYTHONPATH"}
+    done = finished(
+        [sys.executable, "-c", f"import sys; sys.path[0] = {str(ROOT)!r}; from gpuprof.cli import main; main()",
+         "try", "train.py"],
+        cwd=tmp_path, env=clean, text=True, timeout=60,
+    )  # fmt: skip
+    assert "it is recorded first" in done.stderr
+    (folder,) = (tmp_path / "path.txt").read_text().split(os.pathsep)
+    assert Path(folder) == ROOT / "gpuprof" / "record" / "inject"
 
 
 @pytest.mark.slow
