@@ -362,12 +362,13 @@ class _Run:
 
     def _describe(self) -> None:
         """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
-        from .machine import describe_host, own_version
+        from .. import __version__
+        from .machine import describe_host
         from .redact import redact
 
         if self._folder is None:
             return
-        self._manifest["gpuprof"] = own_version()
+        self._manifest["gpuprof"] = __version__
         self._manifest["command"] = redact(self._target.argv)
         self._manifest["host"] = describe_host()
         self._write_manifest(self._folder)

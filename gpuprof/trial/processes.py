@@ -24,6 +24,7 @@ from gpuprof.record.supervise import INJECT
 from gpuprof.record.trial_setup import FAILED, PLAN
 from gpuprof.trial import guard
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.own_process import own_command
 from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
@@ -161,13 +162,10 @@ class Starter:
         """
         runs = Path(runfile.RUNS).absolute()
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
-        root, path = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
-        environment = self._environment(folder, "recorded")
-        environment["PYTHONPATH"] = f"{root}{os.pathsep}{path}" if path else root
-        argv = [sys.executable, "-m", "gpuprof", "trace", "--stop", "--no-report", *words]
+        argv = own_command("trace", "--stop", "--no-report", *words)
         try:
             self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
+                argv, env=self._environment(folder, "recorded"), stdin=subprocess.DEVNULL, start_new_session=True,
                 stdout=2 if sys.stderr is not None else subprocess.DEVNULL,
             )  # fmt: skip
             self._process.wait()
@@ -209,7 +207,7 @@ class Starter:
         with (folder / LOG).open("wb") as log:
             try:
                 self._process = subprocess.Popen(
-                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                    argv, env=self._environment(folder, "recorded"), stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
