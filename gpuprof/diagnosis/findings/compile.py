@@ -248,7 +248,7 @@ def _waits(case: Case) -> int:
     """Waits for the GPU inside forward and backward passes."""
     graph = case.graph
     waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
     return int((waiting & _within(case)[0]).sum())
 
 
