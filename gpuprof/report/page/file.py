@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.runfile import whole_file
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.comparison import Comparison
+    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.memory.memory_report import MemoryReport
 
 _MARK = b'<meta name="generator" content="gpuprof">'
 """What every report has near its top."""
