@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from gpuprof.memory.advice import Advice
