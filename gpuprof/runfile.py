@@ -12,6 +12,7 @@ clock, `unix_ns` moments since 1970.
         rank0.json           by the process of rank 0: its versions, model, stages and windows; so for every rank
         steps.jsonl          one line per step and rank (thinned out after the windows)
         telemetry.jsonl      power, clocks, load, a few times a second
+        written.jsonl        paths that the program wrote, made, deleted or renamed; at most 200 a process
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
         trace.rank0.digest.npz    of several ranks: what a joint diagnosis needs of the window
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
@@ -54,6 +55,10 @@ A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), g
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
 memory_utilization (shares of the time, 0-1), used_bytes, throttle[str] (empty: nothing holds the clock back; null: the
 driver does not say)}]; what the driver refuses is null.
+
+A line of written.jsonl: verb (writes | makes | deletes | renames | links | changes), path (absolute), pid (of the
+Python that did it; null: native code or another program changed it during the run). Caches, temporary files and
+compiled Python are left out.
 """
 
 from __future__ import annotations

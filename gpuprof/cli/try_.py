@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
 
 GATE_FAILED = 1
 BUDGET = "5m"
+SHOWN = 5
+"""Paths that a line of --list names."""
 _UNITS_S = {"s": 1, "m": 60, "min": 60, "h": 3600}
 _WITH_VALUE = ("--fix", "--budget", "--rounds", "-m")
 
@@ -68,7 +68,9 @@ def _budget(_: click.Context, __: click.Parameter, text: str) -> float:
 @click.option("--list", "listing", is_flag=True, help="Say what can be applied from outside here, and start nothing.")
 @click.option("--budget", default=BUDGET, show_default=True, callback=_budget, metavar="TIME", help="Take no longer.")
 @click.option("--rounds", type=click.IntRange(1, 50), metavar="N", help="Measure each fix N times, whatever it takes.")
-@click.option("--yes", is_flag=True, help="Allow connections beyond this machine, and writes past the scratch folder.")
+@click.option(
+    "--yes", is_flag=True, help="Allow connections beyond this machine, and writes past scratch or elsewhere."
+)
 @click.option("--check", is_flag=True, help="Exit 1 if an advised fix is not confirmed.")
 @click.option("--json", "as_json", is_flag=True, help="Print the trial as JSON.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
@@ -92,17 +94,18 @@ def command(
     """
     asked = _asked(fixes)
     if not words and not module and listing:
-        _show_list(None, as_json)
+        _show_list(None, (), as_json)
         return 0
     target = _target(words, module)
     from gpuprof.trial.subject import run_of_command
 
     folder = run_of_command(target.argv)
     if listing:
-        _show_list(None if folder is None else _subject(folder), as_json)
+        _show_list(None if folder is None else _subject(folder), target.argv, as_json)
         return 0
     if folder is None:
-        folder = _record(target, words, module)
+        folder = _record(target, words, module, yes)
+    _ask_for_consent(folder, yes)
     subject = _subject(folder)
     chosen = _choose(subject, asked, target.argv)
     if not chosen:
@@ -149,22 +152,32 @@ def _subject(folder: Path) -> Subject:
     return subject_of(folder)
 
 
-def _record(target: Target, words: tuple[str, ...], module: str | None) -> Path:
-    """Records the command once, as `gpuprof trace --stop` does. Raises GpuprofError."""
+def _record(target: Target, words: tuple[str, ...], module: str | None, yes: bool) -> Path:
+    """Records the command once, as `gpuprof trace --stop` does, but with its writes led to scratch. Raises
+    GpuprofError."""
+    from gpuprof.trial.processes import Starter
     from gpuprof.trial.subject import run_of_command
 
-    say("no run of this command here yet: it is recorded first, with gpuprof trace --stop")
-    ours = [sys.executable, "-m", "gpuprof", "trace", "--stop", "--no-report"]
-    ours += ["-m", module, *words] if module else ["--", *words]
-    # The trace's own output, the verdict included, is no data of this command's.
-    root = str(Path(__file__).parents[2])
-    path = os.environ.get("PYTHONPATH", "")
-    environment = os.environ | {"PYTHONPATH": f"{root}{os.pathsep}{path}" if path else root}
-    subprocess.run(ours, stdout=2 if sys.stderr is not None else subprocess.DEVNULL, env=environment)
+    say("no run of this command here yet: it is recorded first, with gpuprof trace --stop; what it writes is kept away")
+    with _terminated_like_interrupted(), Starter(target, network=yes) as starter:
+        why = starter.record(["-m", module, *words] if module else ["--", *words])
     folder = run_of_command(target.argv)
     if folder is None:
-        raise GpuprofError("the command could not be recorded, so nothing can be tried on it; gpuprof trace says more")
+        reason = f" ({why})" if why else ""
+        raise GpuprofError(f"the command could not be recorded{reason}, so nothing can be tried on it")
     return folder
+
+
+def _ask_for_consent(folder: Path, yes: bool) -> None:
+    """Raises GpuprofError where the recorded program changes what a trial cannot protect, and --yes is not given."""
+    from gpuprof.trial.written import changes_of
+
+    escape = None if yes else changes_of(folder).escape
+    if escape is not None:
+        raise GpuprofError(
+            f"when the program was recorded, {escape}: trials lead what Python writes to a scratch folder, and check "
+            "this folder only; --yes tries all the same"
+        )
 
 
 def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
@@ -254,36 +267,67 @@ def _minutes(seconds: float) -> str:
 # -- the list
 
 
-def _show_list(subject: Subject | None, as_json: bool) -> None:
+def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> None:
     """Every patch: what it does, what it takes, and what it cannot do; the advised ones first."""
-    from gpuprof.record.patches import NAMES, patch_named
-    from gpuprof.trial.fixes import advised
-
-    found, by_hand = advised(subject.diagnosis if subject is not None else None)
-    known = {one.fix.name: str(one.fix) for one in found}
-    patches = [patch_named(name).PATCH for name in NAMES]
+    listing = _listing(subject, argv)
     if as_json:
         import json
 
-        rows = [
-            {
-                "name": one.name, "advised": known.get(one.name), "does": one.does, "line": one.line,
-                "cannot": one.cannot, "default": one.default or None, "values": one.values or None,
-            }
-            for one in patches
-        ]  # fmt: skip
-        hand = [{"finding": one.id, "title": one.title, "fix": one.fix} for one in by_hand]
-        write(json.dumps({"fixes": rows, "by_hand": hand}, indent=2) + "\n")
+        write(json.dumps(listing, indent=2) + "\n")
         return
-    lines = []
-    for one in sorted(patches, key=lambda patch: patch.name not in known):
-        value = f"={one.default}   ({one.values})" if one.default else ""
-        lines.append(f"{one.name}{value}{'   advised: ' + known[one.name] if one.name in known else ''}")
-        lines += [f"    {one.does}", f"    write   {one.line.replace('{value}', one.default)}"]
-        lines.append(f"    not for {one.cannot}")
-    for finding in by_hand:
-        lines.append(f"by hand: {finding.title}")
-        lines += [f"    write   {line}" for line in finding.fix.splitlines()]
     from gpuprof.report.names import escape
 
-    write("".join(f"{escape(line)}\n" for line in lines))
+    write("".join(f"{escape(line)}\n" for line in _listing_lines(listing)))
+
+
+def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
+    from gpuprof.record.patches import NAMES, patch_named
+    from gpuprof.trial.fixes import Candidate, advised
+    from gpuprof.trial.subject import with_flags
+    from gpuprof.trial.trial import Fix
+    from gpuprof.trial.written import changes_of
+
+    found, by_hand = advised(subject.diagnosis if subject is not None else None)
+    known = {one.fix.name: one.fix for one in found}
+    rows = []
+    for one in (patch_named(name).PATCH for name in NAMES):
+        fix = known.get(one.name) or Fix(one.name, one.default)
+        own = None if subject is None else with_flags(subject, Candidate(fix), argv).flags
+        rows.append({
+            "name": one.name, "advised": str(fix) if one.name in known else None, "does": one.does, "line": one.line,
+            "cannot": one.cannot, "default": one.default or None, "values": one.values or None,
+            "flags": None if own is None else str(own),
+        })  # fmt: skip
+    written = None if subject is None else changes_of(subject.folder)
+    return {
+        "fixes": rows,
+        "by_hand": [{"finding": one.id, "title": one.title, "fix": one.fix} for one in by_hand],
+        "written": None if written is None else {
+            "inside": list(written.inside), "elsewhere": list(written.elsewhere), "native": list(written.native),
+        },
+    }  # fmt: skip
+
+
+def _listing_lines(listing: dict[str, Any]) -> list[str]:
+    lines = []
+    for one in sorted(listing["fixes"], key=lambda row: row["advised"] is None):
+        value = f"={one['default']}   ({one['values']})" if one["default"] else ""
+        lines.append(f"{one['name']}{value}{'   advised: ' + one['advised'] if one['advised'] else ''}")
+        lines += [f"    {one['does']}", f"    write   {one['line'].replace('{value}', one['default'] or '')}"]
+        if one["flags"]:
+            lines.append(f"    flag    {one['flags']}   (the program's own, tried first)")
+        lines.append(f"    not for {one['cannot']}")
+    for finding in listing["by_hand"]:
+        lines.append(f"by hand: {finding['title']}")
+        lines += [f"    write   {line}" for line in finding["fix"].splitlines()]
+    where = {
+        "inside": "the program writes in this folder (trials lead it to scratch)",
+        "elsewhere": "the program writes elsewhere (needs --yes)",
+        "native": "changed by native code or another program (needs --yes)",
+    }
+    for key, title in where.items():
+        paths = (listing["written"] or {}).get(key) or []
+        if paths:
+            more = f" and {len(paths) - SHOWN} more" if len(paths) > SHOWN else ""
+            lines.append(f"{title}: {', '.join(paths[:SHOWN])}{more}")
+    return lines

@@ -16,8 +16,15 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def arm(run: str) -> None:
-    """Lets the imports of this process report when a library that can be hooked has arrived."""
+def arm(run: str, notes_writes: bool = True) -> None:
+    """Lets the imports of this process report when a library that can be hooked has arrived.
+
+    notes_writes: whether to note which files the program changes; not where a scratch folder does that already.
+    """
+    if notes_writes:
+        from .written import Written
+
+        Written(run).watch()
 
     def optimizers(module: Any) -> None:
         from .attach import holder
@@ -71,17 +78,18 @@ class ImportWatch:
         self._wanted, self._run = wanted, run
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        if name not in self._wanted:
+        # At once: whoever else watches imports, and looks for the module on our behalf, may ask us again.
+        callback = self._wanted.pop(name, None)
+        if callback is None:
             return None
         for finder in sys.meta_path:
             find = None if finder is self else getattr(finder, "find_spec", None)
             spec = find(name, path, target) if find else None
             if spec is not None:
-                # Another library that watches imports may have asked us once more meanwhile.
-                callback = self._wanted.pop(name, None)
-                if callback is not None and hasattr(spec.loader, "exec_module"):
+                if hasattr(spec.loader, "exec_module"):
                     spec.loader = _Afterwards(spec.loader, callback, self._run)
                 return spec
+        self._wanted[name] = callback
         return None
 
 

@@ -36,6 +36,11 @@ SOON_S = 0.02
 """Between two looks for a target that someone else starts."""
 FRESH_S = 10.0
 """A verdict that was printed so short a time ago is still on the screen."""
+NOTHING = (
+    "nothing was recorded: the target took no optimizer step in a Python with torch "
+    "(a loop without one marks its steps with gpuprof.Recorder)"
+)
+"""What is said of a target whose steps nothing shows."""
 INNER = "inner"
 """In the folder of a run whose target is a `gpuprof trace` itself: where that one records."""
 VERDICT = "verdict.txt"
@@ -357,12 +362,13 @@ class _Run:
 
     def _describe(self) -> None:
         """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
-        from .machine import describe_host, own_version
+        from .. import __version__
+        from .machine import describe_host
         from .redact import redact
 
         if self._folder is None:
             return
-        self._manifest["gpuprof"] = own_version()
+        self._manifest["gpuprof"] = __version__
         self._manifest["command"] = redact(self._target.argv)
         self._manifest["host"] = describe_host()
         self._write_manifest(self._folder)
@@ -410,6 +416,8 @@ class _Run:
         }
         self._write_manifest(folder)
         ranks = self._ranks()
+        if ranks:
+            self._note_native_writes(folder)
         self._tell_failed_allocation(folder)
         if not ranks:
             self._stop_closing()
@@ -417,7 +425,7 @@ class _Run:
             if inner:
                 tell(f"nothing was recorded here: the target has a gpuprof trace of its own, which records in {inner}")
             elif self._target.recordable:
-                tell("nothing was recorded: the target took no optimizer step in a Python with torch")
+                tell(NOTHING)
             return
         point_latest(folder)
         if status < 0 or self._asked_to_end:  # who ends it wants it ended, and may soon kill it
@@ -470,6 +478,19 @@ class _Run:
         if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
             point_latest(folder)
             tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
+
+    def _note_native_writes(self, folder: Path) -> None:
+        """Adds files of the working directory that changed during the run, and that no hook in a Python has seen."""
+        try:
+            from .written import FILE, append, changed_since
+
+            known = {str(line.get("path")) for line in runfile.read_lines(folder / FILE)}
+            here = _working_directory()
+            found = changed_since(here, self._began_ns, known, {runfile.RUNS, folder.name}) if here else []
+            if found:
+                append(str(folder / FILE), [("writes", path, None) for path in found])
+        except Exception as error:
+            self._log(f"looking for what was written: {type(error).__name__}: {error}")
 
     def _tell_goodput(self, folder: Path) -> None:
         """What the whole run lost outside of usual steps, where they were timed."""

@@ -21,6 +21,7 @@ from typing import Any
 
 from ..runfile import log, read_json, write_json
 from .batch import WorkMeter
+from .cpu_load import CpuTimes, cpu_times, load_between
 from .digest import Digests
 from .environment import describe_gpu, describe_process, place_among_ranks
 from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
@@ -85,6 +86,8 @@ class TrialMeter:
         self._free_ns: list[int] = []
         self._stretch_begun_ns = 0
         self._stretch_ns: int | None = None
+        self._cpu_begun: CpuTimes | None = None
+        self._cpu_ended: CpuTimes | None = None
         self._left = 0
         self._first_unix_ns: int | None = None
         self._samples = self._tokens = 0
@@ -317,6 +320,7 @@ class TrialMeter:
         self._first_unix_ns = time.time_ns()
         self._settle = self._step
         self._left = self._steps or LEAST
+        self._cpu_begun = cpu_times()
         self._stretch_begun_ns = time.perf_counter_ns()
 
     def _further(self) -> int:
@@ -336,6 +340,7 @@ class TrialMeter:
     def _end_stretch(self) -> None:
         synchronise(self._devices)
         self._stretch_ns = time.perf_counter_ns() - self._stretch_begun_ns
+        self._cpu_ended = cpu_times()
 
     # -- the end
 
@@ -370,7 +375,7 @@ class TrialMeter:
             facts["mean_ns"] = self._stretch_ns / len(self._free_ns)
             width = half_width(self._free_ns, block_of(self._workers))
             facts["half_width_ns"] = width if width < float("inf") else None
-        for part in (self._memory, self._proven, self._digests.facts, self._environment):
+        for part in (self._memory, self._load, self._proven, self._digests.facts, self._environment):
             try:
                 facts |= part()
             except Exception as failure:
@@ -384,6 +389,16 @@ class TrialMeter:
         if self._devices:
             return {"peak_bytes": sum(torch.cuda.max_memory_allocated(one) for one in self._devices), "peak_of": "gpu"}
         return {"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "peak_of": "host"}
+
+    def _load(self) -> dict[str, Any]:
+        """What other programs did to the CPUs, which each of several ranks would take the others for; and our own CPU
+        time of a step."""
+        found = load_between(self._cpu_begun, self._cpu_ended, (self._stretch_ns or 0) / 1e9)
+        alone = found if self._world == 1 else None
+        return {
+            "other_cpus": alone and alone.others, "idle_cpus": alone and alone.idle,
+            "cpu_ns": found and found.own * (self._stretch_ns or 0) / max(len(self._free_ns), 1),
+        }  # fmt: skip
 
     def _proven(self) -> dict[str, Any]:
         """What shows that each patch took effect, or why it did not."""

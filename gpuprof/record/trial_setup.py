@@ -1,40 +1,59 @@
 """Prepares a process of a trial: its writes go to scratch, its savers and trackers are silent, patches and meter wait.
 
+The recording that `gpuprof try` makes itself is protected in the same way, without patches and meter.
+
 Like `arm`, imports nothing on the program's behalf.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..runfile import read_json
+from ..runfile import read_json, write_json
 from .arm import ImportWatch
 from .patches import NAMES, patch_named
 from .patches.context import Context, Hub, Proof, wrap
 from .scratch import BLOCKED, Scratch
+from .scratch_calls import cover
+from .written import Written
 
 PLAN = "plan.json"
 """What a trial's processes are to do, in the trial's folder."""
+FAILED = "failed.json"
+"""The error that ended a recorded program, there too."""
 
 
-def arm(folder: str) -> None:
-    """Makes this process one of a trial."""
+def arm(folder: str, run: str | None = None) -> None:
+    """Makes this process one of a trial. run: it is recorded into this folder, and not timed."""
     plan = read_json(Path(folder) / PLAN)
     if plan is None:
         raise FileNotFoundError(f"{folder}/{PLAN}: this trial has no plan")
-    scratch = Scratch(plan["scratch"], (folder, *plan["allowed"]), bool(plan["network"]), os.path.join(folder, BLOCKED))
+    seen = None if run is None else Written(run).note
+    allowed = (folder, *plan["allowed"])
+    scratch = Scratch(plan["scratch"], allowed, bool(plan["network"]), os.path.join(folder, BLOCKED), seen)
     hub = Hub()
     proofs = apply_all(hub, plan["fixes"])
-    keep_quiet(hub, scratch, plan["scratch"])
-    _attach(hub, Path(folder), plan, proofs)
+    keep_quiet(hub, plan["scratch"])
+    if run is None:
+        _attach(hub, Path(folder), plan, proofs)
+    else:
+        atexit.register(_note_failure, Path(folder))
     wanted = hub.wanted()
     if wanted:
         sys.meta_path.insert(0, ImportWatch(wanted, folder))
-    scratch.cover()
+    cover(scratch)
+
+
+def _note_failure(folder: Path) -> None:
+    """Leaves word of the error that ended this program."""
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        write_json(folder / FAILED, {"error": f"{type(error).__name__}: {error}"})
 
 
 def apply_all(hub: Hub, fixes: list[dict[str, Any]]) -> dict[str, Callable[[], Proof]]:
@@ -123,7 +142,7 @@ _TO_FILES = (("torch.serialization", "save", 1, "f"), ("safetensors.torch", "sav
 """(module, function, position and name of its file): makes an empty file in scratch instead."""
 
 
-def keep_quiet(hub: Hub, scratch: Scratch, folder: str) -> None:
+def keep_quiet(hub: Hub, folder: str) -> None:
     """Nothing is saved, uploaded or reported: neither is part of what is compared, and both would leave traces."""
 
     def silent(module: Any, owner: str, name: str) -> None:

@@ -4,13 +4,16 @@ would gain if ranks, stages or batches were alike."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpuprof.diagnosis.ranks import RankSummary
-from gpuprof.ranks.summary import Job
 from gpuprof.report.lines import Column, table
 from gpuprof.report.numbers import duration, share
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.ranks import RankSummary
+    from gpuprof.ranks.summary import Job
 
 SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
 """Ranks in the table: of many fewer, as what matters then is in the lines above."""

@@ -17,12 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
+from gpuprof.record.caches import caches
 from gpuprof.record.command import Target
 from gpuprof.record.scratch import BLOCKED
 from gpuprof.record.supervise import INJECT
-from gpuprof.record.trial_setup import PLAN
+from gpuprof.record.trial_setup import FAILED, PLAN
 from gpuprof.trial import guard
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.own_process import own_command
 from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
@@ -34,6 +36,8 @@ MEMORY_S, MEMORY_MIB = 30.0, 256
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
 OUT_OF_MEMORY = "out of memory"
 """How the error of a process begins that had too little of it."""
+NO_INPUT = "EOFError"
+"""What Python raises in a program that asks for input where there is none."""
 _LAST = 300
 SHORT, LONGEST = "/tmp", 44
 """Where scratch folders go if the path of the usual place has more bytes than these; multiprocessing adds 60."""
@@ -130,18 +134,12 @@ class Starter:
         argv = self._target.argv
         for own in by_flag.values():
             argv = own.applied_to(argv)
-        self._number += 1
         name = " + ".join(map(str, fixes))
-        folder = self.scratch / str(self._number)
-        (folder / "tmp").mkdir(parents=True)
-        plan = {
+        folder = self._make_folder({
             "fixes": [{"name": fix.name, "value": fix.value, "by_flag": _settings(by_flag.get(fix))} for fix in fixes],
-            "scratch": str(folder / "files"),
-            "allowed": [str(self.scratch), *caches()], "network": self._network, "settle": settle, "steps": steps,
-            "seconds": seconds, "gate": None if gate is None else str(gate),
-        }  # fmt: skip
-        (folder / "files").mkdir()
-        runfile.write_json(folder / PLAN, plan)
+            "allowed": [], "settle": settle, "steps": steps, "seconds": seconds,
+            "gate": None if gate is None else str(gate),
+        })  # fmt: skip
         self._await_memory()
         begun, begun_ns = time.monotonic(), time.time_ns()
         try:
@@ -153,9 +151,41 @@ class Starter:
         blocked = _lines(folder / BLOCKED)
         error = next((str(rank["error"]) for rank in ranks if rank.get("error")), None) or why
         if error is not None and ranks and why is None:
-            error = _classified(error)
+            error = _explained(error)
         shutil.rmtree(folder / "files", ignore_errors=True)
         return Outcome(_process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)))
+
+    def record(self, words: Sequence[str]) -> str | None:
+        """Runs `gpuprof trace --stop` with these words, its verdict on stderr; what the program writes goes to scratch.
+
+        What the program failed of, as far as it is known; None where it did not fail.
+        """
+        runs = Path(runfile.RUNS).absolute()
+        folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
+        argv = own_command("trace", "--stop", "--no-report", *words)
+        try:
+            self._process = subprocess.Popen(
+                argv, env=self._environment(folder, "recorded"), stdin=subprocess.DEVNULL, start_new_session=True,
+                stdout=2 if sys.stderr is not None else subprocess.DEVNULL,
+            )  # fmt: skip
+            self._process.wait()
+        finally:
+            self.end()
+        failed = runfile.read_json(folder / FAILED) or {}
+        return _explained(str(failed["error"])) if failed.get("error") else None
+
+    def _make_folder(self, plan: dict[str, Any]) -> Path:
+        """A folder for one more process, with what it is to do."""
+        self._number += 1
+        folder = self.scratch / str(self._number)
+        (folder / "tmp").mkdir(parents=True)
+        (folder / "files").mkdir()
+        whole = {
+            **plan, "scratch": str(folder / "files"), "network": self._network,
+            "allowed": [str(self.scratch), *caches(), *plan["allowed"]],
+        }  # fmt: skip
+        runfile.write_json(folder / PLAN, whole)
+        return folder
 
     def _environment(self, folder: Path, name: str) -> dict[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("GPUPROF_")}
@@ -177,7 +207,7 @@ class Starter:
         with (folder / LOG).open("wb") as log:
             try:
                 self._process = subprocess.Popen(
-                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                    argv, env=self._environment(folder, "recorded"), stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:
@@ -231,18 +261,6 @@ def _short_folder() -> str | None:
     return None if short else SHORT
 
 
-def caches() -> list[str]:
-    """Folders that libraries keep downloads and compiled code in, which a trial may fill as any run does."""
-    home = str(Path.home())
-    named = ("HF_HOME", "HF_HUB_CACHE", "HF_DATASETS_CACHE", "TRANSFORMERS_CACHE", "TORCH_HOME", "XDG_CACHE_HOME")
-    found = [os.environ[name] for name in named if os.environ.get(name)]
-    found += [f"{home}/{name}" for name in (".cache", ".triton", ".nv", ".config/matplotlib")]
-    here = os.path.realpath(Path.cwd())
-    # What lies in the user's own tree is the user's, whatever it is called; nor may a cache be all of a home.
-    return [path for path in found if not f"{here}{os.sep}".startswith(os.path.realpath(path) + os.sep)
-            and not os.path.realpath(path).startswith(here + os.sep)]  # fmt: skip
-
-
 def used_mib() -> int | None:
     """Memory in use on all GPUs, MiB; None without the driver's tool."""
     if shutil.which("nvidia-smi") is None:
@@ -266,6 +284,7 @@ def _process(name: str, ranks: list[dict[str, Any]], error: str | None, wall_ns:
     return Process(
         name, round(slowest["mean_ns"]), None if width is None else round(width), int(slowest["steps"]),
         max(peaks, default=None), int(slowest["first_unix_ns"]) - begun_ns, wall_ns, None,
+        slowest.get("other_cpus"), slowest.get("idle_cpus"),
     )  # fmt: skip
 
 
@@ -285,8 +304,8 @@ def _why(folder: Path, code: int) -> str:
     """Why a process ended without having been timed: its last error, or its last words."""
     lines = [line.strip() for line in _lines(folder / LOG)[-_LAST:] if line.strip()]
     for line in reversed(lines):
-        if _OUT_OF_MEMORY.search(line):
-            return _classified(line)
+        if _OUT_OF_MEMORY.search(line) or line.startswith(NO_INPUT):
+            return _explained(line)
     said = next((line for line in reversed(lines) if re.match(r"[\w.]*(Error|Exception|Blocked)\b", line)), None)
     said = said or (lines[-1] if lines else "it said nothing")
     if code == 0 and "Error" not in said:
@@ -295,6 +314,9 @@ def _why(folder: Path, code: int) -> str:
     return f"it failed ({ended}): {said[:300]}"
 
 
-def _classified(text: str) -> str:
+def _explained(text: str) -> str:
+    """An error, with what it means in front where that is known."""
     text = " ".join(text.split())[:300]
+    if text.startswith(NO_INPUT):
+        return f"it reads standard input, which is empty in a trial: give what it asks for as arguments ({text})"
     return f"{OUT_OF_MEMORY}: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith(OUT_OF_MEMORY) else text

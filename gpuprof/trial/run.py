@@ -120,6 +120,7 @@ def run_trial(
     rows = _take_turns(turns, chosen, tell)
     best = _together(turns, chosen, rows, budget_s if rounds is None else None, process_s, tell)
     rows += [_left_out(one, budget_s) for one in chosen.dropped]
+    _note_disturbance(turns)
     rank = first.ranks[0]
     return Trial(
         command=tuple(redact(command)), run=None if run is None else str(run),
@@ -128,6 +129,17 @@ def run_trial(
         timed_steps=turns.steps, baseline=_baseline(turns, rank.get("peak_of")), rows=tuple(rows), best=best,
         notes=tuple(turns.notes), processes=tuple(turns.processes),
     )  # fmt: skip
+
+
+def _note_disturbance(turns: _Turns) -> None:
+    """Says it where other programs had a part in the measurements."""
+    timed = [process for process in turns.processes if process.step_ns is not None]
+    disturbed = [process.other_cpus or 0.0 for process in timed if process.is_disturbed]
+    if disturbed:
+        turns.note(
+            f"other programs kept the CPUs full while {len(disturbed)} of {len(timed)} processes were timed (they used "
+            f"{sum(disturbed) / len(disturbed):.1f} CPUs): steps are longer and scatter more than on a quiet machine"
+        )
 
 
 def _tell_plan(chosen: Plan, process_s: float, tell: Tell) -> None:

@@ -10,6 +10,9 @@ from typing import Literal
 
 SCHEMA = "gpuprof.trial/1"
 
+OTHERS, IDLE = 0.25, 0.5
+"""CPUs: what other programs use more of, and is left less of, when they disturb a measurement (assumed)."""
+
 Status = Literal["confirmed", "slower", "no_difference", "unconfirmed", "not_applied", "failed", "not_tried"]
 Same = Literal["bitwise", "within_scatter", "other_random_numbers", "different"]
 
@@ -92,6 +95,17 @@ class Process:
     start_ns: int | None
     wall_ns: int
     error: str | None
+    other_cpus: float | None = None
+    """CPUs that other programs used while it was timed; None of several ranks."""
+    idle_cpus: float | None = None
+    """CPUs that no one used then."""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether other programs kept the CPUs full while it was timed."""
+        return self.other_cpus is not None and self.idle_cpus is not None and (
+            self.other_cpus > OTHERS and self.idle_cpus < IDLE
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

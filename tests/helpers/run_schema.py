@@ -9,6 +9,7 @@ from typing import Any
 from jsonschema import Draft202012Validator
 
 from gpuprof import runfile
+from gpuprof.record.written import FILE as WRITTEN
 from helpers.paths import ROOT
 
 SCHEMA = json.loads((ROOT / "gpuprof" / "record" / "schema" / "run-1.json").read_text(encoding="utf-8"))
@@ -30,7 +31,7 @@ def errors_in(folder: Path) -> list[str]:
         document = json.loads(path.read_text())
         found += errors("rank", document)
         found += [] if Draft202012Validator(SCHEMA).is_valid(document) else [f"{path.name} is not one of the documents"]
-    for file, name in ((runfile.STEPS, "step"), (runfile.TELEMETRY, "telemetry")):
+    for file, name in ((runfile.STEPS, "step"), (runfile.TELEMETRY, "telemetry"), (WRITTEN, "written")):
         if (folder / file).exists():
             for line in (folder / file).read_text().splitlines():
                 found += errors(name, json.loads(line))

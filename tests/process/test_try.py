@@ -9,21 +9,36 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.command import in_process
 from helpers.installed import need
+from helpers.paths import ROOT
 from helpers.started import finished, wait_for
 from helpers.trainings import variables
-from helpers.trials import write_training
+from helpers.trials import make_run, write_training
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
+from gpuprof.trial import run as trial
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.json import schema
+from gpuprof.trial.written import changes_of
 
 need("torch")
+
+STRETCH_S = 0.1
+SHORT = f"""
+import sys
+from gpuprof.trial import run
+run.STRETCH_S = {STRETCH_S}
+from gpuprof.cli import main
+sys.exit(main())
+"""
+"""`gpuprof`, but a stretch that is timed has the fewest steps."""
+Try = Callable[..., subprocess.CompletedProcess[str]]
 
 WRITES = """
 import pathlib, shutil
@@ -59,6 +74,15 @@ for x in loader:
 (here / "final.txt").write_text("the end")
 """
 )
+WAITS = (
+    "import os, subprocess, time\n"
+    + WRITES
+    + """
+child = subprocess.Popen(["sleep", "100"], start_new_session=True)
+(here / "pid").write_text(str(child.pid))
+time.sleep(100)
+"""
+)
 CONNECTS = (
     """
 import socket
@@ -85,59 +109,46 @@ def prepare(folder: Path, code: str = TRAINING) -> None:
 
 
 def tree_hash(folder: Path) -> str:
-    """Names and contents of all but the runs of gpuprof."""
+    """Names, contents, permissions and times of all but the runs of gpuprof."""
     found = hashlib.sha256()
     for path in sorted(folder.rglob("*")):
         if "gpuprof-runs" in path.parts:
             continue
-        found.update(str(path.relative_to(folder)).encode())
+        status = path.lstat()
+        found.update(f"{path.relative_to(folder)} {status.st_mode} {status.st_mtime_ns}".encode())
         found.update(path.read_bytes() if path.is_file() else b"folder")
     return found.hexdigest()
 
 
-def make_run(folder: Path, *, made_ms: float | None = 8.0) -> Path:
-    """The run of `train.py` that a `gpuprof trace` would have left, with what it measured in the loader."""
-    run = folder / "gpuprof-runs" / "2026-01-01_000000_train"
-    run.mkdir(parents=True)
-    now = time.time_ns()
-    manifest = {
-        "schema": "gpuprof.run/1", "gpuprof": "0", "status": "finished", "started": now, "ended": now + 10**10,
-        "command": [warm_python(), "train.py"], "cwd": str(folder), "python": None, "options": {}, "variables": {},
-        "exit": {"code": 0, "signal": None}, "host": {"cpus": 2, "memory_bytes": 1 << 30, "platform": "Linux"},
-    }  # fmt: skip
-    loader = {"num_workers": 0, "made": None}
-    if made_ms is not None:
-        ns = round(made_ms * 1e6)
-        loader["made"] = {"batches": 20, "batch_ns": ns, "batch_cpu_ns": ns // 20, "spread": 0.05}  # type: ignore[assignment]
-    rank = {
-        "schema": "gpuprof.run/1", "rank": 0, "local_rank": 0, "world_size": 1, "pid": 1, "step_source": "optimizer",
-        "steps_seen": 30, "steps_total": None, "loader": loader, "notes": [], "windows": [],
-        "stages": [{"stage": "baseline_free", "first_step": 1, "steps": 20, "unix_ns": now + 10**9, "ns": 200_000_000}],
-    }  # fmt: skip
-    lines = [
-        {"rank": 0, "step": n + 1, "stage": "baseline_free", "unix_ns": now + 10**9 + n * 10**7, "ns": 10_000_000,
-         "data_ns": round((made_ms or 0) * 1e6), "micro_steps": 1, "samples": 8, "profiled": False}
-        for n in range(20)
-    ]  # fmt: skip
-    (run / "manifest.json").write_text(json.dumps(manifest))
+def declare_flag(run: Path, name: str) -> None:
+    """Lets the recording have seen that the program declares a flag."""
+    rank = json.loads((run / "rank0.json").read_text())
+    rank["program"] = {"flags": [{"names": [name], "kind": "value"}]}
     (run / "rank0.json").write_text(json.dumps(rank))
-    (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return run
 
 
 def command(*options: str) -> list[str]:
     return [sys.executable, "-m", "gpuprof", "try", *options, warm_python(), "train.py"]
 
 
-def run_try(folder: Path, *options: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-    return finished(command(*options), cwd=folder, env=variables(), text=True, timeout=timeout)
+@pytest.fixture
+def run_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """`gpuprof try` on `train.py`, in this process, with the shortest stretches; the trainings are processes."""
+    monkeypatch.setattr(trial, "STRETCH_S", STRETCH_S)
+
+    def run(*options: str) -> subprocess.CompletedProcess[str]:
+        return in_process(*command(*options)[3:], cwd=tmp_path, OMP_NUM_THREADS="1")
+
+    return run
 
 
 def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path):
-    prepare(tmp_path)
-    run = make_run(tmp_path)
+    # Waiting takes no CPU, so that the gain does not depend on what else runs here.
+    prepare(tmp_path, TRAINING.replace("wait=0.001", "wait=0.004"))
+    run = make_run(tmp_path, made_ms=32.0)
     before = tree_hash(tmp_path)
-    done = run_try(tmp_path, "--json", "--check")
+    words = [sys.executable, "-c", SHORT, *command("--json", "--check")[3:]]
+    done = finished(words, cwd=tmp_path, env=variables(), text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     Draft202012Validator(schema()).validate(found)
@@ -145,7 +156,7 @@ def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path)
     (row,) = found["rows"]
     assert row["fixes"] == [{"name": "input_workers", "value": "4"}]
     assert (row["status"], row["sameness"]["verdict"], row["rounds"]) == ("confirmed", "bitwise", 2)
-    assert row["predicted_step_ns"]["low"] < row["predicted_step_ns"]["high"] < 10_000_000
+    assert row["predicted_step_ns"]["low"] < row["predicted_step_ns"]["high"] < 30_000_000
     assert row["step_ns"] < 0.8 * found["baseline"]["step_ns"]
     assert [one["name"] for one in found["processes"]] == ["", "input_workers=4"] * 2 + [""]
     assert found["best"] == row["fixes"]
@@ -153,13 +164,13 @@ def test_what_is_advised_is_tried_and_measured_next_to_predicted(tmp_path: Path)
     assert tree_hash(tmp_path) == before
 
 
-def test_a_fix_that_fails_and_one_that_does_nothing_are_rows_with_their_reasons(tmp_path: Path):
+def test_a_fix_that_fails_and_one_that_does_nothing_are_rows_with_their_reasons(tmp_path: Path, run_try: Try):
     prepare(
         tmp_path, FAILS.replace("ENDS", "if loader.num_workers: raise torch.OutOfMemoryError('CUDA out of memory')")
     )
     make_run(tmp_path)
     before = tree_hash(tmp_path)
-    done = run_try(tmp_path, "--rounds", "1", "--check", "--fix", "input_workers=2,tf32")
+    done = run_try("--rounds", "1", "--check", "--fix", "input_workers=2,tf32")
     assert done.returncode == 1, done.stderr
     assert done.stderr.splitlines()[-1] == "gpuprof: check failed: tf32 is not applied"
     said = " ".join(done.stdout.split())
@@ -180,13 +191,12 @@ train(net(), torch.utils.data.DataLoader(Data(wait=0.001), batch_size=8, num_wor
 
 
 @pytest.mark.parametrize(("name", "own"), [("--workers", "--workers 2"), ("--num_workers", None)])
-def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(tmp_path: Path, name: str, own: str | None):
+def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(
+    tmp_path: Path, run_try: Try, name: str, own: str | None
+):
     prepare(tmp_path, IGNORES)
-    run = make_run(tmp_path)
-    rank = json.loads((run / "rank0.json").read_text())
-    rank["program"] = {"flags": [{"names": [name], "kind": "value"}]}
-    (run / "rank0.json").write_text(json.dumps(rank))
-    done = run_try(tmp_path, "--rounds", "1", "--json", "--fix", "input_workers=2")
+    declare_flag(make_run(tmp_path), name)
+    done = run_try("--rounds", "1", "--json", "--fix", "input_workers=2")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     Draft202012Validator(schema()).validate(found)
@@ -204,13 +214,14 @@ def test_the_programs_own_flag_goes_before_a_patch_if_it_does_something(tmp_path
         ("raise torch.OutOfMemoryError('CUDA out of memory')", "out of memory: OutOfMemoryError: CUDA out of memory"),
         ("break", "the training ended after 1 step"),
         ("os.kill(os.getpid(), 9)", "it failed"),
+        ("input('lr? ')", "it reads standard input, which is empty in a trial: give what it asks for as arguments"),
     ],
 )
-def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, ends: str, words: str):
+def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, run_try: Try, ends: str, words: str):
     prepare(tmp_path, FAILS.replace("ENDS", ends))
     make_run(tmp_path)
     before = tree_hash(tmp_path)
-    done = run_try(tmp_path, "--fix", "optimizer")
+    done = run_try("--fix", "optimizer")
     assert done.returncode == 2 and done.stdout == ""
     last = done.stderr.splitlines()[-1]
     assert last.startswith("gpuprof: the command as it is could not be timed: ") and words in last
@@ -222,23 +233,20 @@ def test_a_command_that_cannot_be_timed_is_one_line(tmp_path: Path, ends: str, w
 )
 def test_nothing_is_left_behind_when_it_is_ended(tmp_path: Path, number: int):
     prepare(tmp_path)
-    make_run(tmp_path)
+    (tmp_path / "train.py").write_text(WAITS)  # in a Python of its own, which has the trial in its environment
+    run = make_run(tmp_path)
+    manifest = json.loads((run / "manifest.json").read_text())
+    (run / "manifest.json").write_text(json.dumps(manifest | {"command": [sys.executable, "train.py"]}))
     before = tree_hash(tmp_path)
     scratch = Path(tempfile.mkdtemp(prefix="try-"))  # a short path, or it would not be used
     words = [sys.executable, "-m", "gpuprof", "try", "--fix", "input_workers=2", sys.executable, "train.py"]
-    (tmp_path / "gpuprof-runs" / "2026-01-01_000000_train" / "manifest.json").write_text(
-        json.dumps(
-            json.loads((tmp_path / "gpuprof-runs" / "2026-01-01_000000_train" / "manifest.json").read_text())
-            | {"command": [sys.executable, "train.py"]}
-        )
-    )
     with subprocess.Popen(
         words, cwd=tmp_path, env=variables(TMPDIR=str(scratch)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
     ) as process:  # fmt: skip
-        # The training has written something, and is training.
-        assert wait_for(lambda: bool(list(scratch.glob("*/*/files/files/**/log.txt"))), 60)
-        assert processes_of(str(scratch))
+        # The training has written something, and has started a process in a session of its own.
+        assert wait_for(lambda: bool(list(scratch.glob("*/*/files/files/**/pid"))), 60)
+        assert len(processes_of(str(scratch))) >= 2
         os.kill(process.pid, number)
         _, said = process.communicate(timeout=30)
     assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL), said
@@ -249,18 +257,18 @@ def test_nothing_is_left_behind_when_it_is_ended(tmp_path: Path, number: int):
     assert tree_hash(tmp_path) == before
 
 
-def test_connections_beyond_this_machine_are_refused_and_named(tmp_path: Path):
+def test_connections_beyond_this_machine_are_refused_and_named(tmp_path: Path, run_try: Try):
     prepare(tmp_path, CONNECTS)
     make_run(tmp_path)
-    done = run_try(tmp_path, "--rounds", "1", "--fix", "optimizer")
+    done = run_try("--rounds", "1", "--fix", "optimizer")
     assert done.returncode == 0, done.stderr
     assert "blocked: the program connects to 192.0.2.1:443" in done.stdout
 
 
-def test_native_writers_are_noticed(tmp_path: Path):
+def test_native_writers_are_noticed(tmp_path: Path, run_try: Try):
     prepare(tmp_path, "os.system('echo made > by_another_program.txt')\n" + TRAINING)
     make_run(tmp_path)
-    done = run_try(tmp_path, "--fix", "optimizer")
+    done = run_try("--fix", "optimizer")
     assert done.returncode == 2
     assert "by_another_program.txt, past the scratch folder" in done.stderr and "--yes" in done.stderr
 
@@ -279,40 +287,70 @@ def test_native_writers_are_noticed(tmp_path: Path):
 )  # fmt: skip
 def test_wrong_input_is_one_line(tmp_path: Path, words: list[str], line: str):
     (tmp_path / "train.py").write_text("print()")
-    done = finished(
-        [sys.executable, "-m", "gpuprof", "try", *words], cwd=tmp_path, env=variables(), text=True, timeout=30
-    )
+    done = in_process("try", *words, cwd=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("gpuprof: ") and done.stderr.count("\n") == 1 and line in done.stderr
 
 
 def test_what_can_be_applied_is_listed_without_starting_anything(tmp_path: Path):
-    done = finished(
-        [sys.executable, "-m", "gpuprof", "try", "--list"], cwd=tmp_path, env=variables(), text=True, timeout=30
-    )
+    done = in_process("try", "--list", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     for word in ("input_workers=4", "tf32", "compile=default", "write   ", "not for "):
         assert word in done.stdout
-    listed = finished(
-        [sys.executable, "-m", "gpuprof", "try", "--list", "--json"], cwd=tmp_path, env=variables(), text=True,
-        timeout=30,
+    listed = in_process("try", "--list", "--json", cwd=tmp_path)
+    assert {"name", "does", "line", "cannot", "advised", "flags"} <= set(json.loads(listed.stdout)["fixes"][0])
+
+
+def test_the_programs_own_flags_are_listed(tmp_path: Path):
+    prepare(tmp_path, IGNORES)
+    declare_flag(make_run(tmp_path), "--workers")
+    done = in_process(*command("--list")[3:], cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "    flag    --workers 4   (the program's own, tried first)\n" in done.stdout
+    assert done.stdout.count("    flag ") == 1
+
+
+def test_a_command_that_is_recorded_first_inherits_none_of_our_packages(tmp_path: Path):
+    says = "import os, sys\nprint('PATH=' + os.environ.get('PYTHONPATH', ''), file=sys.stderr)"
+    (tmp_path / "train.py").write_text(says)
+    clean = {name: value for name, value in variables().items() if name != "PYTHONPATH"}
+    done = finished(
+        [sys.executable, "-c", f"import sys; sys.path[0] = {str(ROOT)!r}; from gpuprof.cli import main; main()",
+         "try", "train.py"],
+        cwd=tmp_path, env=clean, text=True, timeout=60,
     )  # fmt: skip
-    assert {"name", "does", "line", "cannot", "advised"} <= set(json.loads(listed.stdout)["fixes"][0])
+    assert "it is recorded first" in done.stderr
+    (found,) = (line.removeprefix("PATH=") for line in done.stderr.splitlines() if line.startswith("PATH="))
+    assert {Path(folder) for folder in found.split(os.pathsep)} == {ROOT / "gpuprof" / "record" / "inject"}
 
 
 @pytest.mark.slow
-def test_a_command_without_a_run_is_recorded_first(tmp_path: Path):
-    write_training(
-        tmp_path, "loader = torch.utils.data.DataLoader(Data(wait=0.002), batch_size=8)\ntrain(net(), loader)"
-    )
+def test_a_command_without_a_run_is_recorded_first_and_that_writes_nothing_either(tmp_path: Path):
+    # --stop ends the training, and what it would save by then must not replace what an earlier one has saved.
+    ends = "\nimport atexit\natexit.register((here / 'final.txt').write_text, 'the end')\n"
+    prepare(tmp_path, TRAINING.replace(LOADER, ends + LOADER.replace("0.001", "0.002")))
+    before = tree_hash(tmp_path)
     done = finished(
-        [sys.executable, "-m", "gpuprof", "try", "--json", "train.py"], cwd=tmp_path, env=variables(), text=True,
-        timeout=280,
+        [sys.executable, "-m", "gpuprof", "try", "--json", "--rounds=1", "train.py"], cwd=tmp_path, env=variables(),
+        text=True, timeout=280,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "it is recorded first" in done.stderr
+    assert "it is recorded first" in done.stderr and "what it writes is kept away" in done.stderr
     (row,) = json.loads(done.stdout)["rows"]
     assert row["fixes"] == [{"name": "input_workers", "value": "4"}] and row["speedup"]["expected"] > 1.2
+    assert tree_hash(tmp_path) == before
+    (run,) = (one for one in (tmp_path / "gpuprof-runs").iterdir() if not one.is_symlink())
+    inside = [Path(path).name for path in changes_of(run).inside]
+    assert inside[:3] == ["new", "log.txt", "kept.txt"] and "final.txt" in inside
+
+
+@pytest.mark.slow
+def test_a_command_that_asks_for_input_is_not_recorded_and_says_so(tmp_path: Path):
+    prepare(tmp_path, "input('lr? ')\n" + TRAINING)
+    words = [sys.executable, "-m", "gpuprof", "try", "train.py"]
+    done = finished(words, cwd=tmp_path, env=variables(), text=True, timeout=100)
+    assert done.returncode == 2
+    assert "could not be recorded (it reads standard input" in done.stderr.splitlines()[-1]
 
 
 RANKS = """

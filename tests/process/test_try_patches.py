@@ -151,6 +151,54 @@ def test_what_is_not_there_is_said(tmp_path: Path, fix: str, why: str):
     assert tried(tmp_path, PLAIN, fix, seconds=0.1).not_applied == why
 
 
+RANKS = """
+import torch.distributed as dist
+dist.init_process_group("gloo")
+sampler = torch.utils.data.distributed.DistributedSampler(Data())
+loader = torch.utils.data.DataLoader(Data(), batch_size=8, sampler=sampler)
+train(torch.nn.parallel.DistributedDataParallel(net()), loader)
+"""
+ACCELERATED = """
+from accelerate import Accelerator
+accelerator = Accelerator(cpu=True)
+model = net()
+optimizer = torch.optim.AdamW(model.parameters())
+model, optimizer, loader = accelerator.prepare(
+    model, optimizer, torch.utils.data.DataLoader(Data(), batch_size=8, shuffle=True)
+)
+while True:
+    for x in loader:
+        accelerator.backward(model(x).square().mean())
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+ACCELERATE = (
+    "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes=2", "--num_machines=1", "--mixed_precision=no",
+    "--dynamo_backend=no", "--main_process_port=0",
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("launcher", "code"), [(TORCHRUN, RANKS), (ACCELERATE, ACCELERATED)], ids=["torchrun", "accelerate"]
+)
+def test_all_ranks_get_the_same_fixes(tmp_path: Path, launcher: tuple[str, ...], code: str):
+    need("accelerate")
+    found = tried(tmp_path, code, "input_workers=2,optimizer", launcher=launcher)
+    assert found.process.error is None, found.process.error
+    assert [(rank["rank"], rank["world_size"], rank["steps"]) for rank in found.ranks] == [(0, 2, 20), (1, 2, 20)]
+    patches = [{patch["name"]: (patch["applied"], patch["text"]) for patch in rank["patches"]} for rank in found.ranks]
+    assert patches[0] == patches[1] == {
+        "input_workers": (True, "2 workers alive, before: 0"), "optimizer": (True, "AdamW(fused=True) took the steps"),
+    }  # fmt: skip
+    firsts = [rank["batches"][0]["whole"] for rank in found.ranks]
+    assert firsts[0] != firsts[1], "each rank has its own samples"
+    slowest = max(rank["mean_ns"] for rank in found.ranks)
+    assert found.process.step_ns == round(slowest)
+    assert nothing_left(tmp_path)
+
+
 TRAINER = """
 from peft import LoraConfig, get_peft_model
 from tokenizers import Tokenizer, models

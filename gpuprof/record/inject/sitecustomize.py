@@ -16,10 +16,13 @@ def _arm(here, run, trial):
     package.__path__ = [os.path.dirname(os.path.dirname(here))]
     sys.modules["_gpuprof"] = package
     if trial:
-        from _gpuprof.record.trial_setup import arm  # pyright: ignore[reportMissingImports]
-    else:
-        from _gpuprof.record.arm import arm  # pyright: ignore[reportMissingImports]
-    arm(trial or run)
+        from _gpuprof.record import trial_setup  # pyright: ignore[reportMissingImports]
+
+        trial_setup.arm(trial, run)
+    if run:
+        from _gpuprof.record import arm  # pyright: ignore[reportMissingImports]
+
+        arm.arm(run, notes_writes=not trial)
 
 
 def _is_helper():

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.runfile import whole_file
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.comparison import Comparison
+    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.memory.memory_report import MemoryReport
     from gpuprof.report.page.rank_pages import Link
 
 _MARK = b'<meta name="generator" content="gpuprof">'

@@ -1,0 +1,69 @@
+"""What keeps the CPUs busy while something is timed: this training, or other programs.
+
+A step on full CPUs takes longer by as much as the scheduler gives to others; with several threads that wait for each
+other many times as long. Counted from /proc: the CPU time of the machine less that of this process and its children.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+_BUSY, _IDLE = (0, 1, 2, 5, 6, 7), (3, 4)
+"""Places in the first line of /proc/stat: user, nice, system, irq, softirq, steal; idle and waiting for a disk."""
+
+
+class CpuTimes(NamedTuple):
+    """CPU seconds since the machine started: of all programs, unused, and of this process with its children."""
+
+    busy: float
+    idle: float
+    own: float
+
+
+class Load(NamedTuple):
+    """CPUs that other programs used, that no one used, and that we used, on the average over a stretch."""
+
+    others: float
+    idle: float
+    own: float
+
+
+def cpu_times() -> CpuTimes | None:
+    """The times until now; None where /proc does not say them."""
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            ticks = [int(word) for word in file.readline().split()[1:9]]
+        tick = os.sysconf("SC_CLK_TCK")
+        busy, idle = (sum(ticks[place] for place in places) / tick for places in (_BUSY, _IDLE))
+        return CpuTimes(busy, idle, sum(os.times()[:4]) + sum(_ticks(pid) for pid in _below(os.getpid())) / tick)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def load_between(begin: CpuTimes | None, end: CpuTimes | None, seconds: float) -> Load | None:
+    """The load of a stretch from what was read before and after it."""
+    if begin is None or end is None or seconds <= 0:
+        return None
+    busy, idle, own = (after - before for before, after in zip(begin, end, strict=True))
+    return Load(max(busy - own, 0.0) / seconds, max(idle, 0.0) / seconds, max(own, 0.0) / seconds)
+
+
+def _below(pid: int) -> list[int]:
+    """The children of a process that live, and theirs."""
+    found: list[int] = []
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+            for child in map(int, file.read().split()):
+                found += [child, *_below(child)]
+    return found
+
+
+def _ticks(pid: int) -> int:
+    """CPU time of a process, and of those of its children that have ended; none if it has."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            words = file.read().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return sum(map(int, words[11:15]))

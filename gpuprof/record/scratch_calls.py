@@ -1,0 +1,238 @@
+"""Python's own calls that write, delete, rename or look at files, led to the copies of a trial's scratch folder.
+
+One function per call: it takes the `Scratch`, and returns what stands in the call's place. A call that names a folder
+by its descriptor is left alone; the audit hook sees what it does.
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .file_events import WRITES, text_of
+from .scratch import COVERED, Scratch, exists
+
+_WRITE_MODES = frozenset("wax+")
+
+
+def cover(scratch: Scratch) -> None:
+    """Lets nothing of this process and its forks write past the scratch folder, from now on."""
+    builtins.open = io.open = _opened(scratch)  # type: ignore[assignment]
+    shutil.rmtree = _tree_removed(scratch)  # type: ignore[assignment]
+    makers: dict[str, Callable[[Scratch, str], Any]] = {
+        "open": _opened_by_flags, "mkdir": _made, "listdir": _listed, "scandir": _scanned,
+        "remove": _removed, "unlink": _removed, "rmdir": _removed, "rename": _renamed, "replace": _renamed,
+        "stat": _looked, "lstat": _looked, "access": _looked, "readlink": _looked,
+        "chmod": _changed, "utime": _changed, "truncate": _changed, "symlink": _linked, "link": _linked,
+    }  # fmt: skip
+    for name in COVERED:
+        setattr(os, name, makers[name](scratch, name))
+    # `os` asks these sets whether a function takes a folder or follows links.
+    for group in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
+        group |= {getattr(os, name) for name in COVERED if scratch.real[name] in group}
+    sys.addaudithook(scratch.audit())
+
+
+# -- opening
+
+
+def _opened(scratch: Scratch) -> Callable[..., Any]:
+    real = builtins.open
+
+    def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        writes = not _WRITE_MODES.isdisjoint(mode)
+        file = scratch.to_write(file, keep="a" in mode or "r" in mode) if writes else scratch.to_read(file)
+        return real(file, mode, *args, **kwargs)
+
+    return opened
+
+
+def _opened_by_flags(scratch: Scratch, name: str) -> Callable[..., int]:
+    real = scratch.real[name]
+
+    def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: Any = None) -> int:
+        if dir_fd is not None:
+            return real(path, flags, mode, dir_fd=dir_fd)
+        if flags & WRITES:
+            if flags & os.O_EXCL and scratch.is_there(path):
+                raise FileExistsError(17, "File exists", path)
+            return real(scratch.to_write(path, keep=not flags & os.O_TRUNC), flags, mode)
+        return real(scratch.to_read(path), flags, mode)
+
+    return opened
+
+
+# -- making, deleting, renaming
+
+
+def _made(scratch: Scratch, name: str) -> Callable[..., None]:
+    real = scratch.real[name]
+
+    def made(path: Any, mode: int = 0o777, *, dir_fd: Any = None) -> None:
+        text = text_of(path)
+        if dir_fd is not None or text is None or scratch.is_allowed(text):
+            return real(path, mode, **_where(dir_fd))
+        if scratch.is_there(text):
+            raise FileExistsError(17, "File exists", text)
+        return real(scratch.place_for("makes", text), mode)
+
+    return made
+
+
+def _removed(scratch: Scratch, name: str) -> Callable[..., None]:
+    real = scratch.real[name]
+
+    def removed(path: Any, *, dir_fd: Any = None) -> None:
+        text = text_of(path)
+        if dir_fd is not None or text is None or scratch.is_allowed(text):
+            return real(path, **_where(dir_fd))
+        if not scratch.is_there(text):
+            raise FileNotFoundError(2, "No such file or directory", text)
+        scratch.forget(text, real)
+        return None
+
+    return removed
+
+
+def _tree_removed(scratch: Scratch) -> Callable[..., Any]:
+    real = shutil.rmtree
+
+    def removed(path: Any, *args: Any, **kwargs: Any) -> Any:
+        text = text_of(path)
+        if text is None or scratch.is_allowed(text):
+            return real(path, *args, **kwargs)
+        if not scratch.is_there(text):
+            if args[:1] == (True,) or kwargs.get("ignore_errors"):
+                return None
+            raise FileNotFoundError(2, "No such file or directory", text)
+        scratch.forget(text, real)
+        return None
+
+    return removed
+
+
+def _renamed(scratch: Scratch, name: str) -> Callable[..., None]:
+    real = scratch.real[name]
+
+    def renamed(src: Any, dst: Any, **folders: Any) -> None:
+        source, target = text_of(src), text_of(dst)
+        if any(one is not None for one in folders.values()) or source is None or target is None:
+            return real(src, dst, **folders)
+        if scratch.is_allowed(source) and scratch.is_allowed(target):
+            return real(src, dst)
+        found = scratch.to_read(source)
+        scratch.real["stat"](found)  # raises what the program expects where there is none
+        copy = target if scratch.is_allowed(target) else scratch.place_for("renames", target)
+        if found == source and not scratch.is_allowed(source):
+            _copy(found, copy)
+            scratch.forget(source, None)
+        else:
+            scratch.real["replace"](found, copy)
+        return None
+
+    return renamed
+
+
+def _linked(scratch: Scratch, name: str) -> Callable[..., Any]:
+    real = scratch.real[name]
+
+    def linked(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
+        return real(src, scratch.to_write(dst, keep=False), *args, **kwargs)
+
+    return linked
+
+
+def _changed(scratch: Scratch, name: str) -> Callable[..., Any]:
+    real = scratch.real[name]
+
+    def changed(path: Any, *args: Any, **kwargs: Any) -> Any:
+        text = text_of(path)
+        if text is None or kwargs.get("dir_fd") is not None or scratch.is_allowed(text):
+            return real(path, *args, **kwargs)
+        copy = scratch.to_write(path, keep=True) if name == "truncate" else scratch.copy_of(text)
+        # Permissions and times of a real file stay what they are.
+        return real(copy, *args, **kwargs) if exists(scratch.real["lstat"], copy) else None
+
+    return changed
+
+
+# -- looking
+
+
+def _looked(scratch: Scratch, name: str) -> Callable[..., Any]:
+    real = scratch.real[name]
+
+    def looked(path: Any, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("dir_fd") is None and not scratch.resolves:
+            path = scratch.to_read(path)
+        return real(path, *args, **kwargs)
+
+    return looked
+
+
+def _listed(scratch: Scratch, name: str) -> Callable[..., list[Any]]:
+    real = scratch.real[name]
+
+    def listed(path: Any = ".") -> list[Any]:
+        text = text_of(path)
+        if text is None or scratch.is_allowed(text):
+            names = real(path)
+        else:
+            names = [entry.name for entry in scratch.entries(text)]
+        return [entry if isinstance(path, bytes) else text_of(entry) for entry in names]
+
+    return listed
+
+
+def _scanned(scratch: Scratch, name: str) -> Callable[..., Any]:
+    real = scratch.real[name]
+
+    def scanned(path: Any = ".") -> Any:
+        text = text_of(path)
+        if text is None or scratch.is_allowed(text):
+            return real(path)
+        return _Scan(list(scratch.entries(text)))
+
+    return scanned
+
+
+class _Scan:
+    """What `os.scandir` returns, over a list."""
+
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries = iter(entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._entries
+
+    def __next__(self) -> Any:
+        return next(self._entries)
+
+    def __enter__(self) -> _Scan:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._entries = iter(())
+
+
+# -- shared
+
+
+def _where(dir_fd: Any) -> dict[str, Any]:
+    return {} if dir_fd is None else {"dir_fd": dir_fd}
+
+
+def _copy(source: str, target: str) -> None:
+    """A file or a folder, for a rename that must leave the original."""
+    if os.path.isdir(source):
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)

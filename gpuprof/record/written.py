@@ -1,0 +1,108 @@
+"""Notes which paths the program writes, deletes and renames, for `gpuprof try`, which must not let it do so again.
+
+Python's own calls are seen by an audit hook (PEP 578), in every Python of the run. What native code and other programs
+write meets no hook: at the end of the run, files that changed meanwhile are looked for in the working directory. Every
+Python of a run loads this file, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .caches import caches
+from .file_events import handlers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+FILE = "written.jsonl"
+"""In the run's folder."""
+MOST = 200
+"""Paths that a process notes."""
+MOST_BYTES = 200_000
+"""Of the file; forks and ranks share it."""
+LONGEST = 1000
+MOST_LOOKED_AT, LONGEST_S = 20_000, 0.5
+"""Files of the working directory that are looked at when the run has ended, and for how long."""
+_NO_ONES = ("/dev/", "/proc/", "/sys/")
+_SKIPPED = frozenset({".git", "__pycache__", ".venv", "node_modules"})
+
+
+class Written:
+    """What the processes of one run change."""
+
+    def __init__(self, run: str) -> None:
+        self._file = os.path.join(run, FILE)
+        self._here = os.path.join(os.getcwd(), "")
+        self._temporary = os.path.join(os.environ.get("TMPDIR") or "/tmp", "")
+        self._left_out = (*_NO_ONES, *(os.path.join(one, "") for one in (run, os.path.realpath(run), *caches())))
+        self._seen: set[tuple[str, str]] = set()
+        self._full = False
+
+    def watch(self) -> None:
+        """From now on, in this process and its forks. An audit hook stays; once enough was noted it does nothing."""
+        find = handlers(self.note).get
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            handler = find(event)
+            if handler is not None and not self._full:
+                try:
+                    handler(arguments)
+                except Exception:  # whatever it is, the program's own call goes on
+                    pass
+
+        sys.addaudithook(hook)
+
+    def note(self, verb: str, path: str) -> None:
+        """The program does this to an absolute path."""
+        if self._full or (verb, path) in self._seen or self._is_no_ones(path):
+            return
+        self._seen.add((verb, path))
+        append(self._file, [(verb, path, os.getpid())])
+        self._full = len(self._seen) >= MOST
+
+    def _is_no_ones(self, path: str) -> bool:
+        """Whether it lies in a cache, among temporary files, or is compiled Python."""
+        if path.startswith(self._left_out) or "__pycache__" in path:
+            return True
+        return path.startswith(self._temporary) and not path.startswith(self._here)
+
+
+def append(file: str, found: Iterable[tuple[str, str, int | None]]) -> None:
+    """Adds (verb, path, process) in one write; the process is None for what no hook has seen."""
+    import json  # only where something was written
+
+    keys = "verb", "path", "pid"
+    text = "".join(json.dumps(dict(zip(keys, (v, p[:LONGEST], i), strict=True))) + "\n" for v, p, i in found)
+    descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    try:
+        if os.fstat(descriptor).st_size < MOST_BYTES:
+            os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def changed_since(folder: str, since_ns: int, known: set[str], without: set[str]) -> list[str]:
+    """Files of a tree that changed after a moment (unix ns), and that no hook has seen: native code or another program
+    wrote them. Bounded in files and in time. without: names of folders that are passed over.
+    """
+    import time
+
+    end, left, found = time.monotonic() + LONGEST_S, MOST_LOOKED_AT, []
+    for root, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED | without]
+        for name in files:
+            path = os.path.join(root, name)
+            try:
+                changed = os.lstat(path).st_ctime_ns >= since_ns
+            except OSError:
+                continue
+            if changed and path not in known and len(found) < MOST:
+                found.append(path)
+        left -= len(files)
+        if left < 0 or time.monotonic() > end:
+            break
+    return sorted(found)

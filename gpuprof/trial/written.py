@@ -1,0 +1,78 @@
+"""What a recording saw the program write, and what of it a trial's scratch folder would not keep from the user's files.
+
+What Python writes is led to the scratch folder wherever it lies, but only the working directory is compared before and
+after a trial. So a program that writes elsewhere, or in native code, is tried only if the user says so.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuprof import runfile
+from gpuprof.record.caches import caches
+from gpuprof.record.written import FILE
+
+SAVED = (".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".distcp", ".metadata")
+"""Endings of what torch.save, safetensors and checkpoints write in native code: trials do not call it."""
+TRACKERS = frozenset({"wandb", "mlruns", "aim", ".aim", ".neptune", "lightning_logs", "trackio"})
+"""Folders of trackers, which are silent in trials."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Paths that a recorded program changed, each once, in the order in which it did."""
+
+    inside: tuple[str, ...]
+    """By Python, in the working directory."""
+    elsewhere: tuple[str, ...]
+    """By Python, outside of it."""
+    native: tuple[str, ...]
+    """In the working directory, by native code or another program, in a way that a trial does not prevent."""
+
+    @property
+    def escape(self) -> str | None:
+        """What would escape a trial's checks, as a part of a sentence; None where nothing would."""
+        if self.native:
+            return f"{_first(self.native)} changed without a Python call (native code or another program did it)"
+        if self.elsewhere:
+            return f"it writes {_first(self.elsewhere)} outside of this folder"
+        return None
+
+
+def changes_of(run: Path) -> Changes:
+    """What the run's folder says. Runs from before this was noted changed nothing."""
+    manifest = runfile.read_json(run / runfile.MANIFEST) or {}
+    here = os.path.realpath(str(manifest.get("cwd") or Path.cwd()))
+    inside: dict[str, None] = {}
+    elsewhere: dict[str, None] = {}
+    native: dict[str, None] = {}
+    for line in runfile.read_lines(run / FILE):
+        path = line.get("path")
+        if not isinstance(path, str):
+            continue
+        is_inside = _is_below(os.path.realpath(Path(path).parent), here)
+        if not is_inside and _is_no_ones(path):
+            continue
+        if line.get("pid") is not None:
+            (inside if is_inside else elsewhere)[path] = None
+        elif not path.endswith(SAVED) and TRACKERS.isdisjoint(Path(path).parts):
+            native[path] = None
+    return Changes(tuple(inside), tuple(elsewhere), tuple(native))
+
+
+def _is_no_ones(path: str) -> bool:
+    """Whether it is in a cache, or was a temporary file that is gone."""
+    if any(_is_below(path, root) for root in caches()):
+        return True
+    return _is_below(path, tempfile.gettempdir()) and not os.path.lexists(path)
+
+
+def _is_below(path: str, folder: str) -> bool:
+    return f"{path}{os.sep}".startswith(f"{folder.rstrip(os.sep)}{os.sep}")
+
+
+def _first(paths: tuple[str, ...]) -> str:
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"

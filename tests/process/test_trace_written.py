@@ -1,0 +1,73 @@
+"""`gpuprof trace` notes which paths a program changes; `gpuprof try` asks before it runs one that writes elsewhere."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from helpers.installed import need
+from helpers.run_schema import errors_in
+from helpers.started import finished
+from helpers.trainings import trace, variables
+
+from gpuprof.record.written import FILE, MOST
+from gpuprof.trial.written import changes_of
+
+need("torch")
+
+WRITES = """
+import json, pathlib, shutil, sqlite3, subprocess
+elsewhere = pathlib.Path(sys.argv[1])
+pathlib.Path("log.txt").write_text("new")
+pathlib.Path("log.txt").read_text()
+pathlib.Path("gone.txt").unlink()
+pathlib.Path("before.txt").rename("after.txt")
+(elsewhere / "results.json").write_text("{}")
+shutil.rmtree("old")
+sqlite3.connect("facts.db").close()
+torch.save(torch.ones(1), "model.pt")
+subprocess.run(["sh", "-c", "echo 1 > by_a_shell.txt"], check=True)
+for n in range(500):
+    open(f"many{n}.txt", "w").close()
+train(40)
+"""
+
+
+def test_what_a_program_changes_is_noted_and_bounded(tmp_path: Path):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    for folder in (here / "old", elsewhere):
+        folder.mkdir(parents=True)
+    for name in ("gone.txt", "before.txt", "old/weights.bin"):
+        (here / name).write_text("")
+    run = trace(here, WRITES, "--baseline", "2", arguments=(str(elsewhere),), env={"TMPDIR": str(here)})
+    assert run.code == 0, run.stderr
+    assert errors_in(run.folder) == []
+    lines = [json.loads(line) for line in (run.folder / FILE).read_text().splitlines()]
+    by_python = [(line["verb"], line["path"]) for line in lines if line["pid"] is not None]
+    assert len(by_python) == MOST
+    expected = [
+        ("writes", here / "log.txt"), ("deletes", here / "gone.txt"), ("renames", here / "before.txt"),
+        ("renames", here / "after.txt"), ("writes", elsewhere / "results.json"), ("deletes", here / "old/weights.bin"),
+        ("deletes", here / "old"), ("writes", here / "facts.db"),
+    ]  # fmt: skip
+    assert by_python[: len(expected)] == [(verb, str(path)) for verb, path in expected]
+    found = changes_of(run.folder)
+    assert found.elsewhere == (str(elsewhere / "results.json"),)
+    assert str(here / "by_a_shell.txt") in found.native
+    assert str(here / "model.pt") not in found.native, "a trial makes torch.save do nothing"
+    assert found.escape and found.escape.startswith(f"{found.native[0]} and ")
+
+    # Such a program is not tried before the user has agreed, and --list says why.
+    words = [sys.executable, "-m", "gpuprof", "try"]
+    manifest = run.manifest | {"command": ["python", "train.py"], "python": None}
+    (here / "gpuprof-runs").mkdir(exist_ok=True)
+    run.folder.rename(here / "gpuprof-runs" / "first")
+    (here / "gpuprof-runs" / "first" / "manifest.json").write_text(json.dumps(manifest))
+    done = finished(
+        [*words, "--fix", "optimizer", "python", "train.py"], cwd=here, env=variables(), text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("gpuprof: when the program was recorded, ") and "--yes tries" in done.stderr
+    listed = finished([*words, "--list", "python", "train.py"], cwd=here, env=variables(), text=True, timeout=60)
+    assert f"the program writes elsewhere (needs --yes): {elsewhere / 'results.json'}\n" in listed.stdout

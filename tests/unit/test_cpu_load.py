@@ -1,0 +1,40 @@
+"""CPUs that a measurement shares with other programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gpuprof.record.cpu_load import CpuTimes, cpu_times, load_between
+from gpuprof.trial.trial import Process
+
+SPIN = "import time\nend = time.monotonic() + 30\nwhile time.monotonic() < end: pass"
+
+
+def test_what_others_used_is_the_machines_time_less_our_own():
+    found = load_between(CpuTimes(100.0, 50.0, 10.0), CpuTimes(106.0, 54.0, 12.0), 2.0)
+    assert found is not None and found == (2.0, 2.0, 1.0)
+    assert load_between(None, CpuTimes(1, 1, 1), 2.0) is None
+
+
+def test_a_childs_time_is_ours():
+    before = cpu_times()
+    with subprocess.Popen([sys.executable, "-c", SPIN]) as child:
+        time.sleep(0.4)
+        alive = cpu_times()
+        child.kill()
+    ended = cpu_times()
+    assert before and alive and ended
+    assert before.own + 0.05 <= alive.own <= ended.own + 0.02
+    assert alive.busy - before.busy >= 0.05
+
+
+@pytest.mark.parametrize(
+    ("others", "idle", "disturbed"), [(1.0, 0.1, True), (1.0, 30.0, False), (0.1, 0.0, False), (None, None, False)]
+)
+def test_only_full_cpus_disturb(others: float | None, idle: float | None, disturbed: bool):
+    found = Process("", 1, 1, 20, None, 1, 1, None, others, idle)
+    assert found.is_disturbed is disturbed
