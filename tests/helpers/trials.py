@@ -63,14 +63,14 @@ def tried(
     fix: str = "",
     *,
     fresh: bool = False,
-    seconds: float = 0.5,
+    seconds: float = 0.1,
     flags: dict[Fix, OwnFlags] | None = None,
     launcher: tuple[str, ...] = (),
 ) -> Outcome:
     """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing.
 
-    flags: the fixes that the program's own flags make. launcher: what a fresh Python runs to start several ranks, which
-    are timed over a fixed number of steps.
+    seconds: of the stretch that is timed, beyond its fewest steps. flags: the fixes that the program's own flags make.
+    launcher: what a fresh Python runs to start several ranks, which are timed over a fixed number of steps.
     """
     script = write_training(folder, code)
     python = sys.executable if fresh or launcher else warm_python()
