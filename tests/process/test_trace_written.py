@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 from helpers.installed import need
@@ -71,3 +74,33 @@ def test_what_a_program_changes_is_noted_and_bounded(tmp_path: Path):
     assert done.stderr.startswith("gpuprof: when the program was recorded, ") and "--yes tries" in done.stderr
     listed = finished([*words, "--list", "python", "train.py"], cwd=here, env=variables(), text=True, timeout=60)
     assert f"the program writes elsewhere (needs --yes): {elsewhere / 'results.json'}\n" in listed.stdout
+
+
+def test_where_output_is_redirected_to_is_not_what_the_program_writes(tmp_path: Path):
+    script = tmp_path / "train.sh"
+    inner = tmp_path / "look.py"
+    inner.write_text(
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from gpuprof.record.session_files import files_of_session\n"
+        "from gpuprof.record.written import changed_since\n"
+        "from gpuprof.trial import folder_state\n"
+        "began = time.time_ns() - 10**8\n"
+        "outputs = files_of_session()\n"
+        "before = folder_state.state_of(Path('.'), None, outputs)\n"
+        "print('out', flush=True); print('error', file=sys.stderr, flush=True); time.sleep(0.2)\n"
+        "Path('native.txt').write_text('x')\n"
+        "after = folder_state.state_of(Path('.'), None, outputs)\n"
+        "found = changed_since('.', began, set(), {'.pytest_cache'}, outputs), folder_state.changes(before, after)\n"
+        "Path(sys.argv[1]).write_text(repr(found))\n"
+    )
+    script.write_text(f"{sys.executable} look.py {tmp_path / 'found'} 2> errors.txt | tee log.txt\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    inner.rename(here / "look.py")
+    os.utime(here / "look.py", (0, 0))
+    time.sleep(0.2)
+    done = finished(["sh", str(script)], cwd=here, env=variables(), text=True, timeout=60)
+    assert done.returncode == 0 and (here / "log.txt").read_text() == "out\n", done.stderr
+    noticed, changed = ast.literal_eval((tmp_path / "found").read_text())
+    assert noticed == ["./native.txt"] and changed == ["made ./native.txt"]
