@@ -14,6 +14,7 @@ from helpers.run_schema import errors_in
 from helpers.started import finished
 from helpers.trainings import trace, variables
 
+from gpuprof.record.supervise import INJECT
 from gpuprof.record.written import FILE, MOST
 from gpuprof.trial.written import changes_of
 
@@ -104,3 +105,19 @@ def test_where_output_is_redirected_to_is_not_what_the_program_writes(tmp_path: 
     assert done.returncode == 0 and (here / "log.txt").read_text() == "out\n", done.stderr
     noticed, changed = ast.literal_eval((tmp_path / "found").read_text())
     assert noticed == ["./native.txt"] and changed == ["made ./native.txt"]
+
+
+def test_a_process_whose_folder_is_gone_is_recorded_all_the_same(tmp_path: Path):
+    run, gone = tmp_path / "run", tmp_path / "gone"
+    run.mkdir()
+    gone.mkdir()
+    code = (
+        "import os, subprocess, sys\n"
+        f"os.rmdir({str(gone)!r})\n"
+        "look = 'import sys; print(any(type(one).__name__ == \"ImportWatch\" for one in sys.meta_path))'\n"
+        "subprocess.run([sys.executable, '-c', look], check=True)\n"
+    )
+    environment = variables(GPUPROF_RUN=str(run)) | {"PYTHONPATH": str(INJECT)}
+    done = finished([sys.executable, "-c", code], cwd=gone, env=environment, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert not (run / "gpuprof.log").exists()
