@@ -25,7 +25,7 @@ NAME = "prediction.json"
 def predicted(diagnosis: Diagnosis) -> dict[str, Any]:
     """The verdict, the mean step and every step that is predicted, milliseconds: lowest, expected, highest."""
     verdict, budget = diagnosis.verdict, diagnosis.budget
-    mean = [budget.low, budget.mean_ns, budget.high] if budget else None
+    mean = [budget.of_processes[0], budget.mean_ns, budget.of_processes[1]] if budget else None
     return {
         "gpuprof": gpuprof.__version__,
         "bound": verdict.bound,

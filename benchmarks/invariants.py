@@ -17,7 +17,9 @@ from gpuprof.report.terminal import plain
 ROUNDING = 0.006
 """Texts round to three digits at least, or to a hundredth of a millisecond."""
 LARGER_BATCH = "larger_batch"
-_WORKS = re.compile(r"GPU works ([\d.,e+-]+) ms of ([\d.,e+-]+) ms (?:an? [a-z]+|recorded)")
+_WORKS = re.compile(r"GPU works (?P<busy>[\d.,e+-]+) ms of (?P<step>[\d.,e+-]+) ms(?P<whole> an? [a-z]+| recorded)?")
+_OTHER_STEP = re.compile(r"In a usual [a-z]+ the|In an? [a-z]+ with the work of those recorded, the")
+"""What a summary says where its step is not the one that the headline states."""
 _TRAINING_WORDS = ("batch_size=", "gradient_accumulation", "TrainingArguments(", "optim=")
 
 
@@ -150,7 +152,12 @@ def _texts(d: Diagnosis) -> Iterator[str]:
     found = _WORKS.search(d.verdict.summary)
     if found is None or d.steps is None:
         return
-    works, step = (float(text.replace(",", "")) * 1e6 for text in found.groups())
+    works, step = (float(found[part].replace(",", "")) * 1e6 for part in ("busy", "step"))
+    named = _OTHER_STEP.search(d.verdict.summary) is not None
+    if named == bool(found["whole"]) or (
+        not named and d.steps.source != "none" and not _close(step, words.headline_ns(d))
+    ):
+        yield f"{found[0]!r} is not of the step of the headline, {words.step_time(d)!r}, and is not said to be another"
     estimated = d.devices_estimated or ()
     bars = [(one.step_ns, one.step_ns - one.idle_ns) for one in estimated] or [
         (one.window_ns / d.steps.count, one.busy_ns / d.steps.count) for one in d.devices

@@ -92,14 +92,16 @@ test_cases.__test__ = False  # type: ignore[attr-defined]
 
 
 def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | None = None) -> list[Claim]:
-    """What gpuprof predicted of these recordings: fixes, and mean steps where they were measured."""
+    """What gpuprof predicted of these recordings: fixes, and with `means` mean steps: those, or what was measured of
+    the program as it is."""
     found = []
     for one in results:
         program, budget = program_of(one.case.name), one.diagnosis.budget
-        measured = (means or {}).get(one.case.name)
+        as_it_is = None if means is None else one.case.unprofiled_ms
+        measured = (means or {}).get(one.case.name, as_it_is)
         if measured is not None and budget is not None:
-            ms = (budget.mean_ns / MS, budget.low / MS, budget.high / MS)
-            found.append(Claim(program, "mean step", *ms, measured))
+            low, high = budget.of_processes
+            found.append(Claim(program, "mean step", budget.mean_ns / MS, low / MS, high / MS, measured))
         for fix, finding in one.fixes:
             if finding is not None and fix.gains:
                 step = finding.step_ns

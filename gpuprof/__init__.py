@@ -44,7 +44,7 @@ __all__ = [
     "write_report",
 ]
 
-__version__: str
+__version__ = "0.2.0"
 
 _HOMES = {
     "Comparison": "gpuprof.diagnosis.comparison.comparison",
@@ -280,7 +280,7 @@ def _trace_html(trace: Trace) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Types, the charts and the version, on first use."""
+    """Types and the charts, on first use."""
     if name in _HOMES:
         from importlib import import_module
 
@@ -289,13 +289,6 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return import_module("gpuprof.report.charts")
-    if name == "__version__":
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("gpuprof-toolkit")
-        except PackageNotFoundError:  # a checkout on the path, never installed
-            return "0+unknown"
     raise AttributeError(f"module 'gpuprof' has no attribute {name!r}")
 
 

@@ -50,3 +50,48 @@ UNSEEN_STATIC = Number(
     "Weights of layers and experts that were not recorded are this much more or less: two layers of 128 experts came "
     "out 0.9 % below what was measured, from a recording of four layers of 32.",
 )  # fmt: skip
+EIGHT_BIT_STATE = Number(
+    2.05, 2.03, 2.08, "bytes", "measured",
+    "State of an 8-bit Adam per trained parameter, two moments with the scales of their blocks: 2.045, 2.055 and 2.067 "
+    "in three fine-tunes with bitsandbytes.",
+    ("scenarios/qwen3_8b_unsloth/recording", "scenarios/qwen3_32b_unsloth/recording",
+     "scenarios/gpt_oss_20b_unsloth/recording"),
+)  # fmt: skip
+EIGHT_BIT_HOST_NS = Number(
+    47_000, 35_000, 65_000, "ns", "measured",
+    "CPU time of a step of bitsandbytes' 8-bit Adam per tensor, a kernel each: 40 and 55 µs in two fine-tunes on one "
+    "host.",
+    ("scenarios/qwen3_8b_unsloth/recording", "scenarios/qwen3_32b_unsloth/recording"),
+)  # fmt: skip
+EIGHT_BIT_GPU_NS = Number(
+    7_000, 6_000, 9_000, "ns", "measured",
+    "The same of the GPU's time for a small tensor: 6.0 and 7.9 µs.",
+    ("scenarios/qwen3_8b_unsloth/recording", "scenarios/qwen3_32b_unsloth/recording"),
+)  # fmt: skip
+CHUNK_BYTES = Number(
+    8.0, 4.0, 16.0, "bytes", "assumed",
+    "Of a loss that goes through the logits in chunks, per token and unit of the hidden size: the gradient of the "
+    "hidden states, and a chunk of logits that is about as large as these.",
+)  # fmt: skip
+BACKWARD_BYTES = Number(
+    10.0, 0.0, 24.0, "bytes", "assumed",
+    "Gradients of activations while the last layer goes backward, per token and unit of the hidden size, in addition "
+    "to what all layers keep.",
+)  # fmt: skip
+SCORE_BACKWARD = Number(
+    1.4, 1.0, 1.7, "", "measured",
+    "Scores of eager attention that the backward pass of one layer takes, over those that it keeps (6 bytes each): "
+    "their gradient in single precision, once before and once after the softmax, 8 bytes; 8.6 in one fine-tune.",
+    ("scenarios/eager_attention/recording",),
+)  # fmt: skip
+KEPT_MAY = Number(
+    1.0, 0.94, 1.04, "", "measured",
+    "What layers keep for the backward pass, over what is counted op by op: 0.98 to 1.01 in eight fine-tunes of Llama, "
+    "Qwen2 and TinyLlama whose peak is the loss.",
+    command="python -m benchmarks.memory_changes",
+)  # fmt: skip
+EXPANDABLE_LEFT = Number(
+    0.01, 0.0, 0.04, "", "assumed",
+    "Reserved and not allocated at the peak, as a share of what is allocated, with expandable segments: these are "
+    "mapped page by page.",
+)  # fmt: skip

@@ -130,10 +130,11 @@ def draw_report(folder: Path, diagnosis: Diagnosis) -> None:
     """The report in the run's folder, if it is wanted, and where it is on stderr."""
     if options_of(folder)["report"] is False:
         return
-    from gpuprof.report.page.file import write_report
+    import gpuprof
+    from gpuprof.cli.report_pages import pages_for, write_pages
 
     target = folder / runfile.REPORT
-    write_report(diagnosis, target)
+    write_pages(diagnosis, target, pages_for(diagnosis, None), gpuprof.diagnose)
     tell(f"report: {target}")
 
 

@@ -8,9 +8,11 @@ from pathlib import Path
 import click
 
 from gpuprof.cli.diagnose import exit_code
+from gpuprof.cli.export import choose, parsed
 from gpuprof.cli.output import say, write
 from gpuprof.cli.output_paths import RECORDING, check_place
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
+from gpuprof.cli.report_pages import pages_for, write_pages
 from gpuprof.runfile import REPORT
 
 
@@ -23,14 +25,29 @@ from gpuprof.runfile import REPORT
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option("--step-ms", type=float, metavar="MS", help="Step time measured without a profiler.")
-def command(paths: tuple[Path, ...], output: Path | None, step: str | None, skip: int, step_ms: float | None) -> int:
+@click.option(
+    "--ranks", metavar="0,1",
+    help="Of several ranks: write reports of these, or all, next to FILE and link them (default: a usual rank).",
+)  # fmt: skip
+def command(
+    paths: tuple[Path, ...],
+    output: Path | None,
+    step: str | None,
+    skip: int,
+    step_ms: float | None,
+    ranks: str | None,
+) -> int:
     """Write the diagnosis of PATH as one self-contained HTML file.
 
     PATH is anything that gpuprof diagnose accepts: a run folder, a trace, several ranks. Without PATH: the latest run.
+    Of several ranks the report shows the one that the others wait for, and links to a second report of a usual rank.
     """
     paths = paths or (latest(),)
     target = output or default_place(paths[0])
     to_stdout = str(output) == "-"
+    if to_stdout and ranks is not None:
+        raise click.UsageError("--ranks writes more files next to the report: name a file with -o")
+    wanted = None if ranks is None else parsed(ranks)
     if not to_stdout:
         check_place(target, paths)
     diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms)
@@ -40,10 +57,16 @@ def command(paths: tuple[Path, ...], output: Path | None, step: str | None, skip
         write(render(diagnosis))
         say("written to stdout")
     else:
-        from gpuprof.report.page.file import write_report
+        from gpuprof import diagnose
+        from gpuprof.report.page.rank_pages import page_of
 
-        write_report(diagnosis, target)
-        say(f"report: {target}")
+        chosen = pages_for(diagnosis, None if ranks is None else choose(diagnosis, wanted, paths[0]))
+        for one in chosen:
+            check_place(page_of(target, one.rank), paths)
+        first, *others = write_pages(diagnosis, target, chosen, lambda path: diagnose(path, step=step, skip=skip))
+        say(f"report: {first}")
+        for one in others:
+            say(f"report of one rank: {one}")
     return exit_code(diagnosis, (), as_json=True)
 
 

@@ -21,6 +21,8 @@ _HELPER = re.compile(
     r"|to_?nhwc|tensorTransform|im2col|quant",
     re.IGNORECASE,
 )
+_PREPARES = re.compile(r"prepare_\w*gemm")
+_MANGLED = re.compile(r"(\d+)(?=[A-Za-z_])")
 _TENSOR_CORE = re.compile(r"tf32|tensorop|s1688|s16816|nvjet|wgmma|hmma|Cijk.*_XF", re.IGNORECASE)
 
 
@@ -60,7 +62,11 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
     """Cost of a product done by this kernel."""
     size = product.out_bytes or product.left.element_bytes
     out = product.batch * product.m * product.n
-    if _HELPER.search(kernel.name):
+    function = function_name(kernel.name)
+    if _PREPARES.search(function):
+        # Writes the pointers and sizes of the groups.
+        return Cost(whole=False)
+    if _HELPER.search(function):
         # Adds up the partial sums of a product whose k was split; how many there are only the main kernel knows.
         return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
     tall, wide = tile(kernel.name)
@@ -93,6 +99,18 @@ def traffic(left: float, right: float, rows: int, columns: int, concurrent: floa
         return short_bytes * max(1.0, short * long / concurrent) + long_bytes
     side = math.sqrt(concurrent)
     return short_bytes * max(1.0, long / side) + long_bytes * max(1.0, short / side)
+
+
+def function_name(kernel: str) -> str:
+    """A kernel's function with its namespaces and without template arguments: those of a matmul may name the copies
+    and conversions that it is made of. Mangled names (Itanium C++ ABI, 5.1.2: identifiers after their lengths) too."""
+    if not kernel.startswith("_ZN"):
+        return kernel.split("<", 1)[0]
+    parts, at = [], len("_ZN")
+    while found := _MANGLED.match(kernel, at):
+        at = found.end() + int(found[1])
+        parts.append(kernel[found.end() : at])
+    return "::".join(parts)
 
 
 def tile(kernel: str) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from gpuprof.costs.memory_ops import every_tensor_once, streaming
 from gpuprof.timeline.categories import CATEGORIES, COMMUNICATION, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import numbered
 from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Mask, Trace
 
 UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
@@ -162,9 +163,9 @@ def _numbered(*keys: np.ndarray) -> I64:
     """One number per row that is the same where all keys are the same."""
     number = np.zeros(len(keys[0]), np.int64)
     for key in keys:
-        _, code = np.unique(key, return_inverse=True)
-        _, number = np.unique(number * (int(code.max(initial=0)) + 1) + code, return_inverse=True)
-    return number.astype(np.int64)
+        code = numbered(key)
+        number = numbered(number * (int(code.max(initial=0)) + 1) + code)
+    return number
 
 
 def _crowd(op: I64) -> I64:

@@ -21,7 +21,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.activity import activity
 from gpuprof.timeline.categories import CATEGORIES
@@ -125,9 +125,9 @@ def replay_error(graph: Graph) -> float:
 
 def _explained(graph: Graph) -> float:
     """The part of a step that its work accounts for: with all work twice as fast a step of nothing else is halved."""
-    step = simulate(graph, ROUNDS).step_ns
+    step = step_of(graph)
     faster = scale(graph, host=0.5, input=0.5, transfer=0.5, communication=0.5, device=0.5)
-    return 2 * (1 - simulate(faster, ROUNDS).step_ns / step) if step > 0 else 0.0
+    return 2 * (1 - step_of(faster) / step) if step > 0 else 0.0
 
 
 def _unlaunched_share(timeline: Timeline) -> float:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from gpuprof.replay.noise import PROCESS_NOISE
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ class Budget:
     mean_ns: int
     low: int
     high: int
-    """Ends of the 80 % interval of the mean, ns."""
+    """Ends of the 80 % interval of this process's mean, ns."""
     usual_ns: int
     """The median step at the work of the recorded ones."""
     excess: tuple[Excess, ...]
@@ -54,3 +57,14 @@ class Budget:
     """Steps that the mean is of."""
     source: str
     """free: timed without a profiler. recorded: the recorded steps, the profiler's cost removed."""
+
+    @property
+    def of_processes(self) -> tuple[int, int]:
+        """Ends of the 80 % interval of the mean step that processes of this program have on this machine, ns: this
+        process's interval and the noise from one process to the next, added as squares of logarithms."""
+        if self.mean_ns <= 0:
+            return self.low, self.high
+        noise = math.log1p(PROCESS_NOISE)
+        low = math.hypot(math.log(self.mean_ns / max(self.low, 1)), noise)
+        high = math.hypot(math.log(self.high / self.mean_ns), noise)
+        return round(self.mean_ns * math.exp(-low)), round(self.mean_ns * math.exp(high))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -20,9 +20,9 @@ from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities
-from gpuprof.replay.simulate import ROUNDS, Schedule, simulate
+from gpuprof.replay.simulate import ROUNDS, Schedule, simulate, step_of
 from gpuprof.timeline.categories import CATEGORIES
-from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.nesting import climb, inside
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.trace import I64, Mask, Trace
@@ -49,6 +49,8 @@ class Case:
     """Of the mean step, where steps of a run were timed."""
     feed: Feed | None = None
     """The workers that prepare batches, where their pace is known."""
+    versions: Mapping[str, str | int | float] = field(default_factory=dict)
+    """Of torch (`torch_version`), CUDA and packages, as the trace and the run tell them."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     """What several findings look for, found once."""
 
@@ -97,7 +99,7 @@ class Case:
 
     def step_of(self, graph: Graph) -> float:
         """What a step takes of a changed graph, ns."""
-        return simulate(graph, ROUNDS).step_ns
+        return step_of(graph)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -117,8 +119,7 @@ class Case:
 
     def ops_within(self, ops: Mask) -> Mask:
         """Rows of ops that are, or lie in, one of the ops of a mask."""
-        found = climb(np.arange(len(ops)), self.timeline.nesting.parent, lambda rows, _: ~ops[rows])
-        return found >= 0
+        return inside(self.timeline.nesting, ops)
 
     def outermost(self, ops: Mask) -> I64:
         """Rows of the mask that lie in no other of its rows."""

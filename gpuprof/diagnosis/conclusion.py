@@ -146,7 +146,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     parts = bound_parts(case.timeline, roof)
     limits, turns = roof and roof.bound_shares, take_turns(case.timeline)
     stepless = steps.source == "none"
-    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone, stepless)
+    said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone, stepless, recorded.budget)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
@@ -154,7 +154,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     if verdict.bound is not None:
         doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
         verdict = with_doubts(verdict, analysis.sensitivities, doubted)
-    advice = fixes(case) if advise else Fixes((), None, ())
+    advice = fixes(case, verdict.bound) if advise else Fixes((), None, ())
     if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
     comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step
@@ -201,6 +201,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
             take_turns(recorded.timeline),
             alone=recorded.alone,
             stepless=steps.source == "none",
+            budget=recorded.budget,
         )
         verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
         if verdict.bound is not None:

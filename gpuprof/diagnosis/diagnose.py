@@ -35,6 +35,7 @@ from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
 from gpuprof.diagnosis.kernels import kernel_summary
+from gpuprof.diagnosis.memory_section import with_memory
 from gpuprof.diagnosis.paired_recordings import both_kinds
 from gpuprof.diagnosis.quality import judged, no_verdict, of_start_up, quality_of, with_issue
 from gpuprof.diagnosis.range_times import phase_activity, range_times
@@ -93,7 +94,7 @@ def diagnose(
     if trace is None:
         if run is None:
             raise GpuprofError("there is neither a trace nor a run to diagnose")
-        return _without_trace(run, failure)
+        return with_memory(_without_trace(run, failure), run)
     timeline = build_timeline(trace, step, skip)
     said: list[Issue] = []
     if named is not None:
@@ -132,9 +133,10 @@ def diagnose(
         profiler=profiler_cost(timeline, found),
     )
     if not found:
-        return _diagnosis(recorded, no_gpu_work(recorded))
+        return with_memory(_diagnosis(recorded, no_gpu_work(recorded)), run, trace, timeline)
     spread = _spread(facts, step_ms, recorded.steps)
-    return _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise)
+    diagnosis = _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise)
+    return with_memory(diagnosis, run, trace, timeline) if advise else diagnosis
 
 
 def _with_gpu(
@@ -180,6 +182,7 @@ def _case(recorded: Recorded, part: Timeline, roof: Roofline | None, analysis: A
         mean_step=analysis.mean,
         budget=recorded.budget,
         feed=recorded.feed,
+        versions=environment_of(recorded.timeline.trace, recorded.folder).versions,
     )
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
+from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
@@ -290,6 +291,10 @@ class Evidence:
     ns: int | None = None
     where: str | None = None
     """The track: `GPU 0` or a host thread, and the op, module or frame."""
+    part: str | None = None
+    """The module and phase, else the op, whose longest place this is: `LlamaMLP, backward`."""
+    part_ns: int | None = None
+    """What that part of the program has of the statement's time in a step, without the profiler's cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,6 +463,8 @@ class Diagnosis:
     """None where no counters were recorded."""
     ranks: tuple[Any, ...] | None = None
     """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    memory: MemoryReport | None = None
+    """Who held the GPU's memory, where a snapshot or memory events were recorded."""
     job: Any | None = None
     """Their joint replay (`gpuprof.ranks.summary.Job`)."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)

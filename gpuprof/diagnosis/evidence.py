@@ -1,4 +1,4 @@
-"""Evidence for a finding: the longest stretches of what it is about, as places in the recording."""
+"""Evidence for a finding: the modules or ops that hold most of what it is about, each with its longest place."""
 
 from __future__ import annotations
 
@@ -8,55 +8,135 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.sentences import gpu_named, size_in_ms
+from gpuprof.diagnosis.sentences import gpu_named
+from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.links import around
-from gpuprof.tracefile.trace import F64, I64, OP, Mask
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
 
 SHOWN = 3
-"""Places that are named in addition to the sum."""
+"""Parts of the program that are named."""
+SEEN = 0.02
+"""Share of the whole below which a part is not named, but for the first."""
 APART_NS = 100_000
 """Pieces of a lane nearer than this are one stretch to a person."""
 BEGIN_NS = 20_000
 """An op that begins this much before a stretch begins with it: what is before its first launch is host time."""
 MOST = 0.5
 """Share of a stretch that an op must take to be what the stretch is; else it is just what begins it."""
-SLOWER = 1.1
-"""Recording made a place this many times as long as it is taken to be."""
 AND_ON = " …"
 """Ends the name of what begins a stretch of more than that."""
+OUTSIDE = "Python between ops"
+"""Host time in no module, op or call."""
 
 
-def spans(case: Case, text: str, nodes: Mask, shown: int = SHOWN, waits: bool = False) -> tuple[Evidence, ...]:
-    """The statement with how much of it is shown, and the longest stretches of the nodes in the recording.
+def spans(case: Case, text: str, nodes: Mask, waits: bool = False) -> tuple[Evidence, ...]:
+    """The statement, and the parts of the program that hold most of it, each with its longest stretch as a place.
 
-    `nodes` are those that the statement's totals are of; `waits`: what it is about is the host's waiting in them.
+    `nodes` are those that the statement's totals are of; `waits`: what it is about is the host's waiting in them. Of
+    GPU and CPU time the larger is shown.
     """
     graph = case.graph
-    later = case.timeline.window[0] - case.origin_ns
     rows = np.flatnonzero(nodes & (graph.waits == waits))
     if not len(rows):
         return (Evidence(text),)
-    tracks = np.where(graph.on_gpu[rows], -1 - _device(case, rows), graph.lane[rows])
-    rows = rows[np.lexsort((graph.recorded_start_ns[rows], tracks))]
-    tracks = np.where(graph.on_gpu[rows], -1 - _device(case, rows), graph.lane[rows])
-    first, start, end = _stretches(tracks, graph.recorded_start_ns[rows], graph.recorded_end_ns[rows])
-    longest = np.lexsort((-start, start - end))[:shown]
+    ns = _without_profiler(case, rows)
+    on_gpu = graph.on_gpu[rows]
+    shown = on_gpu if ns[on_gpu].sum() >= ns[~on_gpu].sum() and on_gpu.any() else ~on_gpu
+    rows, ns = rows[shown], ns[shown]
+    instance, part, names = _parts(case, rows)
+    total = np.bincount(part, weights=ns, minlength=len(names))
+    ranked = np.argsort(-total, kind="stable")[:SHOWN]
+    ranked = ranked[(total[ranked] >= SEEN * total.sum()) | (ranked == ranked[0])]
     places = [
-        Evidence(
-            _what(case, int(rows[first[i]]), float(start[i]), float(end[i] - start[i])),
-            round(float(start[i])) + later,
-            round(float(end[i] - start[i])),
-            _track(case, int(tracks[first[i]])),
-        )
-        for i in longest.tolist()
+        _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
+        for i in ranked.tolist()
     ]
-    of = np.searchsorted(first, np.arange(len(rows)), side="right") - 1
-    return Evidence(text + _of_which_shown(case, rows, np.isin(of, longest), len(places), len(first))), *places
+    return Evidence(text), *places
 
 
-def _stretches(tracks: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
-    """(first piece, start, end) of each stretch: pieces in order of track and time that follow one another."""
-    bounds = [0, *(np.flatnonzero(np.diff(tracks)) + 1).tolist(), len(tracks)]
+def _without_profiler(case: Case, rows: I64) -> F64:
+    """What each node takes without the profiler's cost, as all totals are; waits as recorded."""
+    graph = case.graph
+    recorded = (graph.recorded_end_ns - graph.recorded_start_ns)[rows].clip(0)
+    return np.where(graph.waits[rows], recorded, graph.duration_ns[rows])
+
+
+def _parts(case: Case, rows: I64) -> tuple[I64, I64, list[str]]:
+    """(instance, part, names of the parts) of nodes.
+
+    An instance is one call of a module in one phase; a part is all calls of modules of its class in that phase.
+    Backward work belongs to the module of its forward op. Where the recording has no modules: the outermost op, or the
+    call, around the node.
+    """
+    graph, trace, nesting = case.graph, case.trace, case.timeline.nesting
+    ops = trace.ops
+    index = case.memo.setdefault("frames", FrameIndex(trace, nesting))
+    in_frames, in_ops = index.module_rows(*_launched(case, rows), graph.scope[rows])
+    in_op = np.append(ops.kind == OP, False)[nesting.parent]
+    outer = climb(graph.scope[rows], nesting.parent, lambda r, _: in_op[r])
+    kinds = (
+        (in_frames, trace.frames.name),
+        (in_ops, ops.name),
+        (outer, ops.name),
+        (graph.call[rows], trace.calls.name),
+    )
+    instance, text = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+    first = 0
+    for row, name in kinds:
+        known = (row >= 0) & (instance < 0)
+        instance[known], text[known] = first + row[known], name[row[known]]
+        first += len(name)
+    in_module = (in_frames >= 0) | (in_ops >= 0)
+    phase = np.where(in_module, graph.phase[rows].astype(np.int64), len(PHASES))
+    code, which = np.unique(np.stack([text, phase]), axis=1, return_inverse=True)
+    names = [_part_named(case, int(t), int(p)) for t, p in code.T.tolist()]
+    distinct = sorted(set(names))
+    part = np.array([distinct.index(name) for name in names], np.int64)[which.ravel()]
+    return instance * (len(PHASES) + 1) + phase, part, distinct
+
+
+def _launched(case: Case, rows: I64) -> tuple[np.ndarray, I64]:
+    """(thread, moment) in which each node ran on the host, or was launched there."""
+    graph, links = case.graph, case.timeline.links
+    begun = case.timeline.window[0] + np.round(graph.recorded_start_ns[rows]).astype(np.int64)
+    thread, on_gpu = graph.lane[rows].astype(np.int32), graph.on_gpu[rows]
+    thread[on_gpu] = links.thread[graph.gpu_row[rows[on_gpu]]]
+    begun[on_gpu] = links.begun_ns[graph.gpu_row[rows[on_gpu]]]
+    return thread, begun
+
+
+def _part_named(case: Case, text: int, phase: int) -> str:
+    """`LlamaMLP, backward`, `MmBackward0`, `cudaMemcpyAsync`."""
+    name = case.trace.text(text)
+    if name is None or case.timeline.steps.are(name):
+        return OUTSIDE
+    if phase < len(PHASES):
+        return f"{module_class(name)}, {PHASES[phase]}" if case.workload.kind != "inference" else module_class(name)
+    return name.removeprefix(AUTOGRAD_ENGINE)
+
+
+def _longest(case: Case, rows: I64, instance: I64, name: str, part_ns: float) -> Evidence:
+    """The longest stretch of a part of the program on one track, within one call of its module."""
+    graph = case.graph
+    tracks = np.where(graph.on_gpu[rows], -1 - _device(case, rows), graph.lane[rows])
+    order = np.lexsort((graph.recorded_start_ns[rows], instance, tracks))
+    rows, instance, tracks = rows[order], instance[order], tracks[order]
+    first, start, end = _stretches(tracks, instance, graph.recorded_start_ns[rows], graph.recorded_end_ns[rows])
+    longest = int(np.lexsort((-start, start - end))[0])
+    begun, ns = float(start[longest]), float(end[longest] - start[longest])
+    later = case.timeline.window[0] - case.origin_ns
+    what = _what(case, int(rows[first[longest]]), begun, ns)
+    where = _track(case, int(tracks[first[longest]]))
+    return Evidence(what, round(begun) + later, round(ns), where, name, round(part_ns))
+
+
+def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
+    """(first piece, start, end) of each stretch: pieces of one instance on one track, in order of time, that follow one
+    another."""
+    changes = (np.diff(track) != 0) | (np.diff(instance) != 0)
+    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(track)]
     firsts, until = [], []
     for a, b in pairwise(bounds):
         last = np.maximum.accumulate(end[a:b])
@@ -65,34 +145,6 @@ def _stretches(tracks: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
         until += [*last[apart - 1].tolist(), float(last[-1])]
     first = np.array(firsts, np.int64)
     return first, start[first], np.array(until, np.float64)
-
-
-def _of_which_shown(case: Case, rows: I64, seen: Mask, places: int, of: int) -> str:
-    """`; shown: the 3 longest of 204 places, 4.2 of 240.5 ms a step`: what of the total the places hold.
-
-    Without the profiler's cost, as all totals are; waits as recorded.
-    """
-    graph = case.graph
-    recorded = (graph.recorded_end_ns - graph.recorded_start_ns)[rows].clip(0)
-    ns = np.where(graph.waits[rows], recorded, graph.duration_ns[rows])
-    on_gpu = graph.on_gpu[rows]
-    both = bool(on_gpu.any()) and not on_gpu.all()
-    parts = []
-    for kind, name in ((on_gpu, " of GPU"), (~on_gpu, " of CPU time")):
-        if (kind & seen).any():
-            whole, part = case.per_step(float(ns[kind].sum())), case.per_step(float(ns[kind & seen].sum()))
-            size = f"{size_in_ms(part)} of {_ms(whole)}" if places < of else _ms(whole)
-            parts.append(f"{size} ms{name if both else ''}")
-    which = (
-        f"the {places} longest of {of:,} places" if places < of else "the only place" if of == 1 else f"all {of} places"
-    )
-    slower = recorded[seen].sum() > SLOWER * max(float(ns[seen].sum()), 1.0)
-    return f"; shown: {which}, {' and '.join(parts)} a step{' (longer in the recording)' if slower else ''}"
-
-
-def _ms(ns: float) -> str:
-    """As totals are written: one decimal from 1 ms on."""
-    return f"{ns / 1e6:,.1f}" if ns >= 0.95e6 else size_in_ms(ns)
 
 
 def _what(case: Case, node: int, start: float, ns: float) -> str:

@@ -22,6 +22,7 @@ from gpuprof.timeline.intervals import union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import DATA, FORWARD
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import ANNOTATION, I64, OP, Mask
 
 TRAINED = "forward"
@@ -78,7 +79,7 @@ def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
 def _with_backward(timeline: Timeline) -> Mask:
     """Forward ops of the main thread whose autograd node the backward pass goes through."""
     ops = timeline.trace.ops
-    again = np.unique(ops.sequence[(ops.sequence >= 0) & (ops.forward_thread > 0)])
+    again = distinct(ops.sequence[(ops.sequence >= 0) & (ops.forward_thread > 0)])
     found = np.zeros(len(ops), bool)
     rows = np.flatnonzero(
         (ops.kind == OP) & (ops.sequence >= 0) & (ops.forward_thread <= 0) & (ops.thread == timeline.main_thread)

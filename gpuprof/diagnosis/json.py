@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.diagnosis.diagnosis import SCHEMA, Diagnosis, Window
+from gpuprof.memory.memory_report import MemoryReport
 
 SCHEMA_FILE = Path(__file__).with_name("schema") / "diagnosis-1.json"
 
@@ -50,6 +51,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "sensitivities": plain(d.sensitivities),
         "ranks": plain(d.ranks),
         "job": plain(d.job),
+        "memory": _memory(d.memory),
         "verdict": plain(d.verdict),
         "findings": plain(d.findings),
         "combined": plain(d.combined),
@@ -60,6 +62,14 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
 def schema() -> dict[str, Any]:
     """The JSON Schema that every output validates against."""
     return json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+
+
+def _memory(memory: MemoryReport | None) -> dict[str, Any] | None:
+    """As `gpuprof.memory/1`, but for the series over time, which `gpuprof memory` prints."""
+    found = plain(memory)
+    if found is not None:
+        found["devices"] = [{key: one[key] for key in one if key != "series"} for one in found["devices"]]
+    return found
 
 
 def _window(window: Window | None) -> dict[str, str] | None:

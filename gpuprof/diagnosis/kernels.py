@@ -9,6 +9,7 @@ from gpuprof.diagnosis.diagnosis import CategoryTime, Kernels, KernelTime, Named
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import PHASES
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.trace import I64, KERNEL, Trace
 
 _MOVES = ("communication", "memcpy", "memset", "other")
@@ -36,7 +37,7 @@ def kernel_summary(timeline: Timeline, top: int, roof: Roofline | None = None) -
     ns = durations(timeline)
     op_name = np.where(links.op[rows] >= 0, trace.ops.name[links.op[rows]] if len(trace.ops) else -1, -1)
     calls = links.call[rows]
-    launches = len(np.unique(calls[calls >= 0])) + int((calls < 0).sum())
+    launches = len(distinct(calls[calls >= 0])) + int((calls < 0).sum())
     kernels = trace.gpu.kind[rows] == KERNEL
     return Kernels(
         count=len(rows),
@@ -65,10 +66,11 @@ def _grouped(keys: np.ndarray, ns: I64, names: Trace | None = None) -> list[tupl
 
     Keys with the same time come in their own order, or, being string ids of `names`, in that of their texts.
     """
-    distinct, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    times = np.zeros(len(distinct), np.int64)
-    np.add.at(times, inverse, ns)
-    found = zip(distinct.tolist(), times.tolist(), counts.tolist(), strict=True)
+    which = numbered(keys)
+    values = distinct(keys)
+    times = np.zeros(len(values), np.int64)
+    np.add.at(times, which, ns)
+    found = zip(values.tolist(), times.tolist(), np.bincount(which).tolist(), strict=True)
     if names is None:
         return sorted(found, key=lambda row: (-row[1], row[0]))
     return sorted(found, key=lambda row: (-row[1], names.text(row[0]) or ""))

@@ -65,10 +65,15 @@ def backward_of(case: Case, stretches: Stretches) -> Stretches:
         at = np.searchsorted(least[order], ops.sequence[mine], side="right") - 1
         found = order[np.maximum(at, 0)]
         good = (at >= 0) & (ops.sequence[mine] <= most[found]) & (ops.start_ns[mine] > stretches.start_ns[found])
-        for one in np.unique(found[good]).tolist():
-            own = mine[good & (found == one)]
-            thread[one] = int(ops.thread[own[0]])
-            start[one], end[one] = int(ops.start_ns[own].min()), int(ops.end_ns[own].max())
+        own, found = mine[good], found[good]
+        order = np.argsort(found, kind="stable")
+        own, found = own[order], found[order]
+        first = np.flatnonzero(np.diff(found, prepend=-1))
+        if len(first):
+            which = found[first]
+            thread[which] = ops.thread[own[first]]
+            start[which] = np.minimum.reduceat(ops.start_ns[own], first)
+            end[which] = np.maximum.reduceat(ops.end_ns[own], first)
     return Stretches(thread, start, end)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import PROCESS_NOISE
 
@@ -23,10 +25,16 @@ class _Predicted:
     id: str
     proposal: Proposal
     step: Range
+    named: bool = False
+    """Whether the verdict names the problem that it removes."""
 
     @property
-    def speedup(self) -> float:
-        return self.proposal.work / self.step.expected
+    def rank(self) -> tuple[bool, float]:
+        """The smaller, the further up: what leaves the training as it is before what changes it, then by what it gains.
+        A fix of what the verdict names counts with all that it may gain: another comes before it only if it is expected
+        to gain more than that."""
+        step_ns = self.step.low if self.named else self.step.expected
+        return bool(self.proposal.changes), step_ns / self.proposal.work
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,8 @@ class Fixes:
     """What is advised, and what could not be computed."""
 
     findings: tuple[Finding, ...]
-    """Most gain first; those that change the batch, and so the training itself, after those that do not."""
+    """Most gain first, among about equal ones what the verdict names; those that change the batch, and so the training
+    itself, after those that do not."""
     combined: Combined | None
     """What the best of them do together."""
     failed: tuple[tuple[str, str], ...]
@@ -43,11 +52,12 @@ class Fixes:
     """What is not advised although it often helps, and why."""
 
 
-def fixes(case: Case) -> Fixes:
-    """All fixes that are expected to gain.
+def fixes(case: Case, bound: Bound | None = None) -> Fixes:
+    """All fixes that are expected to gain; `bound`: the verdict, which decides between those that gain about the same.
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
+    steps = Steps(case)
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
@@ -55,7 +65,8 @@ def fixes(case: Case) -> Fixes:
         if not page.applies_to(case.workload.kind):
             continue
         try:
-            proposals = [_Predicted(page.id, one, predict(case, one)) for one in find(case)]
+            named = bound is not None and page.removes == bound
+            proposals = [_Predicted(page.id, one, predict(case, one, steps), named) for one in find(case)]
             found += (advised := [one for one in proposals if not _why_not(case, one)])
             if not advised:
                 considered += _considered(case, page.id, proposals)
@@ -63,16 +74,15 @@ def fixes(case: Case) -> Fixes:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
-    # What leaves the training as it is comes before what changes it.
-    found.sort(key=lambda one: (bool(one.proposal.changes), -one.speedup))
+    found.sort(key=lambda one: one.rank)
     findings = tuple(_finding(case, one) for one in found)
-    return Fixes(findings, _combined(case, found), tuple(failed), tuple(considered))
+    return Fixes(findings, _combined(steps, found), tuple(failed), tuple(considered))
 
 
 def _considered(case: Case, finding: str, proposals: list[_Predicted]) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
-        best = max(proposals, key=lambda one: one.speedup)
+        best = min(proposals, key=lambda one: one.step.expected / one.proposal.work)
         return [Considered(finding, best.proposal.title, _why_not(case, best), best.step)]
     absent = ABSENT.get(finding)
     why = absent.why(case) if absent else None
@@ -108,29 +118,59 @@ def _steps_left(case: Case) -> int | None:
     return run.steps_total - run.steps_seen if run.remaining_ns else run.steps_total
 
 
-def predict(case: Case, proposal: Proposal) -> Range:
+class Steps:
+    """The mean step of a case after fixes; each is simulated once."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self._known: dict[tuple[Any, ...], tuple[object, float]] = {}
+
+    def after(
+        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
+        count: int = 0,
+    ) -> float:  # fmt: skip
+        """The mean step of a graph after some changes, of these proposals: what they do to batches and lumps counts,
+        too. A larger batch takes its workers longer.
+
+        `made`: the graph with the first `count` of the changes, where it is there already.
+        """
+        loader = next((p.loader for p in proposals if p.loader is not None), self.case.mean.loader)
+        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+        least = _least_ns(proposals)
+        if loader is not None:
+            work = math.prod(p.work for p in proposals if not p.same_batch)
+            loader = replace(loader, batch_ns=loader.batch_ns * work)
+        key = (id(graph), *map(id, changes), loader, *sorted(lumps.items()), least)
+        if key not in self._known:
+            changed = graph if made is None else made
+            for change in changes[count:]:
+                changed = change(changed)
+            ns = max(self.case.mean.of(changed, loader=loader, lumps=lumps), least, 1.0)
+            self._known[key] = (graph, changes), ns  # kept with what the ids are of
+        return self._known[key][1]
+
+
+def predict(case: Case, proposal: Proposal, steps: Steps | None = None) -> Range:
     """The step after a fix with its 80 % interval, ns."""
-    return _together(case, [proposal])
+    return _together(steps or Steps(case), [proposal])
 
 
-def _together(case: Case, proposals: list[Proposal]) -> Range:
+def _together(steps: Steps, proposals: list[Proposal]) -> Range:
     """The step after some fixes with its 80 % interval, ns.
 
     Independent sources of uncertainty add up as squares of logarithms: how well each fix works (its best and worst
     case, the others being as expected), what the profiler cost, and, once for all, the noise between processes.
     """
-    ordered, least = _in_order(proposals), _least_ns(proposals)
+    case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
 
     def step(graph: Graph, changes: list[Change]) -> float:
-        for change in changes:
-            graph = change(graph)
-        return _mean_ns(case, graph, ordered, least)
+        return steps.after(graph, changes, ordered)
 
     def with_one(at: int, change: Change | None) -> float:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
-    shortest = _without_more_work(case, ordered)
+    shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
     always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
     quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
@@ -140,36 +180,20 @@ def _together(case: Case, proposals: list[Proposal]) -> Range:
     return Range(round(max(expected * math.exp(-low), shortest)), round(expected), round(expected * math.exp(high)))
 
 
-def _without_more_work(case: Case, ordered: list[Proposal]) -> float:
+def _without_more_work(steps: Steps, ordered: list[Proposal]) -> float:
     """The step with the fixes that leave its batch as it is, ns: no larger batch makes a step shorter than that, which
     is the same machine's. 0 where no batch grows."""
     others = [p for p in ordered if p.same_batch or p.work <= 1]
     if len(others) == len(ordered):
         return 0.0
-    graph = case.graph
-    for proposal in others:
-        graph = proposal.change(graph)
-    return _mean_ns(case, graph, others, _least_ns(others))
-
-
-def _mean_ns(case: Case, graph: Graph, proposals: list[Proposal], least: float) -> float:
-    """The mean step of a graph in which some fixes are made: what they do to batches and lumps counts, too.
-
-    A larger batch takes its workers longer; `least`: no step is shorter.
-    """
-    loader = next((p.loader for p in proposals if p.loader is not None), case.mean.loader)
-    lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
-    if loader is not None:
-        work = math.prod(p.work for p in proposals if not p.same_batch)
-        loader = replace(loader, batch_ns=loader.batch_ns * work)
-    return max(case.mean.of(graph, loader=loader, lumps=lumps), least, 1.0)
+    return steps.after(steps.case.graph, [p.change for p in others], others)
 
 
 def _in_order(proposals: list[Proposal]) -> list[Proposal]:
     return sorted(proposals, key=lambda p: p.last)
 
 
-def _least_ns(proposals: list[Proposal]) -> float:
+def _least_ns(proposals: Sequence[Proposal]) -> float:
     """No step is shorter: the longest of what each fix leaves outside the graph, for all the work that the others put
     into a step."""
     work = math.prod(p.work for p in proposals)
@@ -212,19 +236,9 @@ def _remaining(case: Case, step: Range, work: float, once_ns: tuple[float, float
     return Remaining(left, *(round(left * ns / (case.mean_ns * work) + once + restart) for ns, once in each))
 
 
-def _after(graph: Graph, proposals: list[Proposal], new: Proposal) -> Graph:
-    """One more fix, and then those that are made last, in a graph that has all the others."""
-    if not new.last:
-        graph = new.change(graph)
-    for proposal in proposals:
-        if proposal.last:
-            graph = proposal.change(graph)
-    return graph
-
-
-def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
+def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
     """Adds fix after fix, the one that gains most on top of those before it, while it still gains."""
-    chosen: list[_Predicted] = []
+    case, chosen = steps.case, list[_Predicted]()
     graph, before, left = case.graph, case.mean_ns, list(predicted)
     while left and len(chosen) < MOST_COMBINED:
         taken = {p.id for p in chosen}
@@ -233,7 +247,8 @@ def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
         trials = []
         for p in left:
             those = [one.proposal for one in (*chosen, p)]
-            step = _mean_ns(case, _after(graph, those, p.proposal), those, _least_ns(those))
+            changes = [one.change for one in _in_order(those)]
+            step = steps.after(case.graph, changes, those, graph, sum(not one.proposal.last for one in chosen))
             trials.append((p.proposal.work * before / step, step, p))
         if not trials:
             break
@@ -247,7 +262,7 @@ def _combined(case: Case, predicted: Iterable[_Predicted]) -> Combined | None:
     if len(chosen) < 2:
         return None
     work = math.prod(p.proposal.work for p in chosen)
-    step_range = _together(case, [p.proposal for p in chosen])
+    step_range = _together(steps, [p.proposal for p in chosen])
     gained = work * case.mean_ns
     return Combined(
         ids=tuple(p.id for p in chosen),

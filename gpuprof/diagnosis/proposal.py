@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.replay.bound import Bound
 from gpuprof.replay.loader_queue import Loader
 
 WORTH = 1.05
@@ -34,6 +35,8 @@ class Page:
     """When the prediction, or the advice, does not hold."""
     applies: tuple[str, ...] = ("training", "inference")
     """Kinds of work that it is looked for in; work of unknown kind is treated as training."""
+    removes: Bound | None = None
+    """The verdict that names just this problem: under it, the fix comes before others that may gain no more."""
 
     def applies_to(self, kind: str) -> bool:
         """Whether a recording of this kind of work can have the problem."""

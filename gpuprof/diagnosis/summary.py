@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Kernels
 from gpuprof.diagnosis.rest_of_step import rest_of_step
-from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.sentences import capital, in_ms
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import SMALL
+
+SAME = 0.006
+"""Share by which two step times may differ and still read as one: texts round to three digits."""
 
 
 def summary(
@@ -19,13 +23,28 @@ def summary(
     compiling_ns: float = 0,
     alone: bool = False,
     stepless: bool = False,
+    budget: Budget | None = None,
 ) -> str:
     """Two or three sentences: how much of the step the device works, and what it waits for.
 
-    `stepless`: no steps were found, so it is all that was recorded.
+    `stepless`: no steps were found, so it is all that was recorded. `budget`: of the mean step, which the headline
+    states, where a run timed its steps.
     """
-    text = _summary(shares, kernels, limits, turns, compiling_ns, alone)
+    text = _summary(shares, kernels, limits, turns, compiling_ns, alone, _which_step(shares.step_ns, budget))
     return text.replace(" a step", " recorded", 1).replace(" a step", "") if stepless else text
+
+
+def _which_step(step_ns: float, budget: Budget | None) -> str:
+    """Which step the sentence is about, as its beginning; empty if it is the headline's, the mean one."""
+    if budget is None or _reads_as(step_ns, budget.mean_ns):
+        return ""
+    if _reads_as(step_ns, budget.usual_ns):
+        return "In a usual step "
+    return "In a step with the work of those recorded, "
+
+
+def _reads_as(one_ns: float, other_ns: float) -> bool:
+    return abs(one_ns - other_ns) <= SAME * other_ns
 
 
 def _summary(
@@ -35,15 +54,17 @@ def _summary(
     turns: int,
     compiling_ns: float,
     alone: bool,
+    which: str,
 ) -> str:
     """Of a step.
 
     `limits`: compute | memory | latency → its share of the kernels' time, where that is known. `turns`: how many GPUs
     of the process work one after the other. `compiling_ns`: host time of a step in which code is compiled. `alone`: one
-    GPU and one rank, so that no others are spoken of.
+    GPU and one rank, so that no others are spoken of. `which`: names the step where it is not the headline's.
     """
     step = shares.step_ns
-    text = f"The {'busiest ' if turns else ''}GPU works {in_ms(shares.busy_ns)} of {in_ms(step)} a step"
+    gpu = f"{which}the {'busiest ' if turns else ''}GPU works"
+    text = f"{capital(gpu)} {in_ms(shares.busy_ns)} of {in_ms(step)}{'' if which else ' a step'}"
     if shares.communication_ns > 0.05 * step:
         text += f", {in_ms(shares.communication_ns)} of it in communication that nothing overlaps"
     if shares.copy_ns > 0.05 * step:

@@ -18,7 +18,7 @@ from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
 from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale, scaled, without_edges
 from gpuprof.tracefile.trace import F64
 
@@ -58,20 +58,20 @@ def host_cause(graph: Graph) -> str:
     The waits of synchronising calls count with what the step gains without them, refilling the queue included; those
     of calls that give memory back (cudaFree waits for the device) are the allocator's.
     """
-    step = simulate(graph, ROUNDS).step_ns
+    step = step_of(graph)
     cause = host_causes(graph)
     waits = graph.edges.kind == SYNC
-    of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.targets()]
+    of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.target]
     gains = {}
     for name in ("launch", "python", "allocator"):
         nodes = (cause == CAUSES.index(name)) & (graph.lane >= 0)
         if nodes.any():
             free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph
-            waited = simulate(free, ROUNDS).step_ns if free is not graph else step
-            gains[name] = step - waited + 2 * (waited - simulate(scaled(free, nodes, 0.5), ROUNDS).step_ns)
+            waited = step_of(free) if free is not graph else step
+            gains[name] = step - waited + 2 * (waited - step_of(scaled(free, nodes, 0.5)))
     waits &= ~of_allocator
     if waits.any():
-        gains["sync"] = step - simulate(without_edges(graph, waits), ROUNDS).step_ns
+        gains["sync"] = step - step_of(without_edges(graph, waits))
     return max(gains, key=lambda name: gains[name]) if gains else "launch"
 
 

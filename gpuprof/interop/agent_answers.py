@@ -8,18 +8,27 @@ from typing import Any
 
 MOST_ROWS = 50
 MOST_BYTES = 100_000
+_NAMES_OF_CUT = 2_000
+"""Bytes left for the names of the lists that were cut."""
 
 
-def page(rows: Sequence[Any], offset: int, limit: int) -> dict[str, Any]:
+def page(rows: Sequence[Any], offset: int, limit: int, **more: Any) -> dict[str, Any]:
     """`rows[offset:offset + limit]`, at most MOST_ROWS of them, with where the next page begins (None: it was the
-    last). Raises ValueError for an offset or a limit that makes no sense."""
+    last), and `more` next to them. Fewer rows where all of it would be longer than MOST_BYTES, but at least one.
+
+    Raises ValueError for an offset or a limit that makes no sense.
+    """
     if offset < 0 or limit < 1:
         raise ValueError("offset is 0 or more, limit 1 or more")
-    shown = list(rows[offset : offset + min(limit, MOST_ROWS)])
-    while len(shown) > 1 and len(_text(shown)) > MOST_BYTES - 1000:
-        del shown[len(shown) // 2 :]
-    end = offset + len(shown)
-    return {"total": len(rows), "rows": shown, "next_offset": end if shown and end < len(rows) else None}
+    size = min(limit, MOST_ROWS)
+    while True:
+        shown = list(rows[offset : offset + size])
+        end = offset + len(shown)
+        next_offset = end if shown and end < len(rows) else None
+        found = {"total": len(rows), "rows": shown, "next_offset": next_offset, **more}
+        if len(shown) <= 1 or len(_text(_shortened(found, MOST_ROWS, "", []))) <= MOST_BYTES - _NAMES_OF_CUT:
+            return found
+        size = len(shown) // 2
 
 
 def text(document: dict[str, Any]) -> str:

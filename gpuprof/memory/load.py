@@ -36,6 +36,15 @@ def _report(path: Path, lines: int) -> MemoryReport:
     return analyse(read_snapshot(place), lines)
 
 
+def has_snapshot(path: Path) -> bool:
+    """Whether there is something to load of a run's folder; of a file there always is."""
+    try:
+        _recording_of(path)
+    except UnreadableTrace:
+        return False
+    return True
+
+
 def is_trace(path: Path) -> bool:
     """Whether a file begins as traces of torch.profiler do."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.memory.advice import Advice
 from gpuprof.tracefile.source import Issue, Source
 
 SCHEMA = "gpuprof.memory/1"
@@ -152,8 +153,10 @@ class MemoryReport:
     source: Source
     issues: tuple[Issue, ...]
     devices: tuple[Device, ...]
-    """The one with the highest peak first."""
+    """The one with the highest peak first. Empty: neither snapshot nor memory events were recorded."""
     difference: Difference | None = None
+    advice: Advice | None = None
+    """Of a run: what its measured peak is made of, and what would make it smaller."""
 
 
 @dataclass(frozen=True, slots=True)

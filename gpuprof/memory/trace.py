@@ -60,18 +60,20 @@ _OWNERS = {FORWARD: ACTIVATIONS, RECOMPUTE: ACTIVATIONS, BACKWARD: BY_LIFETIME, 
 _LOSS = re.compile(r"cross_entropy|log_softmax|nll_loss|(LogSoftmax|NllLoss|CrossEntropy)\w*Backward", re.IGNORECASE)
 
 
-def analyse_trace(trace: Trace, path: str, size: int, lines: int = LINES) -> MemoryReport:
+def analyse_trace(
+    trace: Trace, path: str, size: int, lines: int = LINES, timeline: Timeline | None = None
+) -> MemoryReport:
     """Peak, owners, steps and leaks of every GPU that a trace has memory events of.
 
-    Raises UnreadableTrace, one line, for a trace without any.
+    timeline: of the trace, where it is there already. Raises UnreadableTrace, one line, for a trace without any.
     """
     events = trace.memory
-    usable = (events.device_type == _CUDA) & (events.address != ABSENT) & (events.bytes != ABSENT)
+    usable = _usable(trace)
     if not usable.any():
         raise UnreadableTrace(
             f"{path} holds no memory events of a GPU: record with profile_memory=True, or gpuprof trace --memory"
         )
-    timeline = build_timeline(trace)
+    timeline = timeline or build_timeline(trace)
     cases = []
     for device in np.unique(events.device[usable]).tolist():
         rows = np.flatnonzero(usable & (events.device == device))
@@ -87,6 +89,16 @@ def analyse_trace(trace: Trace, path: str, size: int, lines: int = LINES) -> Mem
         ),
         devices=tuple(devices),
     )
+
+
+def has_events(trace: Trace) -> bool:
+    """Whether a trace has memory events of a GPU."""
+    return bool(_usable(trace).any())
+
+
+def _usable(trace: Trace) -> np.ndarray:
+    events = trace.memory
+    return (events.device_type == _CUDA) & (events.address != ABSENT) & (events.bytes != ABSENT)
 
 
 def _case(trace: Trace, timeline: Timeline | None, rows: I64, device: int) -> Case:

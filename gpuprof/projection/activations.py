@@ -27,6 +27,8 @@ LAYER_BYTES = calibrated.LAYER_BYTES.rising
 """Per token, layer and unit of the hidden size what a layer keeps for its backward pass."""
 ONE_LAYER = calibrated.ONE_LAYER.rising
 """The same of the one layer that is being recomputed, with the gradients that pass through it."""
+KEPT_MAY = calibrated.KEPT_MAY.rising
+"""What layers keep over what is counted of their ops."""
 SCORE_BYTES = 6.0
 """Of each score of attention that writes them out: softmax in single precision and its copy in half."""
 OPTIMIZER_PEAK = 1.1
@@ -82,6 +84,9 @@ class Recorded:
     """What the optimizer's step makes and drops again: none where it is fused."""
     score_bytes: float = 0.0
     """Of `above_bytes` what attention's scores take that are written out: tokens times the length of a sample."""
+    layer_bytes: float | None = None
+    """Per token what all layers keep for the backward pass if nothing is recomputed, counted op by op; None where that
+    is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,12 +181,14 @@ def _by_shape(recorded: Recorded) -> tuple[float, float, float] | None:
     if not (recorded.hidden and recorded.layers and recorded.loss):
         return None
     found = []
-    for logit, layer, one in zip(LOGIT_BYTES, LAYER_BYTES, ONE_LAYER, strict=True):
-        kept = recorded.kept_bytes * recorded.layers + one * recorded.hidden
-        found.append(
-            recorded.loss.per_token(logit)
-            + (kept if recorded.checkpointing else layer * recorded.hidden * recorded.layers)
-        )
+    for logit, layer, one, may in zip(LOGIT_BYTES, LAYER_BYTES, ONE_LAYER, KEPT_MAY, strict=True):
+        if recorded.checkpointing:
+            kept = recorded.kept_bytes * recorded.layers + one * recorded.hidden
+        elif recorded.layer_bytes is not None:
+            kept = may * recorded.layer_bytes
+        else:
+            kept = layer * recorded.hidden * recorded.layers
+        found.append(recorded.loss.per_token(logit) + kept)
     return found[0], found[1], found[2]
 
 

@@ -19,7 +19,7 @@ from gpuprof.projection.sample_preparation import preparing
 from gpuprof.projection.weights import on_weights
 from gpuprof.replay.graph import COMMUNICATION, INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
-from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.remembered import remembered
@@ -183,6 +183,6 @@ def once_for_each_weight(timeline: Timeline) -> Mask:
     else goes over weights or their gradients only."""
     ops = timeline.trace.ops
     named = timeline.trace.rows_named(ops.name, lambda text: text == ACCUMULATE)
-    inside = climb(np.arange(len(ops)), timeline.nesting.parent, lambda rows, _: ~named[rows]) >= 0
+    accumulates = inside(timeline.nesting, named)
     once = np.isin(timeline.category, [CATEGORIES.index(name) for name in ("dequantize", "optimizer")])
-    return once | np.append(inside, False)[timeline.links.scope] | on_weights(timeline)
+    return once | np.append(accumulates, False)[timeline.links.scope] | on_weights(timeline)

@@ -121,5 +121,5 @@ def times(
 def stretched(graph: Graph, factor: F64) -> Graph:
     """The graph with each node, and the lag between two of them, times a factor."""
     edges = graph.edges
-    lag = edges.lag_ns * np.minimum(factor[edges.source], factor[edges.targets()])
+    lag = edges.lag_ns * np.minimum(factor[edges.source], factor[edges.target])
     return replace(graph, duration_ns=graph.duration_ns * factor, edges=replace(edges, lag_ns=lag))

@@ -9,6 +9,8 @@ from gpuprof.costs.hardware import Gpu, find, load_gpus
 from gpuprof.errors import GpuprofError
 
 MOST_NAMED = 6
+_VARIANT = re.compile(r"sxm\d*|pcie|nvl|\d+gb|workstation|max|q|server")
+"""Words of a name that tell variants of one model apart."""
 
 
 def gpu_named(text: str) -> Gpu:
@@ -27,9 +29,9 @@ def gpu_named(text: str) -> Gpu:
     exact = [gpu for gpu in matching if set(words) <= set(_words(gpu.name))]
     if len(exact or matching) == 1:
         return (exact or matching)[0]
-    module = _module_variant(exact or matching)
-    if module is not None:
-        return module
+    variant = _usual_variant(exact or matching)
+    if variant is not None:
+        return variant
     if matching:
         names = [gpu.name for gpu in exact or matching]
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -46,30 +48,30 @@ def gpu_named(text: str) -> Gpu:
 
 
 def variant_note(text: str) -> str | None:
-    """What to say where `gpu_named` chose one of several variants: the SXM module instead of the PCIe card."""
-    gpu, words = gpu_named(text), _words(text)
-    if find(text, None, load_gpus()) is not None or "SXM" not in gpu.name or any(w.startswith("sxm") for w in words):
+    """What to say where `gpu_named` chose one of several variants: `H100 is taken as H100 SXM5 80GB; …`."""
+    gpu, known = gpu_named(text), load_gpus()
+    if find(text, None, known) is not None:
         return None
-    others = [
-        one.name
-        for one in load_gpus()
-        if one.name != gpu.name and _begins(_words(one.name), words) and _without_form(one) == _without_form(gpu)
-    ]
-    return f"{text} is taken as {gpu.name}; the other variant is {', '.join(others)}" if others else None
+    words = _words(text)
+    variants = [one.name for one in known if _model(one) == _model(gpu) and _begins(_words(one.name), words)]
+    others = [name for name in variants if name != gpu.name]
+    if not others:
+        return None
+    return f"{text} is taken as {gpu.name}; other variants: {', '.join(others)}"
 
 
-def _module_variant(gpus: list[Gpu]) -> Gpu | None:
-    """The one SXM module among variants that otherwise have the same name: it is what most machines for training
-    hold."""
-    if len({_without_form(gpu) for gpu in gpus}) != 1:
+def _usual_variant(gpus: list[Gpu]) -> Gpu | None:
+    """Of variants of one model the SXM module with the most memory, as most machines for training hold; where none is
+    a module, the one that the table names first."""
+    if len({_model(gpu) for gpu in gpus}) != 1:
         return None
     modules = [gpu for gpu in gpus if "SXM" in gpu.name]
-    return modules[0] if len(modules) == 1 else None
+    return max(modules or gpus, key=lambda gpu: gpu.memory_bytes)
 
 
-def _without_form(gpu: Gpu) -> str:
-    """`a100 80gb` of `A100 SXM4 80GB` and `A100 PCIe 80GB`."""
-    return " ".join(word for word in _words(gpu.name) if not re.match(r"sxm\d*$|pcie$", word))
+def _model(gpu: Gpu) -> tuple[str, ...]:
+    """`a100` of `A100 SXM4 80GB` and `A100 PCIe 40GB`: the name without form, memory and edition."""
+    return tuple(word for word in _words(gpu.name) if not _VARIANT.fullmatch(word))
 
 
 def _begins(names: list[str], words: list[str]) -> bool:

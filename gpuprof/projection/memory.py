@@ -27,6 +27,20 @@ MOST_BATCH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Trained:
+    """What an optimizer holds of what is trained."""
+
+    parameters: float
+    state_bytes: float
+    gradient_bytes: float
+    """Of all gradients."""
+    adam: bool
+    """Whether it is an Adam of two moments: what its state in 8 bits takes is known."""
+    single_adapters: bool
+    """Whether they are adapters in single precision next to a model in half."""
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a recording says about memory, scaled to the model that is asked for."""
 
@@ -48,6 +62,11 @@ class RecordedMemory:
     """Of `allocated_bytes` what does not scale with the layers: embeddings and the head."""
     expert_share: float = 0.0
     """Of the layers' part what scales with the experts."""
+    cast_bytes: float | None = None
+    """Per token what layers keep less with adapters in half precision; None where that is not known."""
+    trained: Trained | None = None
+    reserved_bytes: int | None = None
+    """By the allocator, the median at the ends of steps."""
 
 
 def usage(

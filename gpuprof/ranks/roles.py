@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuprof.ranks.digest_data import Ints
 from gpuprof.ranks.job import Job
-from gpuprof.timeline.collectives import p2p_pair
+from gpuprof.timeline.collectives import described_as
+from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
 from gpuprof.tracefile.trace import ABSENT
 
-ROLES = ("world", "pipeline", "tensor", "data")
-WORLD, PIPELINE, TENSOR, DATA = range(len(ROLES))
+ROLES = ("world", "pipeline", "tensor", "data", "expert", "context")
+WORLD, PIPELINE, TENSOR, DATA, EXPERT, CONTEXT = range(len(ROLES))
+_WORDS = {
+    PIPELINE: {"pp", "pipe", "pipeline"},
+    TENSOR: {"tp", "tensor"},
+    DATA: {"dp", "ddp", "fsdp", "hsdp", "data", "replicate", "shard"},
+    EXPERT: {"ep", "expert"},
+    CONTEXT: {"cp", "context"},
+}
+"""Words of the descriptions that DeviceMesh (`mesh_tp`, `mesh_dp_shard`), torchtitan and Megatron-LM
+(`TENSOR_MODEL_PARALLEL_GROUP`) give their process groups."""
 OFTEN = 4
 """Collectives of tensor groups per collective of data groups, at least: a layer has two in each direction."""
 
@@ -32,7 +43,7 @@ class Roles:
 
 
 def roles_of(job: Job) -> Roles:
-    """Read from who exchanges what with whom; names of groups only help people."""
+    """Read from the descriptions of groups, and where there are none from who exchanges what with whom."""
     shared = np.flatnonzero(job.group >= 0)
     pairs = np.unique(job.group[shared].astype(np.int64) * job.ranks + job.rank[shared])
     bounds = np.searchsorted(pairs, np.arange(len(job.groups) + 1) * job.ranks)
@@ -41,8 +52,9 @@ def roles_of(job: Job) -> Roles:
 
 
 def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
-    """All ranks are the world, sends and receives the pipeline. Of the others, those with the most collectives a rank
-    are tensor groups if others have OFTEN times fewer: every layer exchanges activations, a step its gradients.
+    """Sends and receives are the pipeline; then the description says it. Without one all ranks are the world; of the
+    others, those with the most collectives a rank are tensor groups if others have OFTEN times fewer: every layer
+    exchanges activations, a step its gradients.
     """
     found = np.full(len(job.groups), DATA)
     shared = job.group >= 0
@@ -55,6 +67,8 @@ def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
         size[g] = max(size[g], len(members[g]))
         if p2p_pair(text) is not None:
             found[g] = PIPELINE
+        elif (described := described_role(described_as(text))) is not None:
+            found[g] = described
         elif size[g] >= world:
             found[g] = WORLD
         else:
@@ -67,12 +81,23 @@ def _roles(job: Job, members: tuple[Ints, ...]) -> Ints:
     return found
 
 
+def described_role(described: str) -> int | None:
+    """The role that a description such as `mesh_dp_shard` names, as index into ROLES; None for none or several.
+    Groups that reduce the gradients of experts or of parts of a sequence are data parallel all the same."""
+    words = set(re.split(r"[^a-z]+", described.lower()))
+    roles = {role for role, known in _WORDS.items() if words & known}
+    if DATA in roles:
+        roles -= {EXPERT, CONTEXT}
+    return roles.pop() if len(roles) == 1 else None
+
+
 def _stages(job: Job) -> Ints:
     """The first transfer of a step comes from the stage before; who sends first is the first stage."""
     before = np.full(job.ranks, -1, np.int64)
     number = {one.rank: r for r, one in enumerate(job.digests)}
     pairs = [p2p_pair(text) for text in job.groups]
-    in_pair = np.array([pair is not None for pair in pairs] + [False])  # the last for marks, whose group is -1
+    one_way = [pair is not None and not is_exchange(text) for pair, text in zip(pairs, job.groups, strict=True)]
+    in_pair = np.array([*one_way, False])  # the last for marks, whose group is -1
     rows = np.flatnonzero(in_pair[job.group])
     rows = rows[np.lexsort((job.source_row[rows], job.rank[rows]))]
     ranks, first = np.unique(job.rank[rows], return_index=True)

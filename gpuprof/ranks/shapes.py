@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.ranks.digest_data import Ints
 from gpuprof.ranks.job import Job
 from gpuprof.ranks.roles import Roles
-from gpuprof.timeline.collectives import p2p_pair
+from gpuprof.timeline.point_to_point import is_exchange, p2p_pair
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ def _signs(job: Job, roles: Roles) -> Ints:
     group = np.maximum(job.group, 0)
     receives = np.array([b for _, b in pairs])[group] == np.array([one.rank for one in job.digests])[job.rank]
     toward = np.where(receives, step[group, 1] + 100, step[group, 0])
+    toward += 200 * np.array([is_exchange(text) for text in job.groups])[group]
     shared = _mixed(roles.of_group[group] * 64 + job.kind, _mixed(job.bytes, job.size * 512 + toward).view(np.int64))
     return np.where(job.group >= 0, shared, marks).view(np.int64)
 

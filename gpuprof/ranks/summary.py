@@ -29,7 +29,7 @@ class Exposed:
     cause: str | None
     """transfer | peer_wait: the larger of the two; None if neither matters."""
     by_role: tuple[tuple[str, int], ...]
-    """Role of the groups (world, pipeline, tensor, data) and what the step gains without their transfers."""
+    """Role of the groups (`roles.ROLES`) and what the step gains without their transfers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gpuprof.ranks.digest_data import WORK, Floats
+from gpuprof.ranks.digest_data import BACKWARD, FORWARD, WORK, Floats
 from gpuprof.ranks.job import Job, Times
 from gpuprof.ranks.joint import Played, paces, replay, replay_error
 from gpuprof.ranks.lengths import lengths_share
@@ -117,11 +117,13 @@ def _tried(asked: WhatIf, even: Times, own: Floats, step: float) -> Iterator[Cha
     every = np.arange(job.ranks)
     for r in np.argsort(-slower, kind="stable")[:TRIED].tolist():
         if job.ranks > 1:
-            yield change("rank", f"rank {job.digests[r].rank}", every == r, asked.without(every == r))
+            only = every == r
+            yield change("rank", f"rank {job.digests[r].rank}", only, asked.without(only, _stage_work(roles, only)))
     for kind, named in (("host", _by_host(roles)), ("group", _by_group(job, roles))):
         named.sort(key=lambda one: -float(slower[one[1]].mean()))
         for name, mask in named[:TRIED]:
-            yield change(kind, name, mask, asked.without(mask))
+            keeping = _stage_work(roles, mask) if kind == "group" else ()
+            yield change(kind, name, mask, asked.without(mask, keeping))
     if roles.stage.any():
         yield change("stage", *_longest_stage(roles, own), asked.balanced())
     yield change("batches", "batches of equal work", None, asked.steady())
@@ -132,6 +134,13 @@ def _tried(asked: WhatIf, even: Times, own: Floats, step: float) -> Iterator[Cha
     for k, name in enumerate(WORK[:3]):
         yield change(name, f"{name} spread evenly", None, asked.kind_as_usual(k, even))
     yield change("transfers", "no transfers", None, asked.no_transfers())
+
+
+def _stage_work(roles: Roles, mask: Mask) -> tuple[int, ...]:
+    """The work in which ranks (mask) that are all of their stages may differ from others: how long a stage takes is the
+    model's partition, and not these ranks' fault. None where other ranks have the same stage."""
+    others = roles.stage[~mask]
+    return (FORWARD, BACKWARD) if len(others) and not np.isin(roles.stage[mask], others).any() else ()
 
 
 def _over_their_class(own: Floats, shapes: Shapes) -> Floats:

@@ -7,6 +7,7 @@ of the ideal job and of its slowdown follows "Understanding Stragglers in Large 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numba
@@ -65,9 +66,9 @@ class WhatIf:
             np.where(self._moves(), self.usual_transfer_ns, times.transfer_ns - job.waited_ns) + job.waited_ns,
         )
 
-    def without(self, ranks: Mask) -> Times:
+    def without(self, ranks: Mask, keeping: Sequence[int] = ()) -> Times:
         """These ranks (mask) take no longer than the others do: than those of their class, or where none is left than
-        all others, by kind of work."""
+        all others, by kind of work. `keeping`: kinds of work (index into WORK) that are left as they are then."""
         job, times = self.job, self.job.unprofiled
         rows = np.flatnonzero(ranks[job.rank])
         lag, own = times.lag_ns.copy(), times.own_ns.copy()
@@ -75,6 +76,7 @@ class WhatIf:
         like = ~ranks & np.isin(self.shapes.of_rank, self.shapes.of_rank[ranks])
         others = self.work_ns[like if like.any() else ~ranks].mean(axis=(0, 1)) if not ranks.all() else mine
         factor = np.minimum(_ratio(others, mine), 1.0)
+        factor[list(keeping)] = 1.0
         row_keys = self.shapes.row_key[rows]
         mean, left = _of_others(self._owns, row_keys, times.own_ns[rows])
         own[rows] = np.where(left > 0, np.minimum(mean, own[rows]), own[rows] * factor[job.own_work[rows]])

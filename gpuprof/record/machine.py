@@ -1,19 +1,10 @@
-"""What a manifest says of gpuprof itself and of the machine."""
+"""What a manifest says of the machine."""
 
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Any
-
-
-def own_version() -> str | None:
-    """Our own version, found without importlib.metadata, which takes longer than some targets."""
-    for folder in (Path(__file__).parents[2], *map(Path, sys.path)):
-        for info in folder.glob("gpuprof_toolkit-*.dist-info"):
-            return info.name.removeprefix("gpuprof_toolkit-").removesuffix(".dist-info")
-    return None
 
 
 def cpu_quota(root: Path = Path("/sys/fs/cgroup")) -> float | None:

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+from .. import __version__
 from ..runfile import MANIFEST, RUN_VARIABLE, SCHEMA, read_json, write_json
-from .machine import describe_host, own_version
+from .machine import describe_host
 from .options import MODULES, STEPS
 from .session import Session
 from .trackers import Trackers
@@ -151,7 +152,7 @@ class Recorder:
         assert self.folder is not None
         before = read_json(self.folder / MANIFEST) or {
             "schema": SCHEMA,
-            "gpuprof": own_version(),
+            "gpuprof": __version__,
             "started": time.time_ns(),
             "command": None,
             "cwd": str(Path.cwd()),

@@ -36,6 +36,11 @@ SOON_S = 0.02
 """Between two looks for a target that someone else starts."""
 FRESH_S = 10.0
 """A verdict that was printed so short a time ago is still on the screen."""
+NOTHING = (
+    "nothing was recorded: the target took no optimizer step in a Python with torch "
+    "(a loop without one marks its steps with gpuprof.Recorder)"
+)
+"""What is said of a target whose steps nothing shows."""
 INNER = "inner"
 """In the folder of a run whose target is a `gpuprof trace` itself: where that one records."""
 VERDICT = "verdict.txt"
@@ -358,12 +363,13 @@ class _Run:
 
     def _describe(self) -> None:
         """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
-        from .machine import describe_host, own_version
+        from .. import __version__
+        from .machine import describe_host
         from .redact import redact
 
         if self._folder is None:
             return
-        self._manifest["gpuprof"] = own_version()
+        self._manifest["gpuprof"] = __version__
         self._manifest["command"] = redact(self._target.argv)
         self._manifest["host"] = describe_host()
         self._write_manifest(self._folder)
@@ -420,7 +426,7 @@ class _Run:
             if inner:
                 tell(f"nothing was recorded here: the target has a gpuprof trace of its own, which records in {inner}")
             elif self._target.recordable:
-                tell("nothing was recorded: the target took no optimizer step in a Python with torch")
+                tell(NOTHING)
             return
         point_latest(folder)
         if status < 0 or self._asked_to_end:  # who ends it wants it ended, and may soon kill it

@@ -25,7 +25,7 @@ def carried_over(graph: Graph) -> Graph:
     lost, last = _queued(graph)
     if not lost.any():
         return graph
-    edges, target = graph.edges, graph.edges.targets()
+    edges, target = graph.edges, graph.edges.target
     lag = edges.lag_ns.copy()
     latency = usual(lag, (edges.kind == LAUNCH) & (lag < CLEAR_NS), LATENCY_NS)
     before = graph.before_ns.copy()

@@ -20,7 +20,7 @@ import numpy as np
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.costs.hardware import find, name_of
 from gpuprof.replay.graph import COMMUNICATION, NEVER, PEER, STREAM, Graph, edges_of
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.collectives import KINDS, Collectives, find_collectives
 from gpuprof.timeline.phases import COMMUNICATION as COMMUNICATION_PHASE
@@ -76,9 +76,9 @@ def without_waiting(graph: Graph) -> Graph:
 def communication_cause(graph: Graph) -> str | None:
     """`peer_wait` or `transfer`: which of the two twice as short would gain more; None if neither gains."""
     late = waiting(graph)
-    step = simulate(graph, ROUNDS).step_ns
+    step = step_of(graph)
     gains = {
-        name: step - simulate(scaled(graph, nodes, 0.5), ROUNDS).step_ns
+        name: step - step_of(scaled(graph, nodes, 0.5))
         for name, nodes in (("peer_wait", late), ("transfer", (graph.resource == COMMUNICATION) & ~late))
     }
     best = max(gains, key=lambda name: gains[name])
@@ -87,7 +87,7 @@ def communication_cause(graph: Graph) -> str | None:
 
 def _with_waits(graph: Graph, at: I64, transfer: F64) -> Graph:
     """Inserts a waiting node before each collective of `at`, which keeps its transfer only."""
-    edges, target = graph.edges, graph.edges.targets()
+    edges, target = graph.edges, graph.edges.target
     number = np.arange(len(graph)) + np.searchsorted(at, np.arange(len(graph)), side="right")
     new = number[at] - 1
     # Readiness: every edge into the collective but that of an earlier collective on its stream, if that was still under

@@ -11,7 +11,8 @@ the next one finds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -30,34 +31,27 @@ LANE, HANDOVER, LAUNCH, STREAM, EVENT, SYNC, COPY, QUEUE, GRAPH, PEER, ANCHOR = 
 
 NEVER = -1e18
 """Before all time."""
+UNBOUND = -np.inf
+"""Lag of an edge that no longer holds anything up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Compressed rows: the edges into node n are `first[n]:first[n+1]`. A node starts at or after each edge's
-    `end of source + lag` (or `start of source + lag` where `from_start`)."""
+    `end of source + lag` (or `start of source + lag` where `from_start`).
+
+    Changes to a graph alter lags only: an edge that is taken away has the lag UNBOUND, so that all changed graphs share
+    the other columns."""
 
     first: I64
+    target: I64
     source: I64
     lag_ns: F64
     from_start: Mask
     kind: U8
 
-    def targets(self) -> I64:
-        """The node that each edge leads to."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
-
-    def at_target(self, nodes: Mask) -> Mask:
-        """For each edge whether the node that it leads to is in the mask: `nodes[targets()]`."""
-        return np.repeat(nodes, np.diff(self.first))
-
-    def keep(self, wanted: Mask) -> Edges:
-        """Only the edges of the mask."""
-        kept = np.zeros(len(wanted) + 1, np.int64)
-        np.cumsum(wanted, out=kept[1:])
-        return Edges(
-            kept[self.first], self.source[wanted], self.lag_ns[wanted], self.from_start[wanted], self.kind[wanted]
-        )
+    def with_lags(self, lag_ns: F64) -> Edges:
+        return replace(self, lag_ns=lag_ns)
 
 
 def edges_of(nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask, kind: U8) -> Edges:
@@ -65,7 +59,7 @@ def edges_of(nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask
     order = np.argsort(target, kind="stable")
     first = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=nodes), out=first[1:])
-    return Edges(first, source[order], lag_ns[order], from_start[order], kind[order])
+    return Edges(first, target[order], source[order], lag_ns[order], from_start[order], kind[order])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +91,8 @@ class Graph:
     """Which step (counted from 0) a node belongs to: the one whose host span it is in or was launched in."""
     step_end: I64
     """Per step the node whose end is the end of the step on the host."""
+    memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What follows from the graph, derived once."""
 
     def __len__(self) -> int:
         return len(self.duration_ns)
@@ -120,5 +116,5 @@ def launcher_of(graph: Graph) -> I64:
     """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
     source = np.full(len(graph), -1, np.int64)
     launches = graph.edges.kind == LAUNCH
-    source[graph.edges.targets()[launches]] = graph.edges.source[launches]
+    source[graph.edges.target[launches]] = graph.edges.source[launches]
     return source

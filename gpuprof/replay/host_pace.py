@@ -47,7 +47,7 @@ def pace_and_spread(timeline: Timeline) -> tuple[float, float]:
         probes: tuple[tuple[Ops | Calls, str, float, float, float], ...] = (
             (trace.calls, *NSYS_PROBE, 0.0, NSYS_SPREAD),
         )
-    elif lacks_inner_ops(trace, timeline.nesting):
+    elif lacks_inner_ops(timeline):
         # The ops that do next to nothing are gone but for those that are called by themselves, or had to wait.
         probes = ((trace.calls, *LAUNCH_PROBE, 0.0, _both(LAUNCH_SPREAD, LEFT_OUT_SPREAD)),)
     else:

@@ -31,11 +31,14 @@ def usual(lag_ns: F64, clear: Mask, fallback_ns: float) -> float:
 def prompt(latency_ns: F64, clear: Mask) -> Mask:
     """Of the `clear` starts those soon after their launch: what started much later waited for something that is not
     known. Soon is estimated from the recording's own smallest latencies, for the clocks of host and device may
-    differ."""
+    differ; where these do not agree with each other, nothing says which start was soon."""
     alone = clear & ~np.isnan(latency_ns)
     if np.count_nonzero(alone) < FEWEST:
         return alone
-    floor = max(float(np.partition(latency_ns[alone], FEWEST - 1)[FEWEST - 1]), 0.0)
+    smallest = np.partition(latency_ns[alone], FEWEST - 1)[:FEWEST]
+    if np.ptp(smallest) > CLEAR_NS:
+        return np.zeros_like(alone)
+    floor = max(float(smallest[-1]), 0.0)
     return alone & (latency_ns < floor + CLEAR_NS)
 
 

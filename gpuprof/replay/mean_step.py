@@ -16,7 +16,7 @@ import numpy as np
 from gpuprof.calibration import loader as calibrated
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scaled
 
 FETCH_NS = calibrated.FETCH_NS.value
@@ -77,7 +77,7 @@ class MeanStep:
         """Whether the workers, and not the training, set the pace."""
         if self.loader is None or self.loader.workers < 1:
             return False
-        usual = simulate(self.graph, ROUNDS).step_ns if self.usual_ns is None else self.usual_ns
+        usual = step_of(self.graph) if self.usual_ns is None else self.usual_ns
         return fed_step_ns(self.loader, usual, self.batches) > usual
 
     def with_mean(self, mean_ns: float) -> MeanStep:
@@ -108,13 +108,13 @@ class MeanStep:
         """The usual step of a graph; where workers make the batches, without waiting for them."""
         if self.loader is not None and self.loader.workers >= 1:
             graph = _fetching(graph)
-        return simulate(graph, ROUNDS).step_ns * self._scale
+        return step_of(graph) * self._scale
 
     @cached_property
     def _scale(self) -> float:
         """The mean of steps without lumps and waiting, over the simulated one: what is left of the measured mean is
         scatter, which a faster step has in proportion."""
-        simulated = simulate(self.graph, ROUNDS).step_ns
+        simulated = step_of(self.graph)
         if self.usual_ns is None or simulated <= 0:
             return 1.0
         scale = self.usual_ns / simulated

@@ -106,7 +106,7 @@ def recorded_in_window(timeline: Timeline) -> Recorded:
 
 def with_left_out(recorded: Recorded, timeline: Timeline) -> Recorded:
     """The same with the ops that were left out of the file after the recording."""
-    if not lacks_inner_ops(timeline.trace, timeline.nesting):
+    if not lacks_inner_ops(timeline):
         return recorded
     return replace(recorded, ops=recorded.ops * (1 + LEFT_OUT))
 

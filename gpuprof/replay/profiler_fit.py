@@ -12,7 +12,7 @@ from gpuprof.replay.graph import HOST, INPUT, Graph
 from gpuprof.replay.host_pace import SPREAD, pace_and_spread
 from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOISE
 from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
-from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale as by_resource
 from gpuprof.tracefile.trace import Mask
 
@@ -66,15 +66,15 @@ def remove_profiler(
         without(graph, events.cost_ns(scale)) for scale in (pace, pace / spread_of_cost, pace * spread_of_cost)
     )
     if measured_ns is None:
-        step, slow, fast = (simulate(one, ROUNDS).step_ns for one in (usual, slower, quicker))
+        step, slow, fast = (step_of(one) for one in (usual, slower, quicker))
         low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
         return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower)
     scale, reduced = _fitted(graph, events, pace, measured_ns)
-    step = simulate(reduced, ROUNDS).step_ns
+    step = step_of(reduced)
     if abs(step - measured_ns) > FITTED * measured_ns:
         # Another clock, or what the graph does not know of.
         reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
-        step = simulate(reduced, ROUNDS).step_ns
+        step = step_of(reduced)
     low, high = spread or (measured_ns, measured_ns)
     ends = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
     return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale, *ends)
@@ -98,12 +98,12 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
         )
 
     def step(level: float, device: float) -> float:
-        return simulate(at(level, device), ROUNDS).step_ns
+        return step_of(at(level, device))
 
     def determined(level: float, device: float) -> bool:
         graph = at(level, device)
         quicker = by_resource(graph, host=QUICKER, input=QUICKER)
-        return simulate(quicker, ROUNDS).step_ns < (1 - TOLD) * simulate(graph, ROUNDS).step_ns
+        return step_of(quicker) < (1 - TOLD) * step_of(graph)
 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:
@@ -134,7 +134,7 @@ def _as_told(graph: Graph, factor: float, step_ns: float) -> Graph:
         return by_resource(graph, host=changed, input=changed)
 
     def too_far(size: float) -> bool:
-        return abs(simulate(by(size), ROUNDS).step_ns - step_ns) > RUN_NOISE * step_ns
+        return abs(step_of(by(size)) - step_ns) > RUN_NOISE * step_ns
 
     return by(_first(too_far, noise, whole))
 
@@ -169,5 +169,5 @@ def _by_one_factor(graph: Graph, nodes: Mask, target: float) -> Graph:
     low, high = 0.2, 5.0
     for _ in range(24):
         middle = (low * high) ** 0.5
-        low, high = (low, middle) if simulate(by(middle), ROUNDS).step_ns > target else (middle, high)
+        low, high = (low, middle) if step_of(by(middle)) > target else (middle, high)
     return by((low * high) ** 0.5)

@@ -8,6 +8,8 @@ from rich.cells import cell_len
 
 _AFTER = re.compile(r"[^(\[{,=/|]*[(\[{,=/|]?")
 """A part of a word that ends in punctuation at which code may go on in the next line."""
+_MEMBER = re.compile(r"(?<=[\w)\]])(?=\.[a-zA-Z_])")
+"""Before the dot of a member: where a part that is still too long may break."""
 
 
 def wrapped(line: str, width: int) -> list[str]:
@@ -37,8 +39,9 @@ def wrapped(line: str, width: int) -> list[str]:
 
 
 def parts(code: str) -> tuple[str, ...]:
-    """Code in the parts between which a line may break: after punctuation, not inside an identifier."""
-    return tuple(part for part in _AFTER.findall(code) if part)
+    """Code in the parts between which a line may break: after punctuation and before the dot of a member, not inside an
+    identifier."""
+    return tuple(part for whole in _AFTER.findall(code) for part in _MEMBER.split(whole) if part)
 
 
 def _in_comment(line: str) -> bool:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
+from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import Device, Difference, MemoryReport
 from gpuprof.report import memory_words as words
 from gpuprof.report.lines import Column, flow, table
@@ -24,8 +28,16 @@ def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
     """The report for a terminal of `width` columns, with `rows` lines of Python."""
     width = max(40, min(width, WIDEST))
     inner = width - GUTTER
+    return Group(*_of_device(report, width, rows), *advised(report.advice, inner, alone=not report.devices))
+
+
+def _of_device(report: MemoryReport, width: int, rows: int) -> list[Text | Table]:
+    """What a snapshot or memory events show."""
+    inner = width - GUTTER
+    if not report.devices:
+        return []
     device = report.devices[0]
-    lines = [
+    return [
         Text.assemble((words.headline(device), "bold"), "   ", (words.moment(device), "dim")),
         *paragraph(words.summary(device)),
         *section("owners", _owners(device, inner)),
@@ -37,28 +49,50 @@ def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
         *section("note", [Text(issue.message, "yellow" if issue.severity == "warning" else "dim")
                           for issue in report.issues]),
     ]  # fmt: skip
-    return Group(*lines)
+
+
+def advised(advice: Advice | None, width: int, alone: bool = False) -> list[Text | Table]:
+    """What a run's peak is made of, what would make it smaller, and what fits; alone: nothing stands above."""
+    if advice is None:
+        return []
+    title = [Text(words.measured(advice), "bold")] if alone else section("run", [Text(words.measured(advice))])
+    return [
+        *title,
+        *section("made of", _parts([(one.owner, one.bytes) for one in advice.owners], advice.peak_bytes, width)),
+        *section("fixes", _remedies(advice, width)),
+        *section("unknown", [Text(line, "dim") for line in words.unknown(advice)]),
+        *section("fits", [Text(words.fits(one)) for one in advice.fits]),
+    ]
+
+
+def _remedies(advice: Advice, width: int) -> list[Text]:
+    found = [words.as_it_is(advice), *(words.remedy(one, advice) for one in words.worth(advice))]
+    return table(found, (Column(elastic=True), Column("bold", right=True), Column(right=True), Column("dim")), width)
 
 
 def _owners(device: Device, width: int) -> list[Text]:
     """A bar of the peak, and what its parts are."""
     peak = device.peak
     total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
-    shown = [one for one in peak.owners if total > 0 and one.bytes >= SEEN * total]
+    return _parts([(one.owner, one.bytes) for one in peak.owners], total, width)
+
+
+def _parts(owners: Sequence[tuple[str, int]], total: int, width: int) -> list[Text]:
+    shown = [(owner, size) for owner, size in owners if total > 0 and size >= SEEN * total]
     bar, used = Text(no_wrap=True, overflow="crop"), 0
     items = []
     room = min(width, 60)
     done = 0
-    for number, one in enumerate(shown):
+    for number, (owner, size) in enumerate(shown):
         fill, style = _FILLS[number % len(_FILLS)], _STYLES[number % len(_STYLES)]
-        if one.owner == "unused":
+        if owner == "unused":
             fill, style = "∙", "dim"
-        done += one.bytes
+        done += size
         cells = round(room * done / total) - used
         bar.append(fill * cells, style)
         used += cells
-        items.append(Text.assemble((fill, style), f" {words.NAMES[one.owner]} ", (words.size(one.bytes), "bold"),
-                                   f" {share(one.bytes, total)}"))  # fmt: skip
+        items.append(Text.assemble((fill, style), f" {words.NAMES[owner]} ", (words.size(size), "bold"),
+                                   f" {share(size, total)}"))  # fmt: skip
     return [bar, *flow(items, width)] if items else []
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpuprof.memory.advice import Advice, Bounds, Fits, Remedy
 from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
 from gpuprof.report.names import escape
-from gpuprof.report.numbers import amount, share
+from gpuprof.report.numbers import amount, duration, duration_range, share
 from gpuprof.report.palette import OWNER_PAINTS
 
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
@@ -106,6 +107,102 @@ def difference(found: Difference) -> str:
 def others(report: MemoryReport) -> list[str]:
     """A line for each device but the first."""
     return [f"GPU {one.device}: {headline(one).replace('PEAK', 'peak')}" for one in report.devices[1:]]
+
+
+def lines(report: MemoryReport) -> list[str]:
+    """What a diagnosis says of memory: the peak with its largest owners and lines, growth, and what saves most."""
+    device = report.devices[0]
+    owners = [one for one in device.peak.owners if one.bytes][:4]
+    found = [
+        f"{headline(device).replace('PEAK', 'peak')} ({moment(device)})",
+        ", ".join(f"{NAMES[one.owner]} {size(one.bytes)}" for one in owners),
+        *(f"{size(one.bytes)} from {place(one)} ({NAMES[one.owner]})" for one in device.peak.lines[:2]),
+        *([failed(device.failure)] if device.failure else []),
+        *(f"grows each step: {leak(one)}" for one in device.leaks[:2]),
+    ]
+    best = worth(report.advice)[:2] if report.advice else []
+    for one in best:
+        assert report.advice is not None
+        title, peak, step, _ = remedy(one, report.advice)
+        now = size(report.advice.peak_bytes)
+        found.append(f"{title.removesuffix(' *')}: {now} → {peak}, step {step}")
+    return found
+
+
+# -- of a run
+
+
+WORTH = 0.01
+"""Share of the peak that a change saves or costs from which on it is shown."""
+
+
+def measured(advice: Advice) -> str:
+    """`Peak 29.8 GiB, measured without the profiler; 4.6 GiB of it between steps`."""
+    return (
+        f"Peak {size(advice.peak_bytes)}, measured without the profiler; "
+        f"{size(advice.static_bytes)} allocated between steps"
+    )
+
+
+def worth(advice: Advice) -> list[Remedy]:
+    """The changes whose effect on the peak is known and large enough to be shown."""
+    least = WORTH * advice.peak_bytes
+    return [one for one in advice.remedies if one.saved_bytes is not None and abs(one.saved_bytes) >= least]
+
+
+def remedy(one: Remedy, advice: Advice) -> tuple[str, str, str, str]:
+    """(title, what the peak becomes, what the step becomes, the largest batch)."""
+    title = f"{one.title} *" if one.changes else one.title
+    if one.id == "expandable_segments" or one.peak_bytes is None:
+        return title, f"{signed(-(one.saved_bytes or 0))} reserved", _step(one, advice), ""
+    return title, ends(one.peak_bytes), _step(one, advice), largest(one.fits[0]) if one.fits else ""
+
+
+def as_it_is(advice: Advice) -> tuple[str, str, str, str]:
+    """The row that the changes are compared with."""
+    step = duration(advice.now_ns) if advice.now_ns else ""
+    return "as it is", size(advice.peak_bytes), step, largest(advice.fits[0]) if advice.fits else ""
+
+
+def ends(found: Bounds) -> str:
+    """`10.2–11.5 GiB`, or one number where the ends are the same."""
+    low, high = size(found.low), size(found.high)
+    if low == high:
+        return low
+    return f"{low.split()[0]}–{high}" if low.split()[1] == high.split()[1] else f"{low}–{high}"
+
+
+def _step(one: Remedy, advice: Advice) -> str:
+    if one.step_ns is None or not advice.now_ns:
+        return "not known"
+    return duration_range(one.step_ns.low, one.step_ns.high)
+
+
+def largest(one: Fits) -> str:
+    """`batch ≤ 40`."""
+    return "" if one.batch is None else f"batch ≤ {one.batch.expected:,}"
+
+
+def unknown(advice: Advice) -> list[str]:
+    """What is not known of a change, and what a star means."""
+    found = [f"{one.title}: {one.unknown}" for one in advice.remedies if one.unknown]
+    reasons: dict[str, list[str]] = {}
+    for one in worth(advice):
+        if one.step_unknown:
+            reasons.setdefault(one.step_unknown, []).append(one.title)
+    found += [f"time of {', '.join(titles)}: {why}" for why, titles in reasons.items()]
+    found += [f"* {one.title}: {one.changes}" for one in worth(advice) if one.changes]
+    return found
+
+
+def fits(one: Fits) -> str:
+    """`H200 SXM: batch up to 20 (19–22), or samples of up to 10,417 tokens`."""
+    parts = []
+    if one.batch is not None:
+        parts.append(f"batch up to {one.batch.expected:,} ({one.batch.low:,}–{one.batch.high:,})")
+    if one.tokens is not None:
+        parts.append(f"samples of up to {one.tokens.expected:,} tokens ({one.tokens.low:,}–{one.tokens.high:,})")
+    return f"{one.gpu}: {', or '.join(parts) or 'how many samples a pass has is not known'}"
 
 
 def source(report: MemoryReport) -> str:

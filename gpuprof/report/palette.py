@@ -108,24 +108,25 @@ PHASE_PAINTS = _keyed(
 
 OWNER_PAINTS = _keyed(
     (
-        Paint("weights", "weights", "#0072b2", "#2f7fc4"),
-        Paint("adapters", "adapters", "#3f51b5", "#7986e8"),
-        Paint("optimizer_state", "optimizer state", "#d55e00", "#e8702a"),
-        Paint("gradients", "gradients", "#cc79a7", "#d993b8"),
-        Paint("activations", "activations", "#009e73", "#1fb88b"),
-        Paint("logits", "logits and loss", "#e69f00", "#e9a820"),
-        Paint("kv_cache", "KV cache", "#8d5fd3", "#a991ea"),
-        Paint("inputs", "inputs", "#56b4e9", "#8fd0f5"),
-        Paint("backward_temporaries", "backward temporaries", "#85c246", "#a5d66f"),
-        Paint("communication", "communication buffers", "#a0466e", "#b561aa"),
-        Paint("workspace", "workspace", "#86501a", "#b97b3f"),
-        Paint("awaiting_free", "freed, still in use by a stream", "#5796a0", "#75c3cf"),
-        Paint("before_history", "allocated before the history", "#98a8bf", "#7d8a9b"),
-        Paint("other", "other", "#c3c8ce", "#646b75"),
+        Paint("weights", "weights", "#144f83", "#385996"),
+        Paint("adapters", "adapters", "#079ff2", "#5ca2fc"),
+        Paint("optimizer_state", "optimizer state", "#764235", "#7e4a38"),
+        Paint("gradients", "gradients", "#ef6077", "#f5788a"),
+        Paint("activations", "activations", "#c6cb79", "#cfdc96"),
+        Paint("logits", "logits and loss", "#d7793d", "#d4975a"),
+        Paint("kv_cache", "KV cache", "#6f5775", "#977ab2"),
+        Paint("inputs", "inputs", PHASE_PAINTS["data"].light, PHASE_PAINTS["data"].dark),
+        Paint("backward_temporaries", "backward temporaries", "#e5b847", "#eed46b"),
+        Paint("communication", "communication buffers", "#cc79a7", "#d993b8"),
+        Paint("workspace", "workspace", "#a04804", "#a6470c"),
+        Paint("awaiting_free", "freed, still in use by a stream", "#0569cb", "#0c7ce5"),
+        Paint("before_history", "allocated before the history", "#98a8bf", "#4a6180"),
+        Paint("other", "other", _GREY, _DARK_GREY),
         Paint("unused", "unused (fragmentation, cache)", "#cfc4b0", "#524940"),
     )
 )
-"""What holds GPU memory, in the order in which a chart stacks it, from the bottom."""
+"""What holds GPU memory, in the order in which a chart stacks it, from the bottom; inputs and communication as
+everywhere."""
 
 CATEGORY_PAINTS = _keyed(
     (

@@ -4,20 +4,29 @@ would gain if ranks, stages or batches were alike."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from gpuprof.diagnosis.ranks import RankSummary
-from gpuprof.ranks.summary import Job
 from gpuprof.report.lines import Column, table
 from gpuprof.report.numbers import duration
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.ranks import RankSummary
+    from gpuprof.ranks.summary import Job
 
 SHOWN, SHOWN_OF_MANY, MANY = 8, 4, 16
 """Ranks in the table: of many fewer, as what matters then is in the lines above."""
 CHANGES = 4
 WORTH = 1.02
 """What-ifs that gain less are not listed."""
-_WORDS = {"tensor": "tensor groups", "data": "data groups", "pipeline": "pipeline links"}
+_WORDS = {
+    "tensor": "tensor groups",
+    "data": "data groups",
+    "pipeline": "pipeline links",
+    "expert": "expert groups",
+    "context": "context groups",
+}
 
 
 def lines(ranks: Sequence[RankSummary] | None, width: int, job: Job | None = None) -> list[Text]:
@@ -48,7 +57,9 @@ def _of_job(job: Job | None, width: int) -> list[Text]:
         return []
     parts = [f"{job.ranks} ranks"]
     parts += [f"{job.hosts} hosts"] * (job.hosts > 1) + [f"{job.stages} stages"] * (job.stages > 1)
-    parts += [f"{count} {_WORDS[role]}" for role, count in job.groups if role in ("tensor", "data") and count > 1]
+    parts += [
+        f"{count} {_WORDS[role]}" for role, count in job.groups if role in _WORDS and role != "pipeline" and count > 1
+    ]
     text = f"{duration(job.step_ns)} a step, {duration(job.even_ns)} if work were spread evenly ({job.slowdown:.2f}×)"
     found = [Text(", ".join(parts) + ": " + text)]
     gains = [one for one in job.changes if one.speedup >= WORTH and one.kind != "transfers"][:CHANGES]

@@ -114,6 +114,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, max(rows, FIXES), inner)),
         section("considered", fixes.considered(diagnosis)),
+        section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
         + section("longest", _longest(diagnosis, inner)),
@@ -126,6 +127,13 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         + section("source", [Text(words.source(diagnosis, inner), "dim")])
         + section("next", paragraph(advice, "bold")),
     ]
+
+
+def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
+    """Who holds the peak, what failed, and the change that saves most."""
+    from gpuprof.report import memory_words
+
+    return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
 
 
 def spaced(blocks: Iterable[Sequence[Text | Table]]) -> list[Text | Table]:

@@ -81,22 +81,32 @@ def _step_time(diagnosis: Diagnosis) -> str:
         baseline = diagnosis.run.baseline if diagnosis.run else None
         unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None
         return f"{duration(unprofiled)} a step" if unprofiled else ""
-    recorded = duration(steps.recorded_ns)
+    recorded, budget, taken = duration(steps.recorded_ns), diagnosis.budget, duration(headline_ns(diagnosis))
     if steps.source == "none":
         return f"{recorded} recorded, no steps"
-    budget = diagnosis.budget
-    if budget is not None and budget.source == "free":
-        usually = f"usually {duration(budget.usual_ns)}, " if differs(budget) else ""
-        return f"{duration(budget.mean_ns)} a step ({usually}{_under_profiler(steps, budget.usual_ns)})"
-    if steps.unprofiled_ns is not None:
-        return f"{duration(steps.unprofiled_ns)} a step ({_under_profiler(steps, steps.unprofiled_ns)})"
     mean = budget is not None and differs(budget)
+    if budget is not None and budget.source == "free":
+        usually = f"usually {duration(budget.usual_ns)}, " if mean else ""
+        return f"{taken} a step ({usually}{_under_profiler(steps, budget.usual_ns)})"
+    if steps.unprofiled_ns is not None:
+        return f"{taken} a step ({_under_profiler(steps, steps.unprofiled_ns)})"
     if steps.estimated_ns is not None:
         also = f"{duration(budget.mean_ns)} in the mean, " if budget is not None and mean else ""
-        return f"about {duration(steps.estimated_ns)} a step ({also}{_under_profiler(steps, steps.estimated_ns)})"
-    if budget is None:
-        return f"{recorded} a step, as recorded"
-    return f"{duration(budget.mean_ns)} a step{f' (usually {recorded})' if mean else ''}, as recorded"
+        return f"about {taken} a step ({also}{_under_profiler(steps, steps.estimated_ns)})"
+    return f"{taken} a step{f' (usually {recorded})' if mean else ''}, as recorded"
+
+
+def headline_ns(diagnosis: Diagnosis) -> int:
+    """The step time that the headline states first, which other sentences mean by "a step"; 0 without steps.
+
+    The mean step where a run timed its steps; else the unprofiled one, measured or estimated; else the recorded mean.
+    """
+    steps, budget = diagnosis.steps, diagnosis.budget
+    mean = None if budget is None else budget.mean_ns
+    if budget is not None and budget.source == "free":
+        return budget.mean_ns
+    known = () if steps is None else (steps.unprofiled_ns, steps.estimated_ns, mean, steps.recorded_ns)
+    return next((ns for ns in known if ns is not None), 0)
 
 
 def _under_profiler(steps: Steps, without_ns: int) -> str:
@@ -170,7 +180,7 @@ def has_peers(where: Environment) -> bool:
     return (where.world_size or (where.rank or 0) + 1) > 1
 
 
-_WITHOUT = "Step time, verdict and fixes exclude it; single waits are shown as recorded."
+_WITHOUT = "Step time, verdict and fixes exclude it; single places are shown as recorded."
 
 
 def profiler(diagnosis: Diagnosis) -> str | None:

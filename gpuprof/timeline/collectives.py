@@ -14,7 +14,9 @@ import msgspec
 import numpy as np
 
 from gpuprof.timeline.devices import COMMUNICATE
+from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.point_to_point import COMMS, Arguments, batched, pair_text
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, NO_TEXT, Columns, Trace
 
@@ -33,13 +35,12 @@ TOGETHER = frozenset(("all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 """Every rank needs something of every other: none of them can end before the last one has come."""
 UNKNOWN_GROUP = ""
 """Group of a collective that cannot be matched: others of the recording name theirs."""
-P2P = "p2p"
 _KIND = {name.replace("_", ""): code for code, name in enumerate(KINDS)}
 _IN_NAME = re.compile(
     r"(all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier|broadcast|send_?recv|send|recv|reduce)",
     re.IGNORECASE,
 )
-_P2P_TEXT = re.compile(P2P + r" (\d+)>(\d+)")
+_SAYS_NOTHING = ("default_pg", "undefined", "mesh_default")
 _SEND_RECV = KINDS.index("send_recv")
 _RANGE = re.compile(r"^(nccl|rccl):")
 _ELEMENT_BYTES = {
@@ -105,19 +106,22 @@ def find_collectives(timeline: Timeline) -> Collectives:
     kind, dtype = (np.zeros(n, np.int32) for _ in range(2))
     groups: list[str] = []
     size, moved, recorded = (np.full(n, ABSENT) for _ in range(3))
-    for i, row in enumerate(rows.tolist()):  # a recording has some thousand collectives at most
-        op = int(links.op[row])
-        said = {
-            **_arguments(trace, int(trace.ops.extra[op]) if op >= 0 else NO_TEXT),
-            **_arguments(trace, int(gpu.extra[row])),
-        }
+    own = [_said(trace, int(links.op[row]), int(row)) for row in rows]  # some thousand collectives at most
+    one_to_one = _sends_and_receives(trace, links, rows, own)
+    for i, row in enumerate(rows.tolist()):
+        parts = one_to_one.get(i, [])
+        said = own[i] or (parts[0] if parts else {})
         range_row = int(around[i])
         range_name = trace.strings[trace.ops.name[range_row]] if range_row >= 0 else ""
         name = said.get("Collective name") or _RANGE.sub("", range_name) or trace.strings[gpu.name[row]]
         kind[i] = _kind(name, trace.strings[gpu.name[row]])
-        groups.append(_group_text(said, kind[i] == _SEND_RECV, trace.meta.rank))
-        recorded[i] = _whole(said.get("Seq")) if _whole(said.get("Seq")) is not None else ABSENT
+        pair = pair_text(trace.meta.rank, parts)
+        groups.append(pair or _one_group(said))
         element, elements, size[i] = said.get("dtype"), _most_elements(said), _whole(said.get("Group size")) or ABSENT
+        if pair:  # the recorded number counts sends and receives of all ranks of the group
+            size[i], elements = 2, _most_exchanged(parts)
+        elif _whole(said.get("Seq")) is not None:
+            recorded[i] = said["Seq"]
         if elements is None and range_row >= 0:
             element, elements = _range_elements(trace, range_row)
         dtype[i] = text_id(str(element or ""))
@@ -135,37 +139,39 @@ def find_collectives(timeline: Timeline) -> Collectives:
     )  # fmt: skip
 
 
-def p2p_text(source: int, destination: int) -> str:
-    """The group of the sends from one rank to another and of their receives."""
-    return f"{P2P} {source}>{destination}"
+def _sends_and_receives(trace: Trace, links: Links, rows: I64, own: list[Arguments]) -> dict[int, list[Arguments]]:
+    """Per kernel of sends and receives, by its index in `rows`, the arguments of each; `own`: what the kernels and
+    their ops say."""
+    bare = []
+    found: dict[int, list[Arguments]] = {}
+    for i, said in enumerate(own):
+        if "Dst Rank" in said or "Src Rank" in said:
+            found[i] = [said]
+        elif not said and _kind("", trace.strings[trace.gpu.name[rows[i]]]) == _SEND_RECV:
+            bare.append(i)
+    if bare:
+        comms = np.flatnonzero(trace.rows_named(trace.ops.name, COMMS.__eq__))
+        said_by = {row: _arguments(trace, int(trace.ops.extra[row])) for row in comms.tolist()}
+        announced = [row for row, said in said_by.items() if "Dst Rank" in said or "Src Rank" in said]
+        at = np.array(bare, np.int64)
+        of = batched(trace, announced, links.op[rows], at, links.thread[rows[at]], links.begun_ns[rows[at]])
+        found.update({i: [said_by[op] for op in ops] for i, ops in of.items()})
+    return found
 
 
-def p2p_pair(text: str) -> tuple[int, int] | None:
-    """(sender, receiver) of such a group; None for other groups."""
-    match = _P2P_TEXT.fullmatch(text)
-    return (int(match[1]), int(match[2])) if match else None
+def _one_group(said: Arguments) -> str:
+    """Name, ranks and description of the process group that the arguments name; UNKNOWN_GROUP where they name none."""
+    ranks, name = said.get("Process Group Ranks"), said.get("Process Group Name")
+    if not ranks and not name:
+        return UNKNOWN_GROUP
+    described = str(said.get("Process Group Description") or "")
+    described = "" if described in _SAYS_NOTHING else "_".join(described.split())
+    return " ".join(filter(None, (str(name or ""), _ranks_text(ranks), described)))
 
 
-def _group_text(said: dict, one_to_one: bool, rank: int | None) -> str:
-    """The group that the arguments name; UNKNOWN_GROUP where they name none."""
-    ranks, process_group = said.get("Process Group Ranks"), said.get("Process Group Name")
-    source, destination = _whole(said.get("Src Rank")), _whole(said.get("Dst Rank"))
-    if one_to_one and source is not None and destination is not None:
-        members = _members(ranks)
-        # Ranks of the process group, or of all: this rank has to be one of the two.
-        if rank not in (source, destination) and max(source, destination) < len(members):
-            source, destination = members[source], members[destination]
-        return p2p_text(source, destination)
-    return f"{process_group or ''} {_ranks_text(ranks)}".strip() if ranks or process_group else UNKNOWN_GROUP
-
-
-def _members(ranks: object) -> list[int]:
-    """The ranks of a group as its text lists them; empty where that is cut (above 30 ranks)."""
-    try:
-        found = msgspec.json.decode(str(ranks or "[]"))
-    except msgspec.DecodeError:
-        return []
-    return found if isinstance(found, list) and all(isinstance(one, int) for one in found) else []
+def described_as(text: str) -> str:
+    """The description of a process group, such as `mesh_tp`; empty where it has none."""
+    return text.rpartition("] ")[2] if "] " in text else ""
 
 
 def _by_stream(groups: list[str], stream: I64) -> list[str]:
@@ -208,6 +214,14 @@ def _counted(group: I32) -> I64:
     return number
 
 
+def _said(trace: Trace, op: int, row: int) -> Arguments:
+    """What the op and the kernel of a collective are recorded with."""
+    return {
+        **_arguments(trace, int(trace.ops.extra[op]) if op >= 0 else NO_TEXT),
+        **_arguments(trace, int(trace.gpu.extra[row])),
+    }
+
+
 def _arguments(trace: Trace, text_id: int) -> dict:
     """What an event's recorded arguments say; nothing where they are not there or damaged."""
     text = trace.text(text_id)
@@ -241,6 +255,14 @@ def _whole(value: object) -> int | None:
 def _most_elements(said: dict) -> int | None:
     found = [n for n in (_whole(said.get("In msg nelems")), _whole(said.get("Out msg nelems"))) if n is not None]
     return max(found, default=None)
+
+
+def _most_exchanged(parts: list[Arguments]) -> int | None:
+    """Elements that a kernel of sends and receives sends, or receives if those are more."""
+    counts = {"Dst Rank": 0, "Src Rank": 0}
+    for one in parts:
+        counts["Dst Rank" if "Dst Rank" in one else "Src Rank"] += _most_elements(one) or 0
+    return max(counts.values()) or None
 
 
 def _range_elements(trace: Trace, row: int) -> tuple[str | None, int | None]:

@@ -7,7 +7,8 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.timeline.intervals import Intervals
-from gpuprof.timeline.nesting import Nesting
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
 
 DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
@@ -41,8 +42,10 @@ def bridged(calls: Intervals, most_ns: int = DISPATCH_NS) -> Intervals:
     )
 
 
-def lacks_inner_ops(trace: Trace, nesting: Nesting) -> bool:
+@remembered
+def lacks_inner_ops(timeline: Timeline) -> bool:
     """Whether ops inside ops that make no call were left out after the recording: they had cost the host time, too."""
+    trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
     rows = np.flatnonzero(ops.kind == OP)
     if len(rows) < FEWEST_OPS or trace.ops_from is not None or not len(trace.calls):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.timeline.nesting import Nesting, climb
+from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, FLOW_LAUNCH, I32, I64, OP, Trace
 
 
@@ -92,7 +93,7 @@ def _by_correlation(trace: Trace) -> I64:
     if not len(usable) or not len(gpu):
         return found
     # (correlation, rank of the start) as one number: the last call that began no later is the one before it.
-    ids, times = np.unique(calls.correlation[usable]), np.unique(calls.start_ns[usable])
+    ids, times = distinct(calls.correlation[usable]), distinct(calls.start_ns[usable])
     width = len(times) + 1
     group = np.searchsorted(ids, calls.correlation[usable])
     keys = group * width + np.searchsorted(times, calls.start_ns[usable], side="right")

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.timeline.clocks import Link, clock_offsets
-from gpuprof.timeline.collectives import KINDS, P2P, TOGETHER, UNKNOWN_GROUP, Collectives
+from gpuprof.timeline.collectives import KINDS, TOGETHER, UNKNOWN_GROUP, Collectives
+from gpuprof.timeline.point_to_point import p2p_pair
 from gpuprof.tracefile.trace import ABSENT, F64, I64, Mask
 
 NOISE_NS = 20_000.0
@@ -152,7 +153,7 @@ def _believed(shortest: F64, expected: F64, kind: I64, moved: I64) -> F64:
 def _rows(found: Collectives, text: str) -> I64:
     wanted = [i for i, t in enumerate(found.texts) if t == text]
     mine = np.isin(found.columns.group, wanted)
-    if not text.startswith(P2P):  # a send and a receive that do not say whose they are
+    if p2p_pair(text) is None:  # a send and a receive that do not say whose they are
         mine &= found.columns.kind != _SEND_RECV
     return np.flatnonzero(mine)
 

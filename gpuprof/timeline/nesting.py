@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 
-from gpuprof.tracefile.trace import I32, I64
+from gpuprof.tracefile.trace import I32, I64, Mask
 
 ROUNDING_NS = 1000
 """A span may end this much later than the one that contains it: recordings in whole microseconds round start and
@@ -62,40 +62,53 @@ def nest(thread: I32, start_ns: I64, end_ns: I64, number: I64 | None = None) -> 
     if size:
         before[np.flatnonzero(np.diff(ordered_thread, prepend=ordered_thread[0] - 1))] = -1
 
-    def ended(outer: I64, inner: I64) -> np.ndarray:
-        return ordered_end[outer] <= ordered_start[inner]
-
-    def too_short(outer: I64, inner: I64) -> np.ndarray:
-        return ended(outer, inner) | (ordered_end[outer] + ROUNDING_NS < ordered_end[inner])
-
-    def rows_of(position: I64) -> I64:
-        rows = np.full(size, -1, np.int64)
-        has = position >= 0
-        rows[order[has]] = order[position[has]]
-        return rows
-
-    parent, begun_in = (rows_of(_nearest(before, fails)) for fails in (too_short, ended))
+    parent, begun_in = _around(order, before, ordered_start, ordered_end)
     bounds = np.flatnonzero(np.diff(ordered_thread, prepend=ordered_thread[0] - 1)) if size else []
     ends = [*bounds[1:], size] if size else []
     lanes = {int(ordered_thread[a]): slice(int(a), int(b)) for a, b in zip(bounds, ends, strict=True)}
     return Nesting(order, parent, begun_in, ordered_start, end_ns, lanes)
 
 
-def _nearest(before: I64, fails: Callable[[I64, I64], np.ndarray]) -> I64:
-    """Per position the nearest earlier one of its thread that does not fail it; -1 where all do.
+@numba.njit(cache=True)
+def _around(order, before, start, end):  # pragma: no cover - compiled
+    """`parent` and `begun_in` by row, of spans in order; `before`: the position just before each one on its thread, or
+    -1.
 
-    `before`: the position just before each one on its thread, or -1. `fails(outer, inner)` has to be transitive: then
-    no position between one that failed and the candidate of that one can succeed, final or not, and so all positions
-    may jump at once.
+    Per position the nearest earlier one of its thread that has not ended, and for a parent is long enough. What was
+    passed over by an earlier position is so by all that follow it: both relations are transitive.
     """
-    found = before.copy()
-    active = np.flatnonzero(found >= 0)
-    while len(active):
-        candidate = found[active]
-        failed = (candidate >= 0) & fails(candidate, active)
-        active = active[failed]
-        found[active] = found[candidate[failed]]
+    size = len(order)
+    parent, begun_in = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
+    whole, begun = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
+    for k in range(size):
+        at = before[k]
+        while at >= 0 and end[at] <= start[k]:
+            at = begun[at]
+        begun[k] = at
+        at = before[k]
+        while at >= 0 and (end[at] <= start[k] or end[at] + ROUNDING_NS < end[k]):
+            at = whole[at]
+        whole[k] = at
+        if begun[k] >= 0:
+            begun_in[order[k]] = order[begun[k]]
+        if whole[k] >= 0:
+            parent[order[k]] = order[whole[k]]
+    return parent, begun_in
+
+
+def inside(nesting: Nesting, rows: Mask) -> Mask:
+    """The rows of a mask and all that lie in one of them."""
+    found = rows.copy()
+    _spread(nesting.order, nesting.parent, found)
     return found
+
+
+@numba.njit(cache=True)
+def _spread(order, parent, found):  # pragma: no cover - compiled
+    for k in range(len(order)):  # a parent stands before what it contains
+        row = order[k]
+        if parent[row] >= 0 and found[parent[row]]:
+            found[row] = True
 
 
 def climb(rows: I64, parent: I64, leave) -> I64:

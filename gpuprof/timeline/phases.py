@@ -17,7 +17,7 @@ import numpy as np
 
 from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
-from gpuprof.timeline.nesting import Nesting, climb, inherit
+from gpuprof.timeline.nesting import Nesting, inherit, inside
 from gpuprof.timeline.steps import Steps
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
 
@@ -208,8 +208,7 @@ def _main_thread(trace: Trace, autograd_op: np.ndarray) -> int:
 
 def _inside_any(nesting: Nesting, flagged: np.ndarray) -> np.ndarray:
     """Rows that have a flagged ancestor."""
-    found = climb(nesting.parent, nesting.parent, lambda rows, _: ~flagged[rows])
-    return found >= 0
+    return np.append(inside(nesting, flagged), False)[nesting.parent]
 
 
 def _roots(trace: Trace, nesting: Nesting) -> I64:

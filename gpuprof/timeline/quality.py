@@ -404,7 +404,7 @@ def _host(trace: Trace, timeline: Timeline) -> Iterator[tuple[str, str, str]]:
             "info",
             "Shapes were not recorded (record_shapes=True): FLOPs and bytes of the kernels cannot be known.",
         )
-    if lacks_inner_ops(trace, timeline.nesting):
+    if lacks_inner_ops(timeline):
         yield (
             "inner_ops_left_out",
             "info",

@@ -14,6 +14,7 @@ import numpy as np
 from gpuprof.timeline.links import annotating_thread, around
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64
 
 
@@ -90,7 +91,7 @@ def _summed(ranges: I64, which: I64, start: I64, end: I64) -> Projection:
     if len(which):
         # Moments by their rank, on one long line on which each range has a stretch of its own: then one running maximum
         # serves them all, and no time is too far away for 64 bits.
-        moments = np.unique(np.concatenate([start, end]))
+        moments = distinct(np.concatenate([start, end]))
         shift = which * len(moments)
         last = np.maximum.accumulate(np.searchsorted(moments, end) + shift)
         before = np.concatenate([[-1], last[:-1]]) - shift  # negative: of another range

@@ -1,4 +1,4 @@
-"""The distinct values of a column."""
+"""The distinct values of a column, and their numbers."""
 
 from __future__ import annotations
 
@@ -21,3 +21,25 @@ def distinct(values: Any) -> np.ndarray:
     first[0] = True
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
     return ordered[first]
+
+
+WIDEST = 4_000_000
+"""A table with a place for every value between the least and the largest is quicker than sorting up to this size."""
+
+
+def numbered(values: np.ndarray) -> np.ndarray:
+    """Per row the place of its value among the distinct ones: `np.unique(values, return_inverse=True)[1]`, of a column
+    of whole numbers.
+
+    Ids lie close together and are looked up in a table instead of being sorted, which takes a tenth of the time.
+    """
+    if not len(values):
+        return np.empty(0, np.int64)
+    least = int(values.min())
+    width = int(values.max()) - least + 1
+    if width > WIDEST:
+        return np.unique(values, return_inverse=True)[1]
+    place = np.zeros(width, np.int64)
+    place[values - least] = 1
+    np.cumsum(place, out=place)
+    return place[values - least] - 1

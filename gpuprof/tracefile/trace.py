@@ -306,12 +306,30 @@ class Trace:
 
     def rows_named(self, name: I32, test: Callable[[str], object]) -> Mask:
         """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
-        passes = np.zeros(len(self.strings) + 1, bool)
-        passes[name] = True
-        passes[-1] = False  # rows without a name
-        for string_id in np.flatnonzero(passes).tolist():
+        passes = np.zeros(len(self.strings) + 1, bool)  # the last: rows without a name
+        for string_id in self._ids_in(name):
             passes[string_id] = bool(test(self.strings[string_id]))
         return passes[name] if passes.any() else np.zeros(len(name), bool)
+
+    def _ids_in(self, name: I32) -> list[int]:
+        """The string ids of a name column; those of this trace's own columns are found once."""
+        column = next((key for key, own in self._names.items() if own is name), None)
+        if column is not None and column in self._ids:
+            return self._ids[column]
+        present = np.zeros(len(self.strings) + 1, bool)
+        present[name] = True
+        ids = np.flatnonzero(present[:-1]).tolist()
+        if column is not None:
+            self._ids[column] = ids
+        return ids
+
+    @cached_property
+    def _names(self) -> dict[str, I32]:
+        return {"ops": self.ops.name, "calls": self.calls.name, "gpu": self.gpu.name, "frames": self.frames.name}
+
+    @cached_property
+    def _ids(self) -> dict[str, list[int]]:
+        return {}
 
     def text(self, string_id: int) -> str | None:
         """The text of a string id, None for NO_TEXT."""

@@ -24,6 +24,7 @@ from gpuprof.record.supervise import INJECT
 from gpuprof.record.trial_setup import FAILED, PLAN
 from gpuprof.trial import guard
 from gpuprof.trial.own_flags import OwnFlags
+from gpuprof.trial.own_process import own_command
 from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
@@ -161,10 +162,12 @@ class Starter:
         """
         runs = Path(runfile.RUNS).absolute()
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
-        root, path = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")
+        argv = own_command("trace", "--stop", "--no-report", *words)
         environment = self._environment(folder, "recorded")
-        environment["PYTHONPATH"] = f"{root}{os.pathsep}{path}" if path else root
-        argv = [sys.executable, "-m", "gpuprof", "trace", "--stop", "--no-report", *words]
+        # The target is armed by gpuprof trace, which is none itself.
+        environment.pop("PYTHONPATH")
+        if path := os.environ.get("PYTHONPATH"):
+            environment["PYTHONPATH"] = path
         try:
             self._process = subprocess.Popen(
                 argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,

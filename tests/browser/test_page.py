@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.browser import HEIGHT, WIDTH, Report, Visit, until, words, write
+from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import ALL
 from helpers.make_run import RunBuilder
 from helpers.make_trace import TraceBuilder
@@ -25,6 +26,7 @@ pytest_plugins = ["helpers.browser"]
 
 MS = 1_000_000
 REACH = "() => document.documentElement.scrollWidth"
+RANKS = ROOT / "scenarios" / "ddp_scaling" / "recording"
 BOX = "e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }"
 
 
@@ -132,7 +134,8 @@ def test_what_to_do_first_gains_for_sure(run, visit, tmp_path):
     one, other = (replace(run.diagnosis.findings[0], id=i, title=i) for i in ("unsure", "sure"))
     findings = (replace(one, speedup=Range(1.02, 1.4, 1.9)), replace(other, speedup=Range(1.1, 1.2, 1.3)))
     for shown, title in ((findings, "sure"), (findings[:1], None)):
-        report = write(replace(run.diagnosis, findings=shown, combined=None), tmp_path / "page.html")
+        diagnosis = replace(run.diagnosis, findings=shown, combined=None, window=None)
+        report = write(diagnosis, tmp_path / "page.html")
         with visit(report, scripts=False) as seen:
             first = seen.page.locator("#verdict .first .fix-title")
             assert (first.inner_text() if first.count() else None) == title
@@ -140,13 +143,33 @@ def test_what_to_do_first_gains_for_sure(run, visit, tmp_path):
 
 def test_a_phone_shows_the_time_of_kernels_and_whole_identifiers(demo, visit):
     with visit(demo, width=390) as seen:
-        seen.drawn()
-        head = seen.page.locator("#kernels-view thead button[data-column=time]").bounding_box()
+        page = seen.drawn().page
+        head = page.locator("#kernels-view thead button[data-column=time]").bounding_box()
         assert head is not None and head["x"] + head["width"] <= 390
-        for pre in seen.page.locator("#fixes pre").all():
+        for pre in page.locator("#fixes pre").all():
             assert pre.evaluate("pre => getComputedStyle(pre).overflowWrap") == "normal"
-        plots = seen.page.locator("#gpu .chart .nsewdrag.drag")
+        plots = page.locator("#gpu .chart .nsewdrag.drag")
         assert plots.count() and all(plot.bounding_box()["width"] >= 200 for plot in plots.all())
+        assert page.evaluate(CUT) == []
+        assert page.evaluate(OVERLAPPING) == []
+
+
+CUT = """() => [...document.querySelectorAll(".tl-name:not(.tl-group) .tl-text, .tl-strips div, .tabled")]
+    .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent.trim().slice(0, 60))"""
+"""Names of tracks, and tables, that end in the middle."""
+
+OVERLAPPING = """() => {
+    const found = [], boxes = all => all.map(e => [e.textContent || e.tagName, e.getBoundingClientRect()]);
+    const meet = (a, b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1;
+    const chart = document.querySelector("[data-chart=roofline]");
+    const labels = boxes([...chart.querySelectorAll(".annotation-text-g")]);
+    const points = boxes([...chart.querySelectorAll(".scatterlayer .point")]);
+    labels.forEach(([text, box], i) => {
+        for (const [other, b] of [...labels.slice(i + 1), ...points]) if (meet(box, b)) found.push([text, other]);
+    });
+    return labels.length > 1 && points.length > 1 ? found : ["nothing to look at"];
+}"""
+"""Labels of the roofline that lie on each other, or on a kernel."""
 
 
 # -- without scripts
@@ -272,12 +295,9 @@ def test_several_ranks_are_shown(visit, tmp_path):
         assert_charts_hold_something(seen)
 
 
-def test_two_recorded_ranks(shared, visit, tmp_path):
-    folder = shared / "traces" / "h200"
-    paths = [folder / f"ddp_straggler_rank{rank}.json.gz" for rank in (0, 1)]
-    if not all(path.is_file() for path in paths):
-        pytest.skip(f"no recorded ranks in {folder} (set GPUPROF_SHARED)")
-    report = write(gpuprof.diagnose(paths), tmp_path / "page.html")
+def test_two_recorded_ranks(visit, tmp_path):
+    diagnosis = replace(diagnosed(RANKS), window=None)  # what is drawn of one rank is drawn of any recording
+    report = write(diagnosis, tmp_path / "page.html")
     with visit(report) as seen:
         assert seen.drawn().complaints == []
         assert words(report.diagnosis.verdict.summary) in words(seen.page.locator(".lead").inner_text())

@@ -33,9 +33,9 @@ def diagnosed(path: Path) -> Diagnosis:
         return _diagnose(path)
 
     def make(folder: Path) -> None:
-        with igzip.open(folder / "diagnosis", "wb", compresslevel=1) as file:
-            pickle.dump(_diagnose(path), file, protocol=5)
+        with igzip.IGzipFile(folder / "diagnosis", "wb", compresslevel=1) as file:
+            file.write(pickle.dumps(_diagnose(path), protocol=5))
 
     name = f"diagnosed/{path.name.split('.')[0]}-{hashlib.sha256(str(path).encode()).hexdigest()[:16]}"
-    with igzip.open(once(_folders[0], name, make) / "diagnosis", "rb") as file:
-        return pickle.load(file)
+    with igzip.IGzipFile(once(_folders[0], name, make) / "diagnosis", "rb") as file:
+        return pickle.loads(file.read())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import sqlite3
+import tempfile
 from functools import lru_cache
 from pathlib import Path
 
@@ -36,7 +38,11 @@ def shared_export(name: str) -> Path:
 def unpacked(path: Path) -> sqlite3.Connection:
     """The same file as SQLite has it."""
     database = sqlite3.connect(":memory:")
-    database.deserialize(gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes())
+    with tempfile.NamedTemporaryFile(suffix=".sqlite") as file:
+        file.write(gzip.decompress(path.read_bytes()) if path.name.endswith(".gz") else path.read_bytes())
+        file.flush()
+        with contextlib.closing(sqlite3.connect(file.name)) as stored:
+            stored.backup(database)
     return database
 
 

@@ -77,8 +77,8 @@ def partition(work: list[tuple[int, int, str]], low: int, high: int) -> dict[str
         if end > start:
             edges += [(start, 1, kind), (end, -1, kind)]
     edges.sort()
-    running = dict.fromkeys(("compute", "communication", "copy"), 0)
-    totals = dict.fromkeys((*running, "idle"), 0)
+    running: dict[str, int] = dict.fromkeys(("compute", "communication", "copy"), 0)
+    totals: dict[str, int] = dict.fromkeys((*running, "idle"), 0)
     at = low
     for t, change, kind in edges:
         state = next((k for k, n in running.items() if n), "idle")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from helpers.make_trace import AUTOGRAD, TraceBuilder
 
@@ -58,7 +59,7 @@ def small_batch() -> TraceBuilder:
         builder.step(number, at, at + 10 * MS)
         for k in range(100):
             call, tid = at + k * 90_000, AUTOGRAD if k >= 50 else 100
-            more = {"Sequence number": k % 50 + 50 * number, "Fwd thread id": 1 if k >= 50 else 0}
+            more: dict[str, Any] = {"Sequence number": k % 50 + 50 * number, "Fwd thread id": 1 if k >= 50 else 0}
             builder.op("aten::mm", call, call + 45_000, tid, **SHAPES, **more)
             builder.launch("gemm", (call + 5_000, call + 15_000), (call + 20_000, call + 22_000), tid=tid)
     return builder
@@ -122,7 +123,8 @@ def silent_decode() -> TraceBuilder:
     names = ("nvjet_hsh_128x64", "void vllm::rms_norm_kernel<c10::BFloat16>", "flash_fwd_splitkv_kernel<bfloat16>")
     for k in range(200):
         t = 2_350_000 + k * 72_000
-        builder.gpu(names[k % len(names)], t, t + 71_500, correlation=777, **{"graph id": 7, "graph node id": k})
+        node: dict[str, Any] = {"graph id": 7, "graph node id": k}
+        builder.gpu(names[k % len(names)], t, t + 71_500, correlation=777, **node)
     return builder
 
 

@@ -20,9 +20,7 @@ SUBJECTS = {
 }  # fmt: skip
 """Cause → how a sentence about it begins."""
 COMPILES = "the CPU (host), which compiles"
-SHOWN = re.compile(r"; shown: (?:the (?:(\d+) longest of )?|all )(\S+) places?, (.*) a step")
 LONGEST = re.compile(rf"; shown: its longest stretch, ({NUMBER}) ms")
-PART = re.compile(rf"(?:({NUMBER}) of )?({NUMBER}) ms( of GPU| of CPU time)?")
 OF = re.compile(rf"({NUMBER})(?: m?s| ms)? of ({NUMBER}) ms")
 NUMBERED = re.compile(
     r"\b(GPU|rank|device) \d[\d,.]*(?![\d,.])(?! ?(%|[mµn]?s\b|h\b|min\b))|busiest GPU|other ranks|\branks or devices\b"
@@ -69,7 +67,7 @@ def _rest(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
-    """A statement with places says how much of its total they hold; the total is the statement's own."""
+    """The parts of the program that a finding leads to are different ones, and hold no more than its total."""
     places = [one for one in finding.evidence if one.start_ns is not None]
     if not places:
         return
@@ -77,29 +75,15 @@ def _totals(diagnosis: Diagnosis, finding: Finding) -> Iterator[str]:
         alone = LONGEST.search(place.text)
         if alone and abs(value(alone[1]) - (place.ns or 0) / 1e6) > ROUNDED * value(alone[1]):
             yield f"{finding.id}: {place.text!r}, which is a place of {(place.ns or 0) / 1e6:g} ms"
-    if all(LONGEST.search(place.text) for place in places):
-        return
+    parts = [one for one in places if one.part is not None]
+    if len({one.part for one in parts}) < len(parts):
+        yield f"{finding.id}: leads more than once to {[one.part for one in parts]}"
     statement = finding.evidence[0].text
-    match = SHOWN.search(statement)
-    if match is None:
-        yield f"{finding.id}: {statement!r} does not say what is shown"
-        return
-    steps = diagnosis.replay.steps or diagnosis.steps.count  # type: ignore[union-attr]
-    said = statement[: match.start()]
-    longest = sum(one.ns or 0 for one in places) / steps / 1e6
-    parts = list(PART.finditer(match[3]))
-    seen = sum(value(part[1] or part[2]) for part in parts)
-    if seen > longest * (1 + PACE) + 0.06:
-        yield f"{finding.id}: shows {seen:g} ms a step in places of {longest:g} ms: {statement!r}"
-    totals = [
-        value(m[1]) for m in re.finditer(rf"({NUMBER})(?: of {NUMBER})? ms", re.split("would take|usual", said)[0])
-    ]
-    for part in parts:
-        if part[1] and value(part[1]) > value(part[2]) * (1 + ROUNDED):
-            yield f"{finding.id}: shows more than all: {statement!r}"
-        near = [t for t in totals if abs(t - value(part[2])) <= 0.5 + ROUNDED * t or abs(t - value(part[2])) < 0.06]
-        if totals and not near:
-            yield f"{finding.id}: the total of its places is {part[2]} ms: {statement!r}"
+    said = re.split("would take|usual", statement)[0]
+    totals = [value(m[1]) for m in re.finditer(rf"({NUMBER})(?: of {NUMBER})? ms", said)]
+    whole = sum(one.part_ns or 0 for one in parts) / 1e6
+    if totals and whole > max(totals) * (1 + PACE) + 0.5:
+        yield f"{finding.id}: its parts hold {whole:g} ms a step: {statement!r}"
 
 
 def _parts(diagnosis: Diagnosis) -> Iterator[str]:

@@ -1,10 +1,12 @@
-"""One process of a trial: a little training on the CPU, with a fix applied from outside."""
+"""What trials are made of: a little training on the CPU, a fix applied to it from outside, and a run of it."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 from gpuprof.record.command import Target
@@ -87,3 +89,36 @@ def applied(outcome: Outcome) -> str:
     assert outcome.process.error is None, outcome.process.error
     assert outcome.not_applied is None, outcome.not_applied
     return outcome.proof
+
+
+def make_run(folder: Path, *, made_ms: float | None = 8.0, python: str = "") -> Path:
+    """The run of `train.py` that a `gpuprof trace` would have left, with what it measured in the loader."""
+    run = folder / "gpuprof-runs" / "2026-01-01_000000_train"
+    run.mkdir(parents=True)
+    now, step_ns = time.time_ns(), round(((made_ms or 0) + 2) * 1e6)
+    manifest = {
+        "schema": "gpuprof.run/1", "gpuprof": "0", "status": "finished", "started": now, "ended": now + 10**10,
+        "command": [python or warm_python(), "train.py"], "cwd": str(folder), "python": None, "options": {},
+        "variables": {}, "exit": {"code": 0, "signal": None},
+        "host": {"cpus": 2, "memory_bytes": 1 << 30, "platform": "Linux"},
+    }  # fmt: skip
+    loader = {"num_workers": 0, "made": None}
+    if made_ms is not None:
+        ns = round(made_ms * 1e6)
+        loader["made"] = {"batches": 20, "batch_ns": ns, "batch_cpu_ns": ns // 20, "spread": 0.05}  # type: ignore[assignment]
+    rank = {
+        "schema": "gpuprof.run/1", "rank": 0, "local_rank": 0, "world_size": 1, "pid": 1, "step_source": "optimizer",
+        "steps_seen": 30, "steps_total": None, "loader": loader, "notes": [], "windows": [],
+        "stages": [
+            {"stage": "baseline_free", "first_step": 1, "steps": 20, "unix_ns": now + 10**9, "ns": 20 * step_ns}
+        ],
+    }  # fmt: skip
+    lines = [
+        {"rank": 0, "step": n + 1, "stage": "baseline_free", "unix_ns": now + 10**9 + n * step_ns, "ns": step_ns,
+         "data_ns": round((made_ms or 0) * 1e6), "micro_steps": 1, "samples": 8, "profiled": False}
+        for n in range(20)
+    ]  # fmt: skip
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    (run / "rank0.json").write_text(json.dumps(rank))
+    (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return run

@@ -5,20 +5,28 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 from helpers.command import gpuprof_command, in_process, one_line, variables
+from helpers.installed import need
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
+from helpers.started import wait_for
+from helpers.trials import make_run, write_training
+from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
 from gpuprof.cli.entry import COMMANDS
 from gpuprof.diagnosis import brief
 from gpuprof.diagnosis.findings import PAGES
+from gpuprof.trial.guard import processes_of
+from gpuprof.trial.json import schema as trial_schema
 
 TRACE = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"
 PAIRS = ROOT / "tests" / "data" / "pairs"
@@ -77,21 +85,38 @@ def test_a_skill_of_somebody_else_is_left_alone(tmp_path: Path):
 # -- the MCP server
 
 
-def asked(cwd: Path, *calls: tuple[str, dict[str, Any]]) -> tuple[list[Any], list[Any]]:
-    """The server's tools, and its results of the calls: a client that starts `gpuprof mcp` and speaks to it."""
+READING = {"runs", "diagnose", "findings", "gaps", "kernels", "compare", "project", "explain"}
+
+
+def client_of(cwd: Path, *options: str, **env: str) -> Any:
+    """A client that starts `gpuprof mcp` and speaks to it."""
     pytest.importorskip("mcp.server.mcpserver", reason="the extra [mcp] is not installed")
     from mcp import Client, StdioServerParameters
 
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "gpuprof", "mcp", *options], cwd=str(cwd),
+        env=variables(PYTHONPATH=str(ROOT), **env),
+    )  # fmt: skip
+    return Client(server, read_timeout_seconds=200)
+
+
+def asked(cwd: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, ...] = ()) -> tuple[list[Any], list[Any]]:
+    """The server's tools, and its results of the calls."""
+
     async def ask() -> tuple[list[Any], list[Any]]:
-        server = StdioServerParameters(
-            command=sys.executable, args=["-m", "gpuprof", "mcp"], cwd=str(cwd),
-            env=variables(PYTHONPATH=str(ROOT)),
-        )  # fmt: skip
-        async with Client(server, read_timeout_seconds=200) as client:
+        async with client_of(cwd, *options) as client:
             tools = (await client.list_tools()).tools
             return tools, [await client.call_tool(name, arguments) for name, arguments in calls]
 
     return asyncio.run(ask())
+
+
+def refused(result: Any) -> str:
+    """The one line of an error."""
+    assert result.is_error
+    text = result.content[0].text
+    assert "\n" not in text and "Traceback" not in text and "unexpected" not in text
+    return text
 
 
 def answer(result: Any) -> Any:
@@ -113,9 +138,7 @@ def test_a_client_asks_about_a_recording(tmp_path: Path):
         ("project", {"path": path, "to": ["B200"]}),
         ("compare", {"a": str(PAIRS / "tiny.json.gz"), "b": str(PAIRS / "tiny.compile.json.gz")}),
     )
-    assert {tool.name for tool in tools} == {
-        "runs", "diagnose", "findings", "gaps", "kernels", "compare", "project", "explain",
-    }  # fmt: skip
+    assert {tool.name for tool in tools} == READING
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
     diagnosis, findings, gaps, kernels, _, projection, comparison = (
         None if i == 4 else answer(result) for i, result in enumerate(results)
@@ -145,11 +168,91 @@ def test_runs_and_errors_are_reported(tmp_path: Path):
     (run,) = answer(results[0])["rows"]
     assert run["path"].endswith("2026-01-01_000000_train") and run["status"]
     assert answer(results[1])["kind"] == "run"
-    for result in results[2:]:
-        assert result.is_error
-        text = result.content[0].text
-        assert "\n" not in text and "Traceback" not in text and "unexpected" not in text
-    assert "no/such/file.json" in results[2].content[0].text
+    lines = [refused(result) for result in results[2:]]
+    assert "no/such/file.json" in lines[0]
+
+
+def test_many_runs_are_paged_and_every_answer_is_capped(tmp_path: Path):
+    first = usual_run().write(tmp_path / "gpuprof-runs" / "2026-01-01_000000_train")
+    for minute in range(1, 60):
+        shutil.copytree(first, first.with_name(f"2026-01-01_00{minute:02}00_train"))
+    _, results = asked(tmp_path, ("runs", {"limit": 1000}), ("runs", {"offset": 50}), ("explain", {}))
+    newest, oldest = (answer(result) for result in results[:2])
+    assert (newest["total"], len(newest["rows"]), newest["next_offset"]) == (60, 50, 50)
+    assert (len(oldest["rows"]), oldest["next_offset"]) == (10, None)
+    paths = [row["path"] for row in newest["rows"] + oldest["rows"]]
+    assert paths == sorted(paths, reverse=True) and len(set(paths)) == 60
+    assert len(results[2].content[0].text) < 100_000
+
+
+# -- the tool that runs something
+
+
+def test_a_command_is_run_only_if_the_server_allows_it(tmp_path: Path):
+    arguments = {"command": [sys.executable, "train.py"]}
+    (tmp_path / "train.py").write_text("open('ran', 'w')")
+    tools, (result,) = asked(tmp_path, ("try", arguments))
+    assert "try" not in {tool.name for tool in tools} and result.is_error
+    assert not (tmp_path / "ran").exists()
+    wrong = (
+        {"command": []},
+        {"command": ["--yes", "train.py"]},
+        {"command": ["absent.py"], "budget": "2m"},
+        {"command": ["train.py"], "fixes": ["magic"]},
+        {"command": ["train.py"], "budget": "soon"},
+        {"command": ["train.py"], "folder": "no/such/folder"},
+    )
+    tools, results = asked(tmp_path, *(("try", one) for one in wrong), options=("--allow-run",))
+    assert {tool.name for tool in tools} == READING | {"try"}
+    hints = {tool.name: tool.annotations.read_only_hint for tool in tools}
+    assert hints.pop("try") is False and all(hints.values())
+    words = ("is empty", "--yes", "absent.py", "magic", "soon", "no/such/folder")
+    for result, word in zip(results, words, strict=True):
+        assert word in refused(result)
+    assert not (tmp_path / "ran").exists()
+
+
+SLOW_INPUT = """
+    loader = torch.utils.data.DataLoader(Data(wait=0.002), batch_size=8)
+    open("ran.txt", "w").write("yes")
+    train(net(), loader)
+"""
+
+
+def test_a_fix_is_tried_on_a_command_and_measured(tmp_path: Path):
+    need("torch")
+    write_training(tmp_path, SLOW_INPUT)
+    make_run(tmp_path, made_ms=16.0)
+    command = [warm_python(), "train.py"]
+    call = {"command": command, "fixes": ["input_workers=2"], "budget": "25s", "folder": str(tmp_path)}
+    _, (result,) = asked(tmp_path.parent, ("try", call), options=("--allow-run",))
+    found = answer(result)
+    Draft202012Validator(trial_schema()).validate(found)
+    (row,) = found["rows"]
+    assert row["fixes"] == [{"name": "input_workers", "value": "2"}] and row["speedup"]["expected"] > 1.2
+    assert not (tmp_path / "ran.txt").exists(), "the program writes to a scratch folder"
+
+
+def test_nothing_runs_on_when_the_client_goes_away(tmp_path: Path):
+    need("torch")
+    write_training(tmp_path, SLOW_INPUT)
+    make_run(tmp_path, python=sys.executable)
+    scratch = Path(tempfile.mkdtemp(prefix="try-"))  # a short path, or it would not be used
+
+    call_of = {"command": [sys.executable, "train.py"], "fixes": ["input_workers=2"]}
+
+    async def leave() -> None:
+        async with client_of(tmp_path, "--allow-run", TMPDIR=str(scratch)) as client:
+            call = asyncio.ensure_future(client.call_tool("try", call_of))
+            while not processes_of(str(scratch)):
+                assert not call.done(), call
+                await asyncio.sleep(0.05)
+            call.cancel()
+
+    asyncio.run(leave())
+    assert wait_for(lambda: not processes_of(str(scratch)), 20), "a training still runs"
+    assert wait_for(lambda: not any(scratch.glob("gpuprof-try-*")), 20), "the scratch folder is still there"
+    shutil.rmtree(scratch)
 
 
 def test_without_the_sdk_one_line_says_what_to_install(tmp_path: Path):

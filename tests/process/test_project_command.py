@@ -51,7 +51,7 @@ def test_json_is_valid_and_a_measured_host_is_taken(tmp_path):
     [
         ([RUN], "name a GPU: --to GPU"),
         ([RUN, "--to", "RTX 4091"], "nearest are RTX 4090"),
-        ([RUN, "--to", "h100"], "say which"),
+        ([RUN, "--to", "4080"], "say which"),
         ([RUN, "--to", "L4", "--batch", "0"], "batch: 0 is less than 1"),
         ([RUN, "--to", "L4", "--price", "L4=cheap"], "give dollars per hour"),
         ([RUN, "--to", "L4", "--host-factor", "-1"], "a host factor is"),

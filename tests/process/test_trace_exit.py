@@ -22,7 +22,10 @@ from helpers.started import COUNTS, PYTHON, Started, environment, run, state, tr
 
 from gpuprof import runfile
 
-NOTHING = b"gpuprof: nothing was recorded: the target took no optimizer step in a Python with torch\n"
+NOTHING = (
+    b"gpuprof: nothing was recorded: the target took no optimizer step in a Python with torch "
+    b"(a loop without one marks its steps with gpuprof.Recorder)\n"
+)
 """All that gpuprof says about a target without torch."""
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")

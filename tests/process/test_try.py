@@ -9,16 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from helpers.command import in_process
 from helpers.installed import need
+from helpers.paths import ROOT
 from helpers.started import finished, wait_for
 from helpers.trainings import variables
-from helpers.trials import write_training
+from helpers.trials import make_run, write_training
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
@@ -118,38 +118,6 @@ def tree_hash(folder: Path) -> str:
         found.update(f"{path.relative_to(folder)} {status.st_mode} {status.st_mtime_ns}".encode())
         found.update(path.read_bytes() if path.is_file() else b"folder")
     return found.hexdigest()
-
-
-def make_run(folder: Path, *, made_ms: float | None = 8.0) -> Path:
-    """The run of `train.py` that a `gpuprof trace` would have left, with what it measured in the loader."""
-    run = folder / "gpuprof-runs" / "2026-01-01_000000_train"
-    run.mkdir(parents=True)
-    now, step_ns = time.time_ns(), round(((made_ms or 0) + 2) * 1e6)
-    manifest = {
-        "schema": "gpuprof.run/1", "gpuprof": "0", "status": "finished", "started": now, "ended": now + 10**10,
-        "command": [warm_python(), "train.py"], "cwd": str(folder), "python": None, "options": {}, "variables": {},
-        "exit": {"code": 0, "signal": None}, "host": {"cpus": 2, "memory_bytes": 1 << 30, "platform": "Linux"},
-    }  # fmt: skip
-    loader = {"num_workers": 0, "made": None}
-    if made_ms is not None:
-        ns = round(made_ms * 1e6)
-        loader["made"] = {"batches": 20, "batch_ns": ns, "batch_cpu_ns": ns // 20, "spread": 0.05}  # type: ignore[assignment]
-    rank = {
-        "schema": "gpuprof.run/1", "rank": 0, "local_rank": 0, "world_size": 1, "pid": 1, "step_source": "optimizer",
-        "steps_seen": 30, "steps_total": None, "loader": loader, "notes": [], "windows": [],
-        "stages": [
-            {"stage": "baseline_free", "first_step": 1, "steps": 20, "unix_ns": now + 10**9, "ns": 20 * step_ns}
-        ],
-    }  # fmt: skip
-    lines = [
-        {"rank": 0, "step": n + 1, "stage": "baseline_free", "unix_ns": now + 10**9 + n * step_ns, "ns": step_ns,
-         "data_ns": round((made_ms or 0) * 1e6), "micro_steps": 1, "samples": 8, "profiled": False}
-        for n in range(20)
-    ]  # fmt: skip
-    (run / "manifest.json").write_text(json.dumps(manifest))
-    (run / "rank0.json").write_text(json.dumps(rank))
-    (run / "steps.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return run
 
 
 def declare_flag(run: Path, name: str) -> None:
@@ -340,6 +308,20 @@ def test_the_programs_own_flags_are_listed(tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert "    flag    --workers 4   (the program's own, tried first)\n" in done.stdout
     assert done.stdout.count("    flag ") == 1
+
+
+def test_a_command_that_is_recorded_first_inherits_none_of_our_packages(tmp_path: Path):
+    says = "import os, sys\nprint('PATH=' + os.environ.get('PYTHONPATH', ''), file=sys.stderr)"
+    (tmp_path / "train.py").write_text(says)
+    clean = {name: value for name, value in variables().items() if name != "PYTHONPATH"}
+    done = finished(
+        [sys.executable, "-c", f"import sys; sys.path[0] = {str(ROOT)!r}; from gpuprof.cli import main; main()",
+         "try", "train.py"],
+        cwd=tmp_path, env=clean, text=True, timeout=60,
+    )  # fmt: skip
+    assert "it is recorded first" in done.stderr
+    (found,) = (line.removeprefix("PATH=") for line in done.stderr.splitlines() if line.startswith("PATH="))
+    assert {Path(folder) for folder in found.split(os.pathsep)} == {ROOT / "gpuprof" / "record" / "inject"}
 
 
 @pytest.mark.slow

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from helpers.installed import need
 from helpers.trials import applied, tried
 
+from gpuprof.record.command import Target
 from gpuprof.trial import same_training
 from gpuprof.trial.fixes import parse
 from gpuprof.trial.own_flags import OwnFlags
-from gpuprof.trial.processes import Outcome
+from gpuprof.trial.processes import Outcome, Starter
 
 need("torch")
 
@@ -50,6 +52,16 @@ TIMED_S = 0.5
 
 def nothing_left(folder: Path) -> bool:
     return [path.name for path in folder.iterdir()] == ["train.py"]
+
+
+def test_compiled_code_of_each_variant_is_kept_apart(tmp_path: Path):
+    code = "import os; raise ValueError(os.environ['TORCHINDUCTOR_CACHE_DIR'])"
+    found = []
+    with Starter(Target((sys.executable, "-c", code), "python", sys.executable, True, ()), network=False) as starter:
+        for fix in ("", "tf32"):
+            error = starter.run(parse(fix) if fix else (), None, None, 0.1, 60).process.error or ""
+            found.append(error.removeprefix(f"it failed (exit code 1): ValueError: {starter.scratch}/compiled/"))
+    assert found == ["inductor", "tf32/inductor"]
 
 
 def test_workers_shorten_the_step_and_leave_the_batches_alone(tmp_path: Path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 
-from gpuprof import diagnose
 from gpuprof.diagnosis.evidence import AND_ON, BEGIN_NS, MOST
 
 RUNS = ROOT / "tests" / "data" / "runs"
@@ -13,7 +13,7 @@ RUNS = ROOT / "tests" / "data" / "runs"
 
 @pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "unsloth_qlora"])
 def test_places_are_named_after_what_begins_them(run):
-    diagnosis = diagnose(RUNS / run)
+    diagnosis = diagnosed(RUNS / run)
     tables = {True: diagnosis.tables.kernels(), False: diagnosis.tables.ops()}
     seen = 0
     for finding in diagnosis.findings:
@@ -38,3 +38,18 @@ def test_places_are_named_after_what_begins_them(run):
             else:
                 assert longest >= MOST * place.ns, place
     assert seen >= 3
+
+
+@pytest.mark.parametrize("run", ["tiny_lora", "dense8b_lora", "unsloth_qlora"])
+def test_links_lead_to_the_modules_that_hold_most(run):
+    """Each to another one, the one with most first, and none to a whole pass."""
+    diagnosis = diagnosed(RUNS / run)
+    seen = 0
+    for finding in diagnosis.findings:
+        parts = [(one.part, one.part_ns, one.ns) for one in finding.evidence if one.part is not None]
+        assert len({name for name, _, _ in parts}) == len(parts), finding.title
+        assert [ns for _, ns, _ in parts] == sorted((ns for _, ns, _ in parts), reverse=True), finding.title
+        if parts and "DecoderLayer" in parts[0][0]:
+            seen += 1
+            assert parts[0][2] < 0.25 * diagnosis.steps.recorded_ns, "one layer, not all of a pass"
+    assert seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -16,6 +17,7 @@ from gpuprof.diagnosis.findings import (
     FINDINGS,
     adapter_casts,
     allocator,
+    autocast,
     compile,
     cuda_graphs,
     dequantize,
@@ -107,6 +109,14 @@ def test_a_launch_bound_step_gains_nothing_from_tf32():
     case = recorded("h200/tiny_lora_small_batch")
     for proposal in tf32.find(case):
         assert case.step_ns / predict(case, proposal).expected < WORTH
+
+
+@pytest.mark.parametrize(("torch", "turns_it_off"), [("2.11.0+cu130", True), ("2.9.1", False), ("", False)])
+def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: str, turns_it_off: bool):
+    """A fp32 BERT whose lengths vary: with plain autocast it was measured at five times its step, planning."""
+    case = case_of(ROOT / "scenarios" / "accelerate_bert" / "recording" / "trace.rank0.json.gz")
+    found = only(autocast, replace(case, versions={"torch_version": torch}))
+    assert ("enable_cudnn_sdp(False)" in found.fix) == ("cuDNN" in found.title) == turns_it_off
 
 
 def test_double_batch_of_a_compute_bound_recording():

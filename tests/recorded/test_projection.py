@@ -345,21 +345,24 @@ def test_independent_ends_add_as_squares():
     [("h100 sxm", "H100 SXM5 80GB"), ("rtx pro 6000 max-q", "RTX PRO 6000 Blackwell Max-Q"),
      ("NVIDIA H200", "H200 SXM"), ("L4", "L4"), ("b200", "B200 SXM"), ("4090", "RTX 4090"),
      ("a100 sxm 80", "A100 SXM4 80GB"), ("A100 80GB", "A100 SXM4 80GB"), ("h100sxm", "H100 SXM5 80GB"),
-     ("RTX4090", "RTX 4090")],
+     ("RTX4090", "RTX 4090"), ("H100", "H100 SXM5 80GB"), ("a100", "A100 SXM4 80GB"),
+     ("a100 pcie", "A100 PCIe 80GB"), ("RTX PRO 6000", "RTX PRO 6000 Blackwell Workstation")],
 )  # fmt: skip
 def test_gpus_as_people_call_them(text, name):
     assert gpu_named(text).name == name
 
 
-def test_the_sxm_module_goes_before_the_card_and_that_is_said():
-    assert variant_note("A100 80GB") == "A100 80GB is taken as A100 SXM4 80GB; the other variant is A100 PCIe 80GB"
-    assert variant_note("a100 sxm 80") is None and variant_note("A100 PCIe 80GB") is None and variant_note("L4") is None
+def test_which_variant_was_chosen_is_said():
+    assert variant_note("A100 80GB") == "A100 80GB is taken as A100 SXM4 80GB; other variants: A100 PCIe 80GB"
+    assert variant_note("h100") == "h100 is taken as H100 SXM5 80GB; other variants: H100 PCIe 80GB, H100 NVL 94GB"
+    for sure in ("a100 sxm 80", "A100 PCIe 80GB", "L4"):
+        assert variant_note(sure) is None
 
 
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"to": ["h100"]}, "'h100' may be H100 PCIe 80GB, H100 SXM5 80GB, H100 NVL 94GB"),
+        ({"to": ["rtx 6000"]}, "'rtx 6000' may be RTX 6000 Ada, RTX PRO 6000 Blackwell Workstation"),
         ({"to": ["H1000"]}, "no GPU named 'H1000' is known; nearest are"),
         ({"to": []}, "name a GPU to project to"),
         ({"to": ["L4"], "batch": 0}, "batch: 0 is less than 1"),

@@ -26,6 +26,17 @@ def test_a_page_of_large_rows_holds_fewer():
     assert len(json.dumps(found)) <= MOST_BYTES
 
 
+def test_pages_leave_room_for_what_is_next_to_them():
+    """With 60 kB next to them, every row is on exactly one page, and no page is cut afterwards."""
+    rows, seen, offset = [{"i": i, "name": "k" * 900} for i in range(120)], [], 0
+    while offset is not None:
+        found = json.loads(text(page(rows, offset, 50, by_category=["c" * 60_000])))
+        assert "cut" not in found and len(found["by_category"][0]) == 60_000
+        seen += found["rows"]
+        offset = found["next_offset"]
+    assert seen == rows
+
+
 @pytest.mark.parametrize(("offset", "limit"), [(-1, 5), (0, 0)])
 def test_pages_that_make_no_sense(offset: int, limit: int):
     with pytest.raises(ValueError, match="offset"):

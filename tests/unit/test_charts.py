@@ -36,6 +36,7 @@ FIGURES = (
     "bandwidth",
     "gap_histogram",
     "memory",
+    "memory_owners",
     "phases",
     "rank_steps",
     "ranks",
@@ -264,8 +265,8 @@ def test_telemetry_of_a_run():
     assert max(utilisation["y"]) == pytest.approx(100 * max(s["gpus"][0]["utilization"] for s in samples))
     held_back = {reason for s in samples for reason in s["gpus"][0]["throttle"] or ()}
     assert held_back, "the run is one whose clock was held back"
-    assert "sw power cap" in figure["layout"]["meta"]["note"]
-    shaded = [shape for shape in figure["layout"]["shapes"] if shape["fillcolor"].startswith("rgba(213")]
+    assert "the power limit" in figure["layout"]["meta"]["note"]
+    shaded = [shape for shape in figure["layout"]["shapes"] if shape["type"] == "rect"]
     seconds = sum(shape["x1"] - shape["x0"] for shape in shaded)
     share = sum(bool(s["gpus"][0]["throttle"]) for s in samples) / len(samples)
     span = (samples[-1]["unix_ns"] - samples[0]["unix_ns"]) / 1e9
@@ -321,7 +322,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
 
 
 def test_every_figure_of_a_run(run):
-    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps"}
+    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps", "memory_owners"}
 
 
 def test_several_devices():
@@ -506,19 +507,33 @@ SAME_THING = {
     frozenset({"PHASE_PAINTS.data", "BUDGET_PAINTS.input"}),
     frozenset({"CAUSE_PAINTS.transfer", "WORK_PAINTS.copy"}),
     frozenset({"CATEGORY_PAINTS.other", "BUDGET_PAINTS.variation"}),
-}
-GREYS = {"other", "variation", "range", "idle", "unknown", "profiler", "usual"}
+    *(frozenset({"OWNER_PAINTS.inputs", name}) for name in
+      ("CAUSE_PAINTS.input", "PHASE_PAINTS.data", "BUDGET_PAINTS.input")),
+}  # fmt: skip
+GREYS = {"other", "variation", "range", "idle", "unknown", "profiler", "usual", "before_history"}
 
 
 def test_one_colour_has_one_meaning_in_all_views():
-    """Kernels, phases, waits, limits, parts of the mean step: 8 apart in CIE L*a*b* where they mean two things."""
-    sets = ("CATEGORY_PAINTS", "PHASE_PAINTS", "CAUSE_PAINTS", "BOUND_PAINTS", "WORK_PAINTS", "BUDGET_PAINTS")
+    """Kernels, phases, waits, limits, parts of the mean step, owners of memory: 8 apart in CIE L*a*b* where they mean
+    two things."""
+    sets = ("CATEGORY_PAINTS", "PHASE_PAINTS", "CAUSE_PAINTS", "BOUND_PAINTS", "WORK_PAINTS", "BUDGET_PAINTS",
+            "OWNER_PAINTS")  # fmt: skip
     every = [(f"{name}.{p.key}", p) for name in sets for p in getattr(palette, name).values()]
     for (one, a), (other, b) in itertools.combinations(every, 2):
         same = a.key == b.key or frozenset({one, other}) in SAME_THING or {a.key, b.key} <= GREYS
         for field in ("light", "dark"):
             apart = np.linalg.norm(lab(getattr(a, field), "all") - lab(getattr(b, field), "all"))
             assert same or apart >= 8, (one, other, field, apart)
+
+
+@pytest.mark.parametrize("eye", SEEN_BY)
+def test_memory_owners_differ_from_the_phases_below_them(eye):
+    """Both are on the page of `gpuprof memory`."""
+    phases = [paint for paint in palette.PHASE_PAINTS.values() if paint.key not in ("data", "communication", "other")]
+    for owner, phase in itertools.product(palette.OWNER_PAINTS.values(), phases):
+        for field in ("light", "dark"):
+            apart = np.linalg.norm(lab(getattr(owner, field), eye) - lab(getattr(phase, field), eye))
+            assert apart >= 6, (owner.key, phase.key, field, apart)
 
 
 def test_calls_have_the_colour_of_the_wait_that_they_cause():
@@ -543,7 +558,7 @@ def test_no_point_is_above_its_ceiling(bare):
 
 def test_an_idle_gpu_is_not_held_back():
     folder = diagnosed(THROTTLED_RUN).folder
-    assert folder is not None and _throttled(folder)[1] == "sw power cap"
+    assert folder is not None and _throttled(folder)[1] == "the power limit"
     idle = replace(folder, throttle_reasons=("gpu_idle",) * len(folder.throttle_reasons))
     assert _throttled(idle) == ([], "")
 
@@ -552,3 +567,33 @@ def test_in_a_narrow_window_the_legend_stands_below(bare):
     layout = json.loads(charts.to_json(charts.roofline(bare)))["layout"]
     narrow = layout["meta"]["narrow"]
     assert narrow["legend.orientation"] == "h" and narrow["height"] > layout["height"]
+
+
+def test_in_a_narrow_window_no_label_of_the_roofline_lies_on_a_kernel():
+    """Labels are written right-aligned in 10 px: in a plot of 200 × 245 px each has its room left of all kernels at its
+    height, and none lies on another."""
+    layout, data = (content(charts.roofline(diagnosed(THROTTLED_RUN)))[key] for key in ("layout", "data"))
+    narrow = layout["meta"]["narrow"]
+    low, high = narrow["xaxis.range"]
+    bottom, top = layout["yaxis"]["range"]
+
+    def place(x: float, y: float) -> tuple[float, float]:
+        return 200 * (x - low) / (high - low), 245 * (y - bottom) / (top - bottom)
+
+    labels = [
+        (*place(narrow[f"annotations.{i}.x"], narrow[f"annotations.{i}.y"]), 5.6 * len(one["text"]))
+        for i, one in enumerate(layout["annotations"])
+    ]
+    kernels = [
+        (*place(math.log10(x), math.log10(y)), size / 2)
+        for trace in data
+        if trace["mode"] == "markers" and trace["x"] != [None]
+        for x, y, size in zip(trace["x"], trace["y"], trace["marker"]["size"], strict=True)
+    ]  # fmt: skip
+    assert len(labels) > 1 and len(kernels) > 5
+    for i, (x, y, width) in enumerate(labels):
+        assert x - width >= -8, "it begins in the chart"
+        for px, py, radius in kernels:
+            assert px - radius >= x - 6 or abs(py - y) > radius + 7, (layout["annotations"][i]["text"], px, py)
+        for _, other, _ in labels[i + 1 :]:
+            assert abs(other - y) >= 10

@@ -15,7 +15,7 @@ from gpuprof.costs.cost import Cost, Kernel
 from gpuprof.costs.dtypes import CODE, UNKNOWN
 from gpuprof.costs.foreach import CHUNK, chunk_fill, over_lists
 from gpuprof.costs.from_kernel_name import by_name
-from gpuprof.costs.gemm import gemm, tile
+from gpuprof.costs.gemm import function_name, gemm, tile
 from gpuprof.costs.hardware import find
 from gpuprof.costs.memory_ops import streaming
 from gpuprof.costs.roofline import roofline
@@ -184,6 +184,35 @@ def test_kernels_of_one_op_share_it():
     assert work.traffic_bytes[0] == 3 * work.traffic_bytes[1]
     assert work.dtype.tolist() == [CODE["bf16"], CODE["bf16"], UNKNOWN]
     assert work.model.all()
+
+
+GROUPED = "_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm9xINS_4gemm4CopyEEEvNT_6ParamsE"
+"""As CUTLASS's kernel of grouped matrix multiplications is recorded, with a copy among its template arguments."""
+
+
+def test_experts_are_multiplied_by_the_kernel_that_multiplies():
+    """Not by what writes the groups' pointers, and a copy that a matmul is made of makes it no copy."""
+    arguments = recorded_args([[64, 512], [8, 512, 256], [8]], ["c10::BFloat16", "c10::BFloat16", "int"])
+    trace = TraceBuilder().op("aten::_grouped_mm", 0, 1000, **arguments)
+    trace.launch("void at::cuda::detail::prepare_grouped_gemm_data<cutlass::bfloat16_t>", (10, 20), (2000, 2002))
+    trace.launch(GROUPED, (110, 120), (3000, 3400))
+    work = kernel_work(timeline_of(trace))
+    assert work.flops.tolist() == [0.0, 2 * 64 * 512 * 256]
+    assert work.bytes[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "function"),
+    [
+        (GROUPED, "cutlass::device_kernel"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float>", "void cublasLt::splitKreduce_kernel"),
+        ("_ZN5short", "short"),
+        ("_ZN99cut", "cut"),
+        ("nvjet_sm90_tst_64x32", "nvjet_sm90_tst_64x32"),
+    ],
+)
+def test_a_kernels_function(kernel: str, function: str):
+    assert function_name(kernel) == function
 
 
 def test_an_op_without_arguments_takes_those_of_the_op_around_it():

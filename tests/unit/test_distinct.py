@@ -1,4 +1,4 @@
-"""`distinct` is `np.unique`, only quicker."""
+"""`distinct` and `numbered` are `np.unique`, only quicker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuprof.tracefile.distinct import distinct
+from gpuprof.tracefile.distinct import WIDEST, distinct, numbered
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.sampled_from(["int64", "int32", "uint8", "bool"]))
@@ -22,3 +22,16 @@ def test_it_is_what_numpy_says(values: list[int], dtype: str):
 )
 def test_other_columns_and_lists_too(column: list):
     np.testing.assert_array_equal(distinct(column), np.unique(np.array(column)))
+
+
+@given(
+    st.lists(st.integers(-(2**63) + 1, 2**63 - 1) | st.integers(-5, 5)), st.sampled_from(["int64", "int32", "uint8"])
+)
+def test_numbers_are_those_of_numpy(values: list[int], dtype: str):
+    column = np.array(values, np.int64).astype(dtype)
+    assert numbered(column).tolist() == np.unique(column, return_inverse=True)[1].tolist()
+
+
+@pytest.mark.parametrize("width", [WIDEST - 1, WIDEST, WIDEST + 1])
+def test_numbers_of_wide_and_narrow_columns(width: int):
+    assert numbered(np.array([7 + width, 7, 9, 7])).tolist() == [2, 0, 1, 0]

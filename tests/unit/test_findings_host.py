@@ -500,6 +500,14 @@ def _saves(tmp_path, steps: int, steps_with: set[int]) -> Case:
     return eager(tmp_path, steps=steps, end=end)
 
 
+def test_the_mean_step_of_other_processes_is_known_less_well():
+    """However evenly one process steps: the next may run 6 % faster or slower, and a wide interval stays wide."""
+    even = Budget(100 * MS, 100 * MS, 100 * MS, 100 * MS, (), (), 0, 20, "free")
+    assert even.of_processes == (pytest.approx(100 * MS / 1.06, abs=1), pytest.approx(106 * MS, abs=1))
+    wide = replace(even, low=50 * MS, high=200 * MS)
+    assert wide.of_processes[0] < 50 * MS < 200 * MS < wide.of_processes[1] < 202 * MS
+
+
 def test_saving_that_a_run_timed(tmp_path):
     """Saving adds 225 ms to a mean step of 325: done a tenth as often, 22.5 ms of it are left."""
     excess = (Excess("save", 225 * MS, 5), Excess("input", 1 * MS, 3))

@@ -62,7 +62,7 @@ def find(case: Case) -> Iterator[Proposal]:
 
     def without(left: float) -> Change:
         def change(graph: Graph) -> Graph:
-            waits = nodes[graph.edges.targets()] & (graph.edges.kind == SYNC)
+            waits = nodes[graph.edges.target] & (graph.edges.kind == SYNC)
             return scaled(without_edges(graph, waits), own, left)
 
         return change

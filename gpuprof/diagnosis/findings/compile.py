@@ -23,6 +23,7 @@ from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
@@ -198,6 +199,7 @@ def shapes_vary(case: Case) -> bool:
     return False
 
 
+@remembered
 def passes(case: Case) -> Passes | None:
     """The work that would be compiled; None where it is already, or cannot be as a whole."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
@@ -248,7 +250,7 @@ def _waits(case: Case) -> int:
     """Waits for the GPU inside forward and backward passes."""
     graph = case.graph
     waiting = np.zeros(len(graph), bool)
-    waiting[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
     return int((waiting & _within(case)[0]).sum())
 
 

@@ -257,7 +257,7 @@ def _graphed(found: Passes, way: int) -> Change:
 def _at_once(graph: Graph, inside: Mask) -> Graph:
     """Kernels of the mask follow each other as they do in a graph."""
     edges = graph.edges
-    next_in_graph = inside[edges.targets()] & (edges.kind == STREAM) & (edges.lag_ns > NEXT_NS)
+    next_in_graph = inside[edges.target] & (edges.kind == STREAM) & (edges.lag_ns > NEXT_NS)
     return graph.with_edges(replace(edges, lag_ns=np.where(next_in_graph, NEXT_NS, edges.lag_ns)))
 
 

@@ -33,6 +33,7 @@ SMALLER_MB, LARGER_MB = 5, 100
 
 PAGE = Page(
     id="exposed_communication",
+    removes="communication",
     applies=("training",),
     title="Communication does not overlap with computation",
     means="""

@@ -22,6 +22,7 @@ COUNTS = (1, 2, 4, 8, 16)
 
 PAGE = Page(
     id="host_preprocessing",
+    removes="input",
     title="Samples are prepared between two passes of the model",
     means="""
 Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample after

@@ -38,6 +38,7 @@ MULTIPLE = re.compile(r"_MultiProcessing\w*Iter")
 
 PAGE = Page(
     id="input_workers",
+    removes="input",
     title="The GPU waits for the next batch",
     means="""
 The training process itself reads, tokenises and collates the next batch between two steps. Meanwhile nothing is

@@ -38,6 +38,7 @@ nothing more."""
 
 PAGE = Page(
     id="pageable_copies",
+    removes="transfer",
     title="Copies to the GPU block the CPU",
     means="""
 From ordinary (pageable) memory the driver copies through its own buffer, chunk by chunk, while the CPU works or waits
@@ -69,7 +70,7 @@ def find(case: Case) -> Iterator[Proposal]:
     if moved < LEAST_BYTES:
         return
     waits = np.zeros(len(graph), bool)
-    waits[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
     waits = copies_to_device(case, waits & graph.waits)
     source = launcher_of(graph)[copies]
     source = source[source >= 0]

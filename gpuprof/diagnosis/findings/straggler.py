@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Page
-from gpuprof.diagnosis.ranks import Excess, Gang
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.noise import PROCESS_NOISE
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.ranks import Excess, Gang
 
 SHOWN = 3
 """Kinds of work that are named; each at least the share below of all that the rank does more."""

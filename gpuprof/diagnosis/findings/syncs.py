@@ -139,7 +139,7 @@ def waiting_nodes(case: Case) -> Mask:
     """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
-    waits[graph.edges.targets()[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    waits[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
     waits &= graph.waits
     if not waits.any():
         return waits

@@ -7,17 +7,21 @@ import numpy as np
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings.larger_batch import indices
+from gpuprof.diagnosis.findings.recompute import recomputed
+from gpuprof.diagnosis.projection_input.kept_ops import kept_of, mean_tokens, training_of
 from gpuprof.diagnosis.projection_input.logits import loss_of
 from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.projection.activations import SCORE_BYTES, Recorded
 from gpuprof.projection.attention_scores import score_elements
-from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory import RecordedMemory, Trained
 from gpuprof.timeline.phases import FORWARD
 
 HALF_BYTES = 2
 """Of an element of embeddings and hidden states in half precision."""
 BYTES = {"float64": 8.0, "float32": 4.0, "bfloat16": 2.0, "float16": 2.0, "int8": 1.0, "nf4": 0.52, "fp4": 0.52}
 """Of a weight by how it is stored; of those in four bits with their blocks' scales."""
+ADAMS = ("Adam", "AdamW")
+"""Optimizers of torch.optim with two moments for each parameter."""
 HELD = 0.8
 """Of the gradients' bytes: with less room next to weights and state they are not among what is allocated."""
 OFFLOADED = 0.5
@@ -48,13 +52,15 @@ def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share
     # Steps that end as the optimizer's does still hold their gradients then; a Trainer has dropped them.
     own = run.step_source == "optimizer" and micro == 1
     held = own and _other_bytes(run.memory.allocated_bytes, model, optimizer) >= HELD * gradients
+    again = bool(model.get("checkpointing")) or bool(recomputed(case).any())
     scores = score_elements(case.timeline) / passes
-    at_once = scores.max(initial=0.0) * passes if model.get("checkpointing") else scores.sum()
+    at_once = scores.max(initial=0.0) * passes if again else scores.sum()
+    counted, mean = kept_of(case, model, passes), mean_tokens(case, passes)
     recorded = Recorded(
         above_bytes=float(max(run.memory.peak_bytes - run.memory.allocated_bytes, 0)),
         tokens=tokens,
         line_fixed_bytes=peaks.fixed_bytes,
-        checkpointing=bool(model.get("checkpointing")),
+        checkpointing=again,
         layers=layers,
         hidden=hidden,
         kept_bytes=0.0 if _offloads(case, layers * hidden * HALF_BYTES, passes) else float(hidden * HALF_BYTES),
@@ -62,8 +68,24 @@ def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share
         gradient_bytes=gradients if held else 0.0,
         temporary_bytes=0.0 if single else gradients,
         score_bytes=float(at_once) * SCORE_BYTES * tokens / traced,
+        layer_bytes=counted.total_bytes / mean if counted and mean else None,
     )
-    return RecordedMemory(run.memory.allocated_bytes, recorded, _embedding_bytes(model), expert_share)
+    parameters = trained_parameters(model, optimizer)
+    return RecordedMemory(
+        allocated_bytes=run.memory.allocated_bytes,
+        recorded=recorded,
+        embedding_bytes=_embedding_bytes(model),
+        expert_share=expert_share,
+        cast_bytes=(counted.total_bytes - counted.with_half_adapters) / mean if counted and mean else None,
+        trained=Trained(
+            parameters=parameters,
+            state_bytes=float(optimizer.get("state_bytes") or 0),
+            gradient_bytes=gradients,
+            adam=(optimizer.get("class") or "") in ADAMS,
+            single_adapters=bool(model.get("lora")) and training_of(model).single_adapters,
+        ),
+        reserved_bytes=run.memory.reserved_bytes,
+    )
 
 
 def trained_parameters(model: dict, optimizer: dict) -> float:
@@ -78,11 +100,15 @@ def gradient_size(model: dict) -> int:
     return 4 if fp32 >= trainable > 0 else HALF_BYTES
 
 
+def weight_bytes(model: dict) -> float:
+    """Of all weights, adapters included."""
+    return sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
+
+
 def _other_bytes(allocated: int, model: dict, optimizer: dict) -> float:
     """What is allocated between steps in addition to weights and the optimizer's state; below 0 where those are in
     shards."""
-    weights = sum(count * BYTES.get(name, 4.0) for name, count in (model.get("dtypes") or {}).items())
-    return allocated - weights - (optimizer.get("state_bytes") or 0)
+    return allocated - weight_bytes(model) - (optimizer.get("state_bytes") or 0)
 
 
 def _embedding_bytes(model: dict) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from gpuprof.report.charts.bandwidth import bandwidth
 from gpuprof.report.charts.gap_histogram import gap_histogram
 from gpuprof.report.charts.memory import memory
+from gpuprof.report.charts.memory_owners import memory_owners
 from gpuprof.report.charts.phases import phases
 from gpuprof.report.charts.rank_steps import rank_steps
 from gpuprof.report.charts.ranks import ranks
@@ -27,6 +28,7 @@ __all__ = [
     "for_theme",
     "gap_histogram",
     "memory",
+    "memory_owners",
     "phases",
     "rank_steps",
     "ranks",

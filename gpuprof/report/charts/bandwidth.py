@@ -64,4 +64,5 @@ def bandwidth(diagnosis: Diagnosis) -> Figure | None:
         f" where a kernel cannot be shorter than {duration(floor_ns).replace('.0', '')}." + left_out(chosen, groups),
         legend="right",
         height=340,
+        narrow={"xaxis.dtick": 3, "yaxis.dtick": 2, "annotations.0.font.size": 10},
     )

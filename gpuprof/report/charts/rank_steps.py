@@ -21,9 +21,9 @@ _FAINTEST = 0.06
 
 def rank_steps(diagnosis: Diagnosis) -> Figure | None:
     """Per rank and step how long the others waited for it, and how long it waited; None unless ranks were diagnosed
-    together. Of many ranks those with most of either, of many steps the first."""
+    together over two steps or more. Of many ranks those with most of either, of many steps the first."""
     job = diagnosis.job
-    if job is None or not job.members or not job.steps:
+    if job is None or not job.members or job.steps < 2:
         return None
     if not any(max(one.waited_ns, default=0) for one in job.members):
         return None
@@ -32,7 +32,7 @@ def rank_steps(diagnosis: Diagnosis) -> Figure | None:
     most = max(max((*one.late_ns[:steps], *one.waited_ns[:steps])) for one in members)
     traces = [
         _cells("the others wait for it", CAUSE_PAINTS["communication"], members, "late_ns", steps, most),
-        _cells("waits for others", SERIES_PAINTS[0], members, "waited_ns", steps, most),
+        _cells("waits for others", SERIES_PAINTS[2], members, "waited_ns", steps, most),
     ]
     left = len(job.members) - len(members)
     more = f" {left} ranks with less of both are left out." if left else ""
@@ -44,7 +44,7 @@ def rank_steps(diagnosis: Diagnosis) -> Figure | None:
         },
         title="Ranks and steps",
         note=f"The darker, the longer; the darkest is {duration(most)}. Replayed without the profiler's cost.{more}"
-        " Timelines of any ranks on one clock: gpuprof view PATH --ranks 0,1 (PATH as for gpuprof diagnose).",
+        " Several timelines on one clock: gpuprof view PATH --ranks 0,1 (PATH as for gpuprof diagnose).",
         legend="above",
         height=104 + _ROW_PX * len(members),
     )

@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 _TENSOR = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats that tensor cores do; the others have ceilings of their own."""
 _HOLLOW = "circle-open"
-_LABEL_SHARE = 0.34
-"""Of the width, what the label of a ceiling takes."""
-
+_LABEL_SHARE, _NARROW_LABEL_SHARE = 0.34, 0.5
+"""Of the width, what the label of a ceiling takes; the second of a narrow chart's."""
+_ALONG, _NARROW_ALONG = 0.62, 0.72
+"""How far up the diagonal its label stands, of the way to the lowest ceiling: inside, not touching the next label."""
 
 LEFT = {"xanchor": "right", "yanchor": "bottom", "xshift": -6, "yshift": -6}
 """Where a label stands that belongs to a point of a ceiling."""
@@ -78,21 +79,17 @@ def roofline(diagnosis: Diagnosis) -> Figure | None:
         + beyond,
         legend="right",
         height=400,
-        narrow=_narrow(labels, x_range, y_range),
+        narrow=_narrow(chosen, roof.ceilings, y_range),
     )
 
 
-def _narrow(labels: list[dict[str, Any]], x_range: tuple[float, float], y_range: tuple[float, float]) -> dict[str, Any]:
-    """Where labels stand in a narrow window: rates over the right end of their line, memory below."""
-    patch: dict[str, Any] = {}
+def _narrow(groups: list[KernelGroup], limits: Ceilings, y_range: tuple[float, float]) -> dict[str, Any]:
+    """In a narrow window the same labels in a smaller type, with the room that they then need left of the kernels."""
+    x_range, _ = _ranges(groups, limits, _NARROW_LABEL_SHARE)
+    _, labels = _ceilings(groups, limits, x_range, y_range, _NARROW_ALONG)
+    patch: dict[str, Any] = {"xaxis.range": [math.log10(end) for end in x_range], "xaxis.dtick": 2}
     for i, one in enumerate(labels):
-        rates = i > 0
-        where = {
-            "font.size": 10, "xshift": 0, "yshift": 0,
-            "x": math.log10(x_range[1]),
-            "y": one["y"] if rates else math.log10(y_range[0]), "xanchor": "right", "yanchor": "bottom",
-        }  # fmt: skip
-        patch |= {f"annotations.{i}.{key}": value for key, value in where.items()}
+        patch |= {f"annotations.{i}.x": one["x"], f"annotations.{i}.y": one["y"], f"annotations.{i}.font.size": 10}
     return patch
 
 
@@ -173,8 +170,12 @@ def label(words: str, x: float, y: float, **where: Any) -> dict[str, Any]:
     return {"text": words, "x": math.log10(x), "y": math.log10(y), "showarrow": False, "font": {"size": 12}, **where}
 
 
-def _ranges(groups: list[KernelGroup], limits: Ceilings) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Ends of both axes: all points, the ridge of every ceiling that is drawn, and some room."""
+def _ranges(
+    groups: list[KernelGroup], limits: Ceilings, label: float = _LABEL_SHARE
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Ends of both axes: all points, the ridge of every ceiling that is drawn, and some room.
+
+    label: the share of the width that a label takes."""
     rates = [rate for _, rate in _rates(groups, limits)]
     x = [group.flops / group.bytes for group in groups] + [rate / limits.memory_bytes_per_s for rate in rates]
     y = [group.flops_per_s for group in groups] + rates
@@ -182,7 +183,7 @@ def _ranges(groups: list[KernelGroup], limits: Ceilings) -> tuple[tuple[float, f
     if rates:
         # Labels stand left of where a ceiling meets the diagonal, where no kernel can be: they need the room.
         ridge = min(rates) / limits.memory_bytes_per_s
-        low = min(low, (ridge / high**_LABEL_SHARE) ** (1 / (1 - _LABEL_SHARE)))
+        low = min(low, (ridge / high**label) ** (1 / (1 - label)))
     return (low, high), (min(y) / 3, max(y) * 2.5)
 
 
@@ -201,7 +202,11 @@ def _rates(groups: list[KernelGroup], limits: Ceilings) -> list[tuple[str, float
 
 
 def _ceilings(
-    groups: list[KernelGroup], limits: Ceilings, x_range: tuple[float, float], y_range: tuple[float, float]
+    groups: list[KernelGroup],
+    limits: Ceilings,
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+    along: float = _ALONG,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Lines and their labels: bandwidth as the diagonal, a horizontal for each format in use."""
     bandwidth = limits.memory_bytes_per_s
@@ -210,9 +215,8 @@ def _ceilings(
     low = max(x_range[0], y_range[0] / bandwidth)
     ridge = top / bandwidth
     lines = [ceiling([low, ridge], [low * bandwidth, top])]
-    # Far enough up the diagonal to stay inside, far enough below the next label not to touch it.
     first = min((rate for _, rate in rates), default=top) / bandwidth
-    at = low * (first / low) ** 0.62
+    at = low * (first / low) ** along
     labels = [label(f"memory {si(bandwidth)}B/s", at, at * bandwidth, **LEFT)]
     for words, rate in rates:
         lines.append(ceiling([rate / bandwidth, x_range[1]], [rate, rate]))

@@ -46,7 +46,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
         "hovertemplate": "%{y} twice as fast: step %{x:.1f} % shorter<extra></extra>",
     }
     return figure(
-        [painted(bar, {"marker.color": SERIES_PAINTS[0]})],
+        [painted(bar, {"marker.color": SERIES_PAINTS[2]})],
         {
             "bargap": 0.35,
             "xaxis": still({"title": {"text": "step shorter by, %"}, "range": [0, 60], "dtick": 10}),

@@ -26,8 +26,18 @@ _PANEL_PX = 104
 _SPACE = 0.06
 _MOST_POINTS = 600
 """Per line: a quarter of a thousand pixels' worth of them can be distinguished."""
-_SHADE, _BAND = "rgba(213,94,0,0.18)", "rgba(128,128,128,0.14)"
+_SHADE, _DOTTED = "rgba(128,128,128,0.2)", "rgba(128,128,128,0.9)"
 _LEAST_SAMPLES = 3
+_REASONS = {
+    "sw_power_cap": "the power limit",
+    "hw_slowdown": "a hardware slowdown",
+    "sw_thermal": "temperature",
+    "hw_thermal": "temperature (hardware slowdown)",
+    "hw_power_brake": "the power brake",
+    "board_limit": "the board's limit",
+    "reliability": "the voltage limit",
+}
+"""The driver's reasons, by how `gpuprof trace` samples them, as a reader says them."""
 _NOT_HELD = ("idle", "applications_clocks", "display_clock", "sync_boost")
 """In the names of reasons for a lower clock that hold no work back: nothing to do, and what someone has set."""
 
@@ -71,14 +81,14 @@ def telemetry(diagnosis: Diagnosis) -> Figure | None:
         "range": [0, (int(found.unix_ns.max()) - start) / 1e9],
     }
     throttled, reasons = _throttled(folder)
-    layout["shapes"] += [_shape(low, high, start, _SHADE) for low, high in throttled]
+    layout["shapes"] += [_shape(low, high, start) for low, high in throttled]
     notes = []
     recorded = _recorded(folder)
     if recorded is not None:
-        layout["shapes"].append(_shape(*recorded, start, _BAND))
-        notes.append("Grey: the steps that were recorded.")
+        layout["shapes"] += [_border(at, start) for at in recorded]
+        notes.append("Between the dotted lines: the recorded steps.")
     if throttled:
-        notes.append(f"Orange: held back by {reasons}.")
+        notes.append(f"Shaded: the clock is held back by {reasons}.")
     return figure(
         traces,
         layout,
@@ -161,7 +171,11 @@ def _throttled(folder: RunFolder) -> tuple[list[tuple[int, int]], str]:
     ends = np.append(times, times[-1])
     stretches = [(int(times[a]), int(ends[b])) for a, b in zip(edges[::2], edges[1::2], strict=True)]
     seen = int(np.bitwise_or.reduce(bits))
-    named = [text(reason.replace("_", " "), 40) for i, reason in enumerate(folder.throttle_reasons) if seen >> i & 1]
+    named = [
+        _REASONS.get(reason, text(reason.replace("_", " "), 40))
+        for i, reason in enumerate(folder.throttle_reasons)
+        if seen >> i & 1
+    ]
     return stretches, ", ".join(named)
 
 
@@ -175,7 +189,7 @@ def _recorded(folder: RunFolder) -> tuple[int, int] | None:
     return int((steps.unix_ns[rows] - steps.ns[rows]).min()), int(steps.unix_ns[rows].max())
 
 
-def _shape(low_ns: int, high_ns: int, start_ns: int, colour: str) -> dict[str, Any]:
+def _shape(low_ns: int, high_ns: int, start_ns: int) -> dict[str, Any]:
     """A stretch of time, over all panels."""
     return {
         "type": "rect",
@@ -185,7 +199,14 @@ def _shape(low_ns: int, high_ns: int, start_ns: int, colour: str) -> dict[str, A
         "x1": (high_ns - start_ns) / 1e9,
         "y0": 0,
         "y1": 1,
-        "fillcolor": colour,
+        "fillcolor": _SHADE,
         "line": {"width": 0},
         "layer": "below",
     }
+
+
+def _border(at_ns: int, start_ns: int) -> dict[str, Any]:
+    """A moment, over all panels."""
+    x = (at_ns - start_ns) / 1e9
+    line = {"width": 1.5, "dash": "dot", "color": _DOTTED}
+    return {"type": "line", "xref": "x", "yref": "paper", "x0": x, "x1": x, "y0": 0, "y1": 1, "line": line}

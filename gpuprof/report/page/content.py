@@ -76,12 +76,15 @@ class BudgetRow:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Evidence: a statement, or a place in the timeline where `start_ns` is not None."""
+    """A link into the timeline: the longest place of a part of the program, or a place by itself."""
 
+    name: str
+    """What the reader is led to: a module and phase, or the same as `text`."""
     text: str
+    """What the timeline calls the event that begins there."""
     and_on: bool
-    """Whether the text names just what begins it."""
-    start_ns: int | None
+    """Whether the name is that of what begins it, and of no more."""
+    start_ns: int
     ns: int
     where: str
     at: str
@@ -244,7 +247,7 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     rest = found.residual_ns + sum(one.mean_ns or 0 for one in small)
     more = f"{'+' if rest > 0 else ''}{duration(rest)}"
     rows.append(BudgetRow("variation", BUDGET_PAINTS["variation"].label, more, _signed(rest, mean)))
-    rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 %: {duration_range(found.low, found.high)}"))
+    rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 % of runs: {duration_range(*found.of_processes)}"))
     return rows
 
 
@@ -315,7 +318,7 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         code=parts("\n".join(map(escape, finding.fix.splitlines()))),
         surely=finding.speedup.low >= SURE,
         facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
-        places=tuple(_place(e) for e in finding.evidence if e.start_ns is not None),
+        places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
 
@@ -324,14 +327,18 @@ def _values(found: Range) -> tuple[float, float, float]:
     return found.low, found.expected, found.high
 
 
-def _place(evidence: Evidence) -> Place:
+def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     start, ns = evidence.start_ns or 0, evidence.ns or 0
     # Kernels have long names of which a part tells; ops are written as they are called, less the prefix of autograd's
     # engine, which says less than the room it takes.
     on_gpu = (evidence.where or "").startswith("GPU")
     what, and_on = evidence.text.removesuffix(AND_ON), evidence.text.endswith(AND_ON)
     what = shown_kernel(what, 60) if on_gpu else shown(what.removeprefix(AUTOGRAD_ENGINE), 60)
-    return Place(what, and_on, start, ns, shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}")
+    where, at = shown(evidence.where or "", 60), f"{duration(ns)} at {duration(start)}"
+    if evidence.part is None or evidence.part_ns is None:
+        return Place(what, what, and_on, start, ns, where, at)
+    at = f"{duration(evidence.part_ns)} {words_of(diagnosis.unit)}; longest {at}"
+    return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 
 _PAGES = {page.id: page for page in PAGES}

@@ -35,7 +35,7 @@ def memory_lines(trace: Trace, part: Part, most: int = MOST_POINTS) -> list[Line
         mine = rows[memory.device[rows] == device]
         mine = mine[np.argsort(memory.time_ns[mine], kind="stable")]
         kept = mine[extremes(memory.allocated_bytes[mine], most)]
-        lines.append(Line(int(device), "memory allocated", memory.time_ns[kept], memory.allocated_bytes[kept].clip(0)))
+        lines.append(Line(int(device), "memory", memory.time_ns[kept], memory.allocated_bytes[kept].clip(0)))
     return lines
 
 

@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.runfile import whole_file
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.comparison import Comparison
+    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.memory.memory_report import MemoryReport
+    from gpuprof.report.page.rank_pages import Link
 
 _MARK = b'<meta name="generator" content="gpuprof">'
 """What every report has near its top."""
 
 
-def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
+def write_report(diagnosis: Diagnosis, path: str | os.PathLike[str], links: tuple[Link, ...] = ()) -> None:
     """Writes the report of a diagnosis as one HTML file that needs nothing else; a file that is there is replaced.
 
-    Raises GpuprofError, one line, where it cannot be written.
+    `links`: reports of other ranks that the timeline's section names. Raises GpuprofError, one line, where it cannot be
+    written.
     """
     from gpuprof.report.page.html import render
 
-    _write(render(diagnosis), path)
+    _write(render(diagnosis, links=links), path)
 
 
 def write_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> None:

@@ -104,7 +104,7 @@ def _phases(timeline: Timeline, rows: I64, texts: Texts, group: int) -> Track:
     names = np.array([texts.add(name) for name in PHASES])
     return Track(
         group=group,
-        name="phases of its work",
+        name="phases",
         kind="phases",
         start_ns=gpu.start_ns[rows[first]],
         end_ns=end,

@@ -71,7 +71,7 @@ def _ops(timeline: Timeline, texts: Texts, ops: I64, calls: I64, group: int, is_
     colour = np.where(ranges, number("host", "range"), BY_PHASE[timeline.host.op[ops]])
     return Track(
         group=group,
-        name="ops and calls",
+        name="ops, calls",
         kind="ops",
         start_ns=np.concatenate([trace.ops.start_ns[ops], trace.calls.start_ns[calls]]),
         end_ns=np.concatenate([trace.ops.end_ns[ops], trace.calls.end_ns[calls]]),

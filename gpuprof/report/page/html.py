@@ -11,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import json
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -21,7 +22,9 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import charts, fixes, palette, words
 from gpuprof.report.names import escape
 from gpuprof.report.page import content
+from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.page.packing import embed
+from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
 from gpuprof.timeline.unit_words import in_unit
@@ -32,6 +35,7 @@ _HERE = files("gpuprof.report.page")
 CHARTS = (
     ("steps", ("timed_steps",)),
     ("plan", ("ranks", "rank_steps", "what_if", "sensitivities")),
+    ("memory", ("memory_owners",)),
     ("gpu", ("roofline", "bandwidth")),
     ("waiting", ("gap_histogram", "phases")),
     ("run", ("steps", "memory", "telemetry")),
@@ -39,8 +43,8 @@ CHARTS = (
 """Section of the page → its charts, in order; one that a recording has nothing for is not there."""
 
 
-def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
-    """The page. `most_events`: how many the timeline may show."""
+def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence[Link] = ()) -> str:
+    """The page. `most_events`: how many the timeline may show; `links`: reports of other ranks next to this one."""
     drawn = {section: [chart for name in names if (chart := _chart(name, diagnosis))] for section, names in CHARTS}
     views, note = _views(diagnosis, most_events)
     cards = content.cards(diagnosis)
@@ -76,13 +80,16 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS) -> str:
         ranges=content.ranges(diagnosis),
         activity=content.activity(diagnosis),
         environment=content.environment(diagnosis),
+        memory=None if diagnosis.memory is None else at_peak(diagnosis.memory),
         charts=drawn,
         any_chart=any(drawn.values()),
         views=views,
         views_note=note,
+        rank=diagnosis.environment.rank,
+        links=links,
         policy=_policy(viewer.encode(), plotly),
         viewer=viewer,
-        styles=palette_css() + _asset("viewer.css") + style("report.css"),
+        styles=palette_css() + _asset("viewer.css") + style("report.css") + style("memory.css"),
         plotly=_plotly(),
     )
 
@@ -144,12 +151,20 @@ def _plotly() -> str:
     return base64.b64encode((_HERE / "assets" / "plotly-basic.min.js.gz").read_bytes()).decode("ascii")
 
 
+def ink_css(theme: str) -> str:
+    """Custom properties such as `--on-owner-weights`: black or white, for words on an owner's colour."""
+    return "".join(f"--on-owner-{p.key}:{palette.text_on(getattr(p, theme))};" for p in palette.OWNER_PAINTS.values())
+
+
 def palette_css() -> str:
     """Custom properties such as `--cause-launch`, for both themes."""
     causes = {**palette.CAUSE_PAINTS, **palette.BUDGET_PAINTS}
-    sets = {"work": palette.WORK_PAINTS, "cause": causes, "bound": palette.BOUND_PAINTS}
-    light = "".join(f"--{kind}-{p.key}:{p.light};" for kind, paints in sets.items() for p in paints.values())
-    dark = "".join(f"--{kind}-{p.key}:{p.dark};" for kind, paints in sets.items() for p in paints.values())
+    sets = {"work": palette.WORK_PAINTS, "cause": causes, "bound": palette.BOUND_PAINTS, "owner": palette.OWNER_PAINTS}
+    light, dark = (
+        "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
+        + ink_css(theme)
+        for theme in ("light", "dark")
+    )
     return (
         f":root{{{light}}}:root[data-theme=dark]{{{dark}}}"
         f"@media (prefers-color-scheme:dark){{:root:not([data-theme]){{{dark}}}}}"

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
+from gpuprof.memory.advice import Advice
 from gpuprof.memory.memory_report import UNUSED, Device, MemoryReport, Series
 from gpuprof.report import memory_words as words
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import share
-from gpuprof.report.page.html import style, template
+from gpuprof.report.page.html import ink_css, style, template
+from gpuprof.report.page.memory_peak import at_peak
 from gpuprof.report.palette import OWNER_PAINTS, PHASE_PAINTS, Paint
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
@@ -54,36 +57,57 @@ class Chart:
 
 def render(report: MemoryReport) -> str:
     """The page."""
-    device = report.devices[0]
-    peak = device.peak
-    total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
-    owners = [(one.owner, words.NAMES[one.owner], words.size(one.bytes), share(one.bytes, total), one.bytes, one.count)
-              for one in peak.owners if one.bytes]  # fmt: skip
-    lines = [(words.size(one.bytes), words.place(one), escape(one.file or ""), f"{one.count:,}", one.owner,
-              words.NAMES[one.owner], one.phase) for one in peak.lines[:ROWS]]  # fmt: skip
+    device = report.devices[0] if report.devices else None
     return template("memory.html").render(
         policy=POLICY,
         styles=_css() + style("report.css") + style("memory.css"),
         name=shown(report.source.path.rsplit("/", 1)[-1], 80),
         path=escape(report.source.path),
-        headline=words.headline(device).replace("PEAK", "Peak"),
-        moment=words.moment(device),
-        summary=words.summary(device),
         issues=[(issue.severity, escape(issue.message)) for issue in report.issues],
-        owners=owners,
-        chart=chart(device) if len(device.series.event) > 1 else None,
-        size=(WIDTH, HEIGHT),
-        lines=lines,
-        rest=words.size(peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])),
-        phases=[(one.phase, words.size(one.bytes)) for one in peak.phases if one.bytes],
-        leaks=[words.leak(one) for one in device.leaks],
+        memory=at_peak(report),
         difference=None if report.difference is None else words.difference(report.difference),
         differences=[] if report.difference is None else [
             (one.owner, words.NAMES[one.owner], words.signed(one.bytes), words.size(one.before_bytes),
              words.size(one.after_bytes)) for one in report.difference.owners if one.bytes
         ],
         others=words.others(report),
+        **(_of_run(report.advice) if device is None else _of_device(device)),
     )  # fmt: skip
+
+
+def _of_run(advice: Advice | None) -> dict[str, Any]:
+    """What is shown of a run without a snapshot."""
+    peak = words.size(advice.peak_bytes) if advice else ""
+    total = advice.peak_bytes if advice else 0
+    owners = [(one.owner, words.NAMES[one.owner], words.size(one.bytes), share(one.bytes, total), one.bytes, 0)
+              for one in (advice.owners if advice else ())]  # fmt: skip
+    return {
+        "headline": f"Peak {peak}", "moment": "measured without the profiler", "summary":
+        "Estimated from the model, its optimizer and the recorded ops; a snapshot shows lines of Python.",
+        "owners": owners, "chart": None, "size": (WIDTH, HEIGHT), "lines": [], "rest": "", "phases": [], "leaks": [],
+    }  # fmt: skip
+
+
+def _of_device(device: Device) -> dict[str, Any]:
+    """What is shown of a snapshot or of memory events."""
+    peak = device.peak
+    total = peak.allocated_bytes if peak.reserved_bytes is None else peak.reserved_bytes
+    owners = [(one.owner, words.NAMES[one.owner], words.size(one.bytes), share(one.bytes, total), one.bytes, one.count)
+              for one in peak.owners if one.bytes]  # fmt: skip
+    lines = [(words.size(one.bytes), words.place(one), escape(one.file or ""), f"{one.count:,}", one.owner,
+              words.NAMES[one.owner], one.phase) for one in peak.lines[:ROWS]]  # fmt: skip
+    return {
+        "headline": words.headline(device).replace("PEAK", "Peak"),
+        "moment": words.moment(device),
+        "summary": words.summary(device),
+        "owners": owners,
+        "chart": chart(device) if len(device.series.event) > 1 else None,
+        "size": (WIDTH, HEIGHT),
+        "lines": lines,
+        "rest": words.size(peak.lines_rest_bytes + sum(one.bytes for one in peak.lines[ROWS:])),
+        "phases": [(one.phase, words.size(one.bytes)) for one in peak.phases if one.bytes],
+        "leaks": [words.leak(one) for one in device.leaks],
+    }
 
 
 def chart(device: Device) -> Chart:
@@ -158,6 +182,7 @@ def _css() -> str:
     sets = {"owner": OWNER_PAINTS, "phase": {**PHASE_PAINTS, "setup": _SETUP}}
     light, dark = (
         "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
+        + ink_css(theme)
         for theme in ("light", "dark")
     )
     return f":root{{{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"

@@ -38,7 +38,7 @@ def _phases(timeline: Timeline, part: Part, texts: Texts, group: int) -> Track:
     rows = np.flatnonzero((end > part.low_ns) & (start < part.high_ns))
     names = np.array([texts.add(name) for name in PHASES])
     return Track(
-        group, "phases of the host", "phases", start[rows], end[rows], names[phase[rows]], BY_PHASE[phase[rows]],
+        group, "CPU phases", "phases", start[rows], end[rows], names[phase[rows]], BY_PHASE[phase[rows]],
         np.full(len(rows), -1),
     )  # fmt: skip
 

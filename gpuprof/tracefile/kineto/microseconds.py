@@ -8,6 +8,8 @@ from decimal import ROUND_HALF_UP, Decimal
 _PLAIN = re.compile(rb"(-?)(\d{1,18})(?:\.(\d+))?\Z")
 _ANY = re.compile(rb'"?\s*([+-]?\d{1,40}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,3})?)\s*"?\Z')
 INT64 = range(-(2**63) + 1, 2**63)
+LONGEST = 18
+"""Numbers of up to so many characters are far from the ends of INT64."""
 
 
 def nanoseconds(text: bytes) -> tuple[int, bool] | None:
@@ -15,6 +17,10 @@ def nanoseconds(text: bytes) -> tuple[int, bool] | None:
 
     A number in quotes is read too. None if it is no number or lies outside int64 (292 years).
     """
+    if text[-4:-3] == b"." and 4 < len(text) <= LONGEST:  # as nearly all are written: 1234.567
+        digits = text[:-4] + text[-3:]
+        if digits.isdigit():
+            return int(digits), False
     plain = _PLAIN.match(text)
     if plain:
         sign, whole, fraction = plain.groups()

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -321,7 +322,11 @@ def _text(value: Any) -> str:
 
 def _inner(raw: msgspec.Raw) -> str:
     """A JSON value as text: a string without its quotes, anything else as written."""
-    text = bytes(raw)
+    return _text_of(bytes(raw))
+
+
+@lru_cache(maxsize=1 << 14)
+def _text_of(text: bytes) -> str:
     if not text.startswith(b'"'):
         return text.decode()
     try:

@@ -17,13 +17,16 @@ from gpuprof.tracefile.kineto.msgspec_reader import Parsed, read_small
 from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_BYTES
 from gpuprof.tracefile.trace import Trace
 
-SMALL_BYTES = 25 << 20
-"""Text up to this long is read by msgspec: it is done in the time that numba takes to load."""
+SMALL_BYTES = 4 << 20
+"""Text up to this long is read by msgspec: it is done before numba is loaded."""
+SMALL_UNCOMPILED_BYTES = 25 << 20
+"""The same where the other reader would have to be compiled first."""
 
 
-def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_BYTES) -> Trace:
-    """The Trace in a Kineto file of `size` bytes."""
-    data, truncated = _whole_text(path, size, small_bytes)
+def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = None) -> Trace:
+    """The Trace in a Kineto file of `size` bytes. `small_bytes`: the longest text that is read by msgspec; by default
+    that depends on whether the other reader is compiled."""
+    data, truncated = _small_text(path, size) if small_bytes is None else _whole_text(path, size, small_bytes)
     try:
         parsed = None if data is None or truncated else read_small(data)
         if parsed is None:
@@ -39,6 +42,20 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int = SMALL_B
     if trace.reading.dropped and not trace.reading.events:
         raise UnreadableTrace(f"{path} is not a profiler trace: nothing in its list is an event with a time")
     return trace
+
+
+def _small_text(path: Path, size: int) -> tuple[bytes | None, str | None]:
+    """The text of a file that is read by msgspec, and why it ends early if it does; None for all others."""
+    data, truncated = _whole_text(path, size, SMALL_BYTES)
+    if data is not None or _is_compiled():
+        return data, truncated
+    return _whole_text(path, size, SMALL_UNCOMPILED_BYTES)
+
+
+def _is_compiled() -> bool:
+    from gpuprof.tracefile.kineto.scan import is_compiled  # loads numba
+
+    return is_compiled()
 
 
 def _streamed(path: Path, size: int, progress) -> Parsed:

@@ -15,6 +15,7 @@ text; in place of one, MORE says that the text ends first and ODD that this is n
 from __future__ import annotations
 
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -1205,6 +1206,14 @@ def merge(text, strings, first, count, arena, table, places, used, numbers):
             used[2] = number + 1
         numbers[local] = number
     return count
+
+
+def is_compiled() -> bool:
+    """Whether the kernels are in numba's cache, so that loading them takes no time; False where numba does not tell."""
+    try:
+        return all(entry._cache._cache_file._load_index() for entry in (find_separator, scan, merge))
+    except (AttributeError, OSError, ValueError, EOFError, pickle.UnpicklingError):
+        return False
 
 
 def forget_cache() -> None:

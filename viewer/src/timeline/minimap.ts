@@ -15,6 +15,9 @@ const TICKS = 8;
 const GRIP = 6;
 const NARROWEST = 4;
 
+/** `GPU 0` of `GPU 0 · NVIDIA H200`, which stands in full below. */
+const short = (name: string) => name.split(" · ")[0];
+
 export class Minimap {
   readonly canvas = h("canvas", { class: "tl-minimap", "aria-hidden": "true" });
   private readonly picture = document.createElement("canvas");
@@ -27,7 +30,7 @@ export class Minimap {
   constructor(private readonly stage: Stage) {
     const gpus = stage.data.groups.filter((group) => group.kind === "gpu");
     this.height = TICKS + Math.max(1, gpus.length) * (STRIP + 2) + 2;
-    this.names = h("div", { class: "tl-strips" }, ...gpus.map(({ name }) => h("div", { title: name }, name)));
+    this.names = h("div", { class: "tl-strips" }, ...gpus.map(({ name }) => h("div", { title: name }, short(name))));
     this.listen();
   }
 

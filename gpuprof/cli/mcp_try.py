@@ -1,0 +1,63 @@
+"""The tool `try` of `gpuprof mcp --allow-run`: the only one that starts anything."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from gpuprof.errors import GpuprofError
+from gpuprof.trial.own_process import own_command
+
+_ENDING_S = 30.0
+"""How long `gpuprof try` may take to end its processes once the client cancels."""
+
+
+async def try_fixes(command: list[str], fixes: list[str] | None = None, budget: str = "5m", folder: str = "") -> str:
+    """Runs a training command again with one fix after the other applied from outside, and measures what each gains.
+
+    command: what one types after `gpuprof try`, for example ["train.py", "--lr", "1e-4"]. fixes: for example
+    ["input_workers=4"]; those that are advised if empty. budget: how long it may take, such as 90s, 5m or 1h; the
+    client has to wait for as long. folder: where the command is run. Files are written to a scratch folder and
+    connections beyond this machine are blocked. Times are nanoseconds.
+    """
+    from gpuprof.interop.agent_answers import text
+
+    if not command:
+        raise GpuprofError('command is empty: name what to run, for example ["train.py", "--lr", "1e-4"]')
+    place = Path(folder).expanduser() if folder else Path.cwd()
+    if not place.is_dir():
+        raise GpuprofError(f"{folder}: there is no such folder")
+    code, out, err = await _run(_arguments(command, fixes or [], budget), place)
+    said = [line.removeprefix("gpuprof: ") for line in err.splitlines() if line.startswith("gpuprof: ")]
+    if code or not out.strip():
+        if code or not said:
+            raise GpuprofError(said[-1] if said else f"gpuprof try ended with exit code {code} and said nothing")
+        return text({"rows": [], "notes": said[-1:]})
+    return text(json.loads(out))
+
+
+def _arguments(command: list[str], fixes: list[str], budget: str) -> list[str]:
+    """`gpuprof try`'s words: after `--` nothing of the command can be one of gpuprof's options, such as --yes."""
+    return ["--json", f"--budget={budget}", *(f"--fix={fix}" for fix in fixes), "--", *command]
+
+
+async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
+    """Exit code, output and messages of `gpuprof try` in a process of its own; it is ended if the client cancels."""
+    import asyncio
+
+    import anyio  # comes with mcp
+
+    process = await asyncio.create_subprocess_exec(
+        *own_command("try", *arguments), cwd=folder, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()  # it ends what it has started
+            with anyio.move_on_after(_ENDING_S, shield=True):
+                await process.wait()
+    return process.returncode or 0, out.decode(errors="replace"), err.decode(errors="replace")

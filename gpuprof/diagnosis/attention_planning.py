@@ -1,0 +1,34 @@
+"""Whether bf16 would move attention to cuDNN, which plans for every new length."""
+
+from __future__ import annotations
+
+import re
+
+from gpuprof.diagnosis.case import Case
+
+FUSED = re.compile(
+    r"^aten::_(scaled_dot_product_)?(flash|efficient)_attention|^aten::_scaled_dot_product_\w+_attention"
+)
+CUDNN = re.compile(r"cudnn_attention")
+FIRST_TORCH = (2, 11)
+"""torch chose cuDNN's attention by itself from this version on, at the latest: recorded on an H200 with 2.11, where
+2.9 still preferred flash attention."""
+PREFERS = (9, 10)
+"""Majors of the compute capability on which it does (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""
+
+
+def bf16_would_plan(case: Case) -> bool:
+    """Whether scaled_dot_product_attention runs in fp32 kernels now and in bf16 would choose cuDNN's."""
+    if case.ops_named(CUDNN.search).any() or not case.ops_named(FUSED.search).any():
+        return False
+    return _prefers_cudnn(case) and _torch(case) >= FIRST_TORCH
+
+
+def _prefers_cudnn(case: Case) -> bool:
+    return any(gpu.properties.get("computeMajor") in PREFERS for gpu in case.trace.meta.gpus)
+
+
+def _torch(case: Case) -> tuple[int, ...]:
+    """Major and minor version of torch; empty where the recording does not say."""
+    found = re.match(r"(\d+)\.(\d+)", str(case.versions.get("torch_version", "")))
+    return tuple(int(part) for part in found.groups()) if found else ()

@@ -1,0 +1,82 @@
+"""What a run's own peak is made of, and what would make it smaller: part of `gpuprof.memory/1`.
+
+Sizes are bytes; of each prediction both ends are given, and what is not known is None.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What one kind of thing holds of a peak."""
+
+    owner: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What is expected, between the ends of what it may be."""
+
+    low: int
+    expected: int
+    high: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fits:
+    """The largest forward pass that fits on one GPU."""
+
+    gpu: str
+    usable_bytes: int
+    """What tensors may take of its memory."""
+    batch: Bounds | None
+    """Samples of a forward pass; None where the recorded number is not known."""
+    tokens: Bounds | None
+    """Tokens of one sample with the recorded batch; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change, and what it does to memory and time."""
+
+    id: str
+    title: str
+    peak_bytes: Bounds | None
+    """None: not known, and `unknown` says why."""
+    saved_bytes: int | None
+    """Of the peak; negative: it takes more."""
+    step_ns: Bounds | None
+    """The step with it; None: not known."""
+    step_unknown: str | None
+    """Why."""
+    changes: str | None
+    """What it changes about the training; None: nothing but rounding."""
+    unknown: str | None
+    fits: tuple[Fits, ...]
+    """With it, on the recorded GPU first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The peak of a run as its model and its recorded ops explain it."""
+
+    peak_bytes: int
+    """As the allocator measured it without the profiler."""
+    reserved_bytes: int | None
+    static_bytes: int
+    """Of it what is allocated between steps."""
+    owners: tuple[Part, ...]
+    """Largest first. They sum to peak_bytes; estimated from sizes of weights and state and from formulas."""
+    tokens: int
+    """Of the forward pass that made the peak, padding included."""
+    batch: float | None
+    """Samples of a forward pass."""
+    now_ns: int | None
+    """The mean step."""
+    fits: tuple[Fits, ...]
+    """As it is, on the recorded GPU first."""
+    remedies: tuple[Remedy, ...]
+    """Those that save most first."""

@@ -1,0 +1,115 @@
+"""What a page shows of memory at its peak: a treemap of owners and their lines, tables, and what would make it
+smaller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.memory.advice import Advice
+from gpuprof.memory.memory_report import Device, MemoryReport
+from gpuprof.report import memory_words as words
+from gpuprof.report.names import escape
+from gpuprof.report.numbers import share
+from gpuprof.report.page.treemap import Box, squarified
+
+ROWS = 12
+"""Lines of Python in the table."""
+WHOLE = Box(0.0, 0.0, 100.0, 48.0)
+"""The treemap in percent of its width, as high as half of it."""
+LEAST = 0.004
+"""Share of the whole below which a tile is not drawn."""
+LETTER, LINE = 1.5, 5.5
+"""Width of a letter and height of a line on a phone, in the same percent: a tile is named that has room for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One line of an owner, or all of it."""
+
+    owner: str
+    style: str
+    name: str
+    size: str
+    title: str
+    named: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """All that the template places."""
+
+    summary: str
+    tiles: tuple[Tile, ...]
+    owners: tuple[tuple[str, str, str, str], ...]
+    """(key, name, size, share)."""
+    lines: tuple[tuple[str, str, str, str, str], ...]
+    """(size, place, owner's key, its name, phase)."""
+    measured: str
+    """Of the run itself; empty where it is not known."""
+    now: tuple[str, ...]
+    remedies: tuple[tuple[str, ...], ...]
+    fits: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def at_peak(report: MemoryReport) -> Peak:
+    """What is shown of a report: of its first device, or of the run alone."""
+    device = report.devices[0] if report.devices else None
+    advice = report.advice
+    owners = _owners(device, advice)
+    total = sum(size for _, size in owners)
+    return Peak(
+        summary=words.summary(device) if device else "",
+        tiles=tuple(_tiles(device, owners, total)),
+        owners=tuple((key, words.NAMES[key], words.size(size), share(size, total)) for key, size in owners),
+        lines=()
+        if device is None
+        else tuple(
+            (words.size(one.bytes), words.place(one), one.owner, words.NAMES[one.owner], one.phase)
+            for one in device.peak.lines[:ROWS]
+        ),
+        measured=words.measured(advice) if advice else "",
+        now=words.as_it_is(advice) if advice else (),
+        remedies=tuple(words.remedy(one, advice) for one in words.worth(advice)) if advice else (),
+        fits=tuple(words.fits(one) for one in advice.fits) if advice else (),
+        notes=tuple(words.unknown(advice)) if advice else (),
+    )
+
+
+def _owners(device: Device | None, advice: Advice | None) -> list[tuple[str, int]]:
+    if device is not None:
+        return [(one.owner, one.bytes) for one in device.peak.owners if one.bytes > 0]
+    return [(one.owner, one.bytes) for one in advice.owners if one.bytes > 0] if advice else []
+
+
+def _tiles(device: Device | None, owners: list[tuple[str, int]], total: int) -> list[Tile]:
+    """Owners as rectangles, each divided into its lines where these are known."""
+    shown = [(key, size) for key, size in owners if size >= LEAST * total]
+    found = []
+    for (owner, size), box in zip(shown, squarified([size for _, size in shown], WHOLE), strict=True):
+        parts = _of_owner(device, owner, size)
+        for (name, part), inner in zip(parts, squarified([part for _, part in parts], box), strict=True):
+            found.append(_tile(owner, name, part, inner))
+    return found
+
+
+def _of_owner(device: Device | None, owner: str, size: int) -> list[tuple[str, int]]:
+    """The owner's largest lines and the rest of it."""
+    if device is None:
+        return [("", size)]
+    lines = [(words.place(one), one.bytes) for one in device.peak.lines if one.owner == owner]
+    kept = [(name, part) for name, part in lines if part >= size / 20][:6]
+    rest = size - sum(part for _, part in kept)
+    parts = sorted([*kept, ("", rest)] if rest > 0 else kept, key=lambda one: -one[1])
+    return parts if kept else [("", size)]
+
+
+def _tile(owner: str, place: str, size: int, box: Box) -> Tile:
+    left, top = box.x, 100 * box.y / WHOLE.height
+    style = f"left:{left:.3f}%;top:{top:.3f}%;width:{box.width:.3f}%;height:{100 * box.height / WHOLE.height:.3f}%"
+    name, bytes_ = words.NAMES[owner].split(" (")[0], words.size(size)
+    title = f"{name}{f', {place}' if place else ''}: {bytes_}"
+    label = f"{name} {place}" if place and box.width >= LETTER * len(f"{name} {place} {bytes_}") else name
+    rows = 1 if box.width >= LETTER * len(f"{label} {bytes_}") else 2
+    named = box.width >= LETTER * len(label) + 1 and box.height >= LINE * rows
+    return Tile(owner, style, escape(label), bytes_, title, named)

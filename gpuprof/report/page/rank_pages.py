@@ -1,0 +1,52 @@
+"""Reports of single ranks next to the report of all: which ranks, where their files are, and the links between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+
+from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.ranks import RankSummary
+
+MOST = 16
+"""Ranks that get a report of their own: each is read and diagnosed again, and takes some MB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A report next to this one."""
+
+    text: str
+    href: str
+
+
+def usual_rank(diagnosis: Diagnosis) -> RankSummary | None:
+    """The rank with the median pace among those that the report does not show: what a slow rank is compared with. None
+    unless several ranks were diagnosed together."""
+    own = diagnosis.environment.rank
+    others = [one for one in diagnosis.ranks or () if one.rank != own and one.pace_ns is not None]
+    if not others:
+        return None
+    stage = {member.rank: member.stage for member in (diagnosis.job.members if diagnosis.job else ())}
+    like = [one for one in others if stage.get(one.rank) == stage.get(own or 0)] or others
+    middle = float(np.median([one.pace_ns or 0 for one in like]))
+    return min(like, key=lambda one: (abs((one.pace_ns or 0) - middle), one.rank))
+
+
+def page_of(report: Path, rank: int) -> Path:
+    """The file of a rank's own report: `report.rank3.html` next to `report.html`."""
+    return report.with_name(f"{report.stem}.rank{rank}{report.suffix}")
+
+
+def links_to(report: Path, ranks: Sequence[int]) -> tuple[Link, ...]:
+    """From the report of all ranks to theirs."""
+    return tuple(Link(f"rank {rank}", quote(page_of(report, rank).name)) for rank in ranks)
+
+
+def link_back(report: Path) -> tuple[Link, ...]:
+    """From a rank's report to that of all."""
+    return (Link("all ranks", quote(report.name)),)

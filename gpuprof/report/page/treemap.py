@@ -1,0 +1,66 @@
+"""Rectangles whose areas are sizes, as near to squares as rows of them allow.
+
+After Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Box(NamedTuple):
+    """A rectangle, in the units of the one that is divided."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+def squarified(sizes: Sequence[float], box: Box) -> list[Box]:
+    """A rectangle for each size, largest first; the sizes are scaled to fill the box. Empty where nothing has a
+    size."""
+    total = sum(sizes)
+    if total <= 0 or box.width <= 0 or box.height <= 0:
+        return []
+    scale = box.width * box.height / total
+    areas = [size * scale for size in sizes]
+    found: list[Box] = []
+    at = 0
+    while at < len(areas):
+        side = min(box.width, box.height)
+        end = at + 1
+        while end < len(areas) and _worst(areas[at : end + 1], side) <= _worst(areas[at:end], side):
+            end += 1
+        row, box = _laid(areas[at:end], box)
+        found += row
+        at = end
+    return found
+
+
+def _worst(areas: Sequence[float], side: float) -> float:
+    """The longest shape of a row along a side: the larger of its ratios."""
+    whole = sum(areas)
+    if not whole or not side or not min(areas):
+        return float("inf")
+    return max(side**2 * max(areas) / whole**2, whole**2 / (side**2 * min(areas)))
+
+
+def _laid(areas: Sequence[float], box: Box) -> tuple[list[Box], Box]:
+    """A row of areas along the shorter side, and what is left of the box."""
+    whole = sum(areas)
+    found, at = [], 0.0
+    if box.width >= box.height:
+        width = whole / box.height
+        for area in areas:
+            height = area / width if width else 0.0
+            found.append(Box(box.x, box.y + at, width, height))
+            at += height
+        return found, Box(box.x + width, box.y, max(box.width - width, 0.0), box.height)
+    height = whole / box.width
+    for area in areas:
+        width = area / height if height else 0.0
+        found.append(Box(box.x + at, box.y, width, height))
+        at += width
+    return found, Box(box.x, box.y + height, box.width, max(box.height - height, 0.0))

@@ -1,0 +1,83 @@
+"""`gpuprof memory RUN`, and memory in `diagnose` and the report of a run that has a snapshot."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from helpers.command import in_process
+from helpers.paths import ROOT
+from jsonschema import Draft202012Validator
+
+from gpuprof.diagnosis.json import schema as diagnosis_schema
+from gpuprof.memory.json import schema
+
+RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
+SNAPSHOT = ROOT / "tests" / "data" / "snapshots" / "llama.pickle.gz"
+
+
+@pytest.fixture
+def with_snapshot(tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    shutil.copytree(RUN, run)
+    (run / "memory.rank0.pickle").write_bytes(gzip.decompress(SNAPSHOT.read_bytes()))
+    return run
+
+
+def document(*arguments: object) -> dict:
+    done = in_process(*arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout, parse_constant=pytest.fail)
+
+
+def test_a_run_without_a_snapshot_says_what_its_peak_is_made_of():
+    found = document("memory", RUN, "--to", "L40S")
+    assert not list(Draft202012Validator(schema()).iter_errors(found))
+    advice = found["advice"]
+    assert found["devices"] == []
+    assert sum(one["bytes"] for one in advice["owners"]) == advice["peak_bytes"]
+    assert [one["gpu"] for one in advice["fits"]] == ["H200 SXM", "L40S"]
+    assert advice["fits"][1]["batch"]["expected"] < advice["fits"][0]["batch"]["expected"]
+    remedies = {one["id"]: one for one in advice["remedies"]}
+    assert {"checkpointing", "half_micro_batch", "half_adapters"} <= remedies.keys()
+    for one in advice["remedies"]:
+        assert (one["peak_bytes"] is None) == bool(one["unknown"])
+        assert (one["step_ns"] is None) == bool(one["step_unknown"] or one["unknown"])
+        assert one["peak_bytes"] is None or one["peak_bytes"]["low"] <= one["peak_bytes"]["expected"]
+    slower, now = remedies["checkpointing"]["step_ns"]["expected"], advice["now_ns"]
+    assert now < slower < 2 * now
+
+
+def test_what_fits_is_what_a_projection_says():
+    advice = document("memory", RUN, "--to", "L40S")["advice"]
+    projected = document("project", RUN, "--to", "L40S")["gpus"][0]["memory"]
+    assert advice["fits"][1]["batch"]["expected"] == projected["largest_batch"]
+
+
+def test_the_answer_names_both_prices():
+    done = in_process("memory", RUN, COLUMNS="100")
+    assert done.returncode == 0
+    lines = [line for line in done.stdout.splitlines() if "checkpoint all layers" in line]
+    assert lines and " ms " in lines[0] and "GiB" in lines[0]
+
+
+def test_diagnose_and_report_show_the_snapshot_of_a_run(with_snapshot: Path, tmp_path: Path):
+    found = document("diagnose", with_snapshot)
+    assert not list(Draft202012Validator(diagnosis_schema()).iter_errors(found))
+    peak = found["memory"]["devices"][0]["peak"]
+    assert sum(one["bytes"] for one in peak["owners"]) == peak["reserved_bytes"]
+    assert "series" not in found["memory"]["devices"][0]
+    assert "peak 3.8 GiB allocated" in " ".join(in_process("diagnose", with_snapshot, "-v").stdout.split())
+    page = tmp_path / "report.html"
+    assert in_process("report", with_snapshot, "-o", page).returncode == 0
+    text = page.read_text(encoding="utf-8")
+    assert 'id="memory"' in text and "chart-memory_owners" in text and 'class="treemap"' in text
+
+
+def test_a_recording_without_memory_has_none(tmp_path: Path):
+    assert document("diagnose", RUN)["memory"] is None
+    done = in_process("memory", ROOT / "tests" / "data" / "runs", "--to", "L40S")
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
