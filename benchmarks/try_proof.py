@@ -326,6 +326,11 @@ def difference(row: dict[str, Any]) -> float | None:
     return tried[1] / edited[1] - 1 if tried and edited and not row.get("why") else None
 
 
+def cpu_difference(row: dict[str, Any]) -> float | None:
+    """The same of the CPU time of a step."""
+    return None if row.get("why") else row.get("cpu_apart")
+
+
 def disagrees(row: dict[str, Any]) -> bool:
     """Whether tried and edited differ by more than LIMIT, and by more than their intervals and the machine explain."""
     apart = difference(row)
@@ -351,9 +356,9 @@ def table(rows: list[dict[str, Any]]) -> str:
             *(_shown(row.get(one)) for one in ("predicted", "tried", "edited")),
         ]
         cells.append(str(row["why"]) if row.get("why") else _percent(apart))
-        cells += [f"{row.get('disturbed', 0)} of {row.get('processes', 0)}", _percent(row.get("cpu_apart"))]
+        cells += [f"{row.get('disturbed', 0)} of {row.get('processes', 0)}", _percent(cpu_difference(row))]
         lines.append(f"| {' | '.join(cells)} |")
-    for of, found in (("", difference), (" of CPU time", lambda row: row.get("cpu_apart"))):
+    for of, found in (("", difference), (" of CPU time", cpu_difference)):
         known = sorted(abs(one) for row in rows if (one := found(row)) is not None)
         if known:
             lines.append(f"\ntried and edited differ by {100 * median(known):.1f} %{of} in the median of {len(known)}")

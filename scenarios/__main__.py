@@ -3,7 +3,7 @@
     python -m scenarios list
     python -m scenarios run NAME [--fix [WHICH]] [--trace] [--steps N]
     python -m scenarios record NAME … --out DIR [--fix WHICH] [--within S]
-    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH]]
+    python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH] [--try]]
     python -m scenarios parallel [NAME …] --out DIR [--rounds 5] [--processes N]
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
@@ -24,7 +24,7 @@ from pathlib import Path
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.measure import launched, measure
 from scenarios.parallel import PROGRAMS, parallel
-from scenarios.record import record
+from scenarios.record import is_tiny, record
 
 FIRST = "(the first)"
 
@@ -54,6 +54,10 @@ def main() -> int:
     )
     timing.add_argument("--as-is", action="store_true", help="with --out: leave the fixes out")
     timing.add_argument("--data", default="", help="with --out: which lengths, where a scenario has several")
+    timing.add_argument(
+        "--try", dest="tries", action="store_true",
+        help="with --out: also apply what gpuprof try has of the fixes to the unmodified program, into NAME.trial.json",
+    )  # fmt: skip
     timing.add_argument("--gib", type=float, help="GPU memory of a process, in place of what scenario.json says")
     recording = commands.add_parser("record", help="record them with gpuprof trace, one after the other")
     recording.add_argument("names", nargs="+")
@@ -78,6 +82,8 @@ def main() -> int:
         timing.error("--record: how many variants, none or more")
     if args.command == "measure" and args.record and args.out is None:
         timing.error("--record needs --out DIR, where the recordings go")
+    if args.command == "measure" and args.tries and args.out is None:
+        timing.error("--try needs --out DIR, where the trials go")
     if args.command == "list":
         print("\n".join(listed()))
         return 0
@@ -96,11 +102,17 @@ def main() -> int:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     if args.command == "parallel":
         return parallel(chosen, args.out, args.rounds, args.processes)
+    whole = chosen
     if args.as_is:
         chosen = [replace(told, fixes=()) for told in chosen]
     if args.gib is not None:
         chosen = [replace(told, gib=args.gib) for told in chosen]
-    return measure(chosen, args.rounds, args.out, args.record, args.data)
+    failed = measure(chosen, args.rounds, args.out, args.record, args.data)
+    if args.tries:
+        from scenarios.trials import try_fixes
+
+        failed |= try_fixes(whole, args.rounds, args.out.resolve(), is_tiny())
+    return failed
 
 
 def named(args: argparse.Namespace) -> Sequence[str]:

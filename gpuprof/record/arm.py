@@ -24,7 +24,10 @@ def arm(run: str, notes_writes: bool = True) -> None:
     if notes_writes:
         from .written import Written
 
-        Written(run).watch()
+        try:
+            Written(run).watch()
+        except OSError:  # the working directory is gone, say: the run is recorded all the same
+            pass
 
     def optimizers(module: Any) -> None:
         from .attach import holder

@@ -158,6 +158,7 @@ class _Run:
             "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ}, "exit": None,
             "host": None,
         }  # fmt: skip
+        self._outputs = _outputs()
         self._folder = self._make(target.stem, out)
         if self._folder is not None:
             _note_inner(self._folder)
@@ -482,11 +483,13 @@ class _Run:
     def _note_native_writes(self, folder: Path) -> None:
         """Adds files of the working directory that changed during the run, and that no hook in a Python has seen."""
         try:
+            from .session_files import files_of_session
             from .written import FILE, append, changed_since
 
             known = {str(line.get("path")) for line in runfile.read_lines(folder / FILE)}
-            here = _working_directory()
-            found = changed_since(here, self._began_ns, known, {runfile.RUNS, folder.name}) if here else []
+            here, outputs = _working_directory(), self._outputs | files_of_session()
+            without = {runfile.RUNS, folder.name}
+            found = changed_since(here, self._began_ns, known, without, outputs) if here else []
             if found:
                 append(str(folder / FILE), [("writes", path, None) for path in found])
         except Exception as error:
@@ -581,6 +584,16 @@ def _let_go() -> None:
         except OSError:
             pass
     os.close(nowhere)
+
+
+def _outputs() -> set[tuple[int, int]]:
+    """Device and inode of what standard output and error are; `_let_go` forgets them."""
+    found = set()
+    for descriptor in (1, 2):
+        with contextlib.suppress(OSError):
+            status = os.fstat(descriptor)
+            found.add((status.st_dev, status.st_ino))
+    return found
 
 
 def _remove(folder: Path) -> None:

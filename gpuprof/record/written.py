@@ -85,9 +85,12 @@ def append(file: str, found: Iterable[tuple[str, str, int | None]]) -> None:
         os.close(descriptor)
 
 
-def changed_since(folder: str, since_ns: int, known: set[str], without: set[str]) -> list[str]:
+def changed_since(
+    folder: str, since_ns: int, known: set[str], without: set[str], outputs: set[tuple[int, int]]
+) -> list[str]:
     """Files of a tree that changed after a moment (unix ns), and that no hook has seen: native code or another program
-    wrote them. Bounded in files and in time. without: names of folders that are passed over.
+    wrote them. Bounded in files and in time. without: names of folders that are passed over. outputs: device and inode
+    of files that are passed over, too: the user has redirected output there.
     """
     import time
 
@@ -97,10 +100,11 @@ def changed_since(folder: str, since_ns: int, known: set[str], without: set[str]
         for name in files:
             path = os.path.join(root, name)
             try:
-                changed = os.lstat(path).st_ctime_ns >= since_ns
+                status = os.lstat(path)
             except OSError:
                 continue
-            if changed and path not in known and len(found) < MOST:
+            is_new = status.st_ctime_ns >= since_ns and (status.st_dev, status.st_ino) not in outputs
+            if is_new and path not in known and len(found) < MOST:
                 found.append(path)
         left -= len(files)
         if left < 0 or time.monotonic() > end:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 from pathlib import Path
 
+from gpuprof.record.session_files import FileId
 from gpuprof.runfile import RUNS
 
 MOST = 50_000
@@ -15,8 +17,11 @@ State = dict[str, tuple[int, int, int]]
 """Path → size, time of the last change (ns) and inode."""
 
 
-def state_of(folder: Path, without: Path | None = None) -> State | None:
-    """The files and folders of a tree, `without` one of them; None where there are more than MOST."""
+def state_of(folder: Path, without: Path | None = None, outputs: Container[FileId] = ()) -> State | None:
+    """The files and folders of a tree, `without` one of them; None where there are more than MOST.
+
+    outputs: files that may change, since the user has redirected output there.
+    """
     found: State = {}
     for root, folders, files in os.walk(folder):
         folders[:] = [name for name in folders if name not in _SKIPPED and Path(root, name) != without]
@@ -28,6 +33,8 @@ def state_of(folder: Path, without: Path | None = None) -> State | None:
                 continue
             # A folder's own time and size change with what is in it, which is seen anyway.
             is_file = name not in folders
+            if is_file and (status.st_dev, status.st_ino) in outputs:
+                continue
             found[path] = (status.st_size if is_file else 0, status.st_mtime_ns if is_file else 0, status.st_ino)
         if len(found) > MOST:
             return None

@@ -163,9 +163,14 @@ class Starter:
         runs = Path(runfile.RUNS).absolute()
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
         argv = own_command("trace", "--stop", "--no-report", *words)
+        environment = self._environment(folder, "recorded")
+        # The target is armed by gpuprof trace, which is none itself.
+        environment.pop("PYTHONPATH")
+        if path := os.environ.get("PYTHONPATH"):
+            environment["PYTHONPATH"] = path
         try:
             self._process = subprocess.Popen(
-                argv, env=self._environment(folder, "recorded"), stdin=subprocess.DEVNULL, start_new_session=True,
+                argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
                 stdout=2 if sys.stderr is not None else subprocess.DEVNULL,
             )  # fmt: skip
             self._process.wait()
@@ -207,7 +212,7 @@ class Starter:
         with (folder / LOG).open("wb") as log:
             try:
                 self._process = subprocess.Popen(
-                    argv, env=self._environment(folder, "recorded"), stdin=subprocess.DEVNULL, stdout=log,
+                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True,
                 )  # fmt: skip
             except OSError as error:

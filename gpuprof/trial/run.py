@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
+from gpuprof.record.session_files import files_of_session
 from gpuprof.trial import folder_state, judge, same_training
 from gpuprof.trial.fixes import Candidate, combination, lines_for
 from gpuprof.trial.own_flags import OwnFlags
@@ -46,9 +47,10 @@ class _Turns:
 
     def run(self, fixes: Sequence[Fix]) -> Outcome:
         """One more process; raises GpuprofError if it changed the user's files."""
-        before = folder_state.state_of(self.tree_of, self.starter.scratch)
+        outputs = files_of_session()
+        before = folder_state.state_of(self.tree_of, self.starter.scratch, outputs)
         outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s, self.flags)
-        changed = folder_state.changes(before, folder_state.state_of(self.tree_of, self.starter.scratch))
+        changed = folder_state.changes(before, folder_state.state_of(self.tree_of, self.starter.scratch, outputs))
         if changed and not self.allowed:
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             raise GpuprofError(

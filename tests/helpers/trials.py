@@ -18,7 +18,8 @@ from gpuprof.trial.trial import Fix
 from helpers.command import working_in
 from helpers.warm_torch import warm_python
 
-LIMIT_S = 100.0
+LIMIT_S = 240.0
+"""When a process is given up: compilers take long on a machine that has other work."""
 
 HEAD = """
     import os, sys, time
@@ -65,14 +66,14 @@ def tried(
     fix: str = "",
     *,
     fresh: bool = False,
-    seconds: float = 0.5,
+    seconds: float = 0.1,
     flags: dict[Fix, OwnFlags] | None = None,
     launcher: tuple[str, ...] = (),
 ) -> Outcome:
     """What came of one process with this fix; empty: as it is. fresh: in a Python that has imported nothing.
 
-    flags: the fixes that the program's own flags make. launcher: what a fresh Python runs to start several ranks, which
-    are timed over a fixed number of steps.
+    seconds: of the stretch that is timed, beyond its fewest steps. flags: the fixes that the program's own flags make.
+    launcher: what a fresh Python runs to start several ranks, which are timed over a fixed number of steps.
     """
     script = write_training(folder, code)
     python = sys.executable if fresh or launcher else warm_python()
@@ -94,7 +95,7 @@ def make_run(folder: Path, *, made_ms: float | None = 8.0, python: str = "") -> 
     """The run of `train.py` that a `gpuprof trace` would have left, with what it measured in the loader."""
     run = folder / "gpuprof-runs" / "2026-01-01_000000_train"
     run.mkdir(parents=True)
-    now = time.time_ns()
+    now, step_ns = time.time_ns(), round(((made_ms or 0) + 2) * 1e6)
     manifest = {
         "schema": "gpuprof.run/1", "gpuprof": "0", "status": "finished", "started": now, "ended": now + 10**10,
         "command": [python or warm_python(), "train.py"], "cwd": str(folder), "python": None, "options": {},
@@ -108,10 +109,12 @@ def make_run(folder: Path, *, made_ms: float | None = 8.0, python: str = "") -> 
     rank = {
         "schema": "gpuprof.run/1", "rank": 0, "local_rank": 0, "world_size": 1, "pid": 1, "step_source": "optimizer",
         "steps_seen": 30, "steps_total": None, "loader": loader, "notes": [], "windows": [],
-        "stages": [{"stage": "baseline_free", "first_step": 1, "steps": 20, "unix_ns": now + 10**9, "ns": 200_000_000}],
+        "stages": [
+            {"stage": "baseline_free", "first_step": 1, "steps": 20, "unix_ns": now + 10**9, "ns": 20 * step_ns}
+        ],
     }  # fmt: skip
     lines = [
-        {"rank": 0, "step": n + 1, "stage": "baseline_free", "unix_ns": now + 10**9 + n * 10**7, "ns": 10_000_000,
+        {"rank": 0, "step": n + 1, "stage": "baseline_free", "unix_ns": now + 10**9 + n * step_ns, "ns": step_ns,
          "data_ns": round((made_ms or 0) * 1e6), "micro_steps": 1, "samples": 8, "profiled": False}
         for n in range(20)
     ]  # fmt: skip

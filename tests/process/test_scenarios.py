@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import statistics
 import subprocess
@@ -17,11 +18,14 @@ from helpers.installed import need
 from helpers.paths import ROOT
 from helpers.run_schema import errors_in
 from helpers.started import finished, wait_for
+from jsonschema import Draft202012Validator
 
 from benchmarks.accuracy_page import REASONS
 from gpuprof.diagnosis.findings import PAGES
+from gpuprof.trial.json import schema as trial_schema
 from scenarios.catalogue import Scenario, names, scenario, scenarios
 from scenarios.support.lengths import DATA, LONGEST, draw
+from scenarios.trials import candidates
 
 ALL = list(scenarios())
 MEASURED = [entry for entry in ALL if entry.truth is not None]
@@ -128,6 +132,29 @@ def test_a_program_is_timed(tmp_path: Path):
     truth = measured(tmp_path / "checkpointing.json")
     assert truth["versions"]["torch"]
     assert [process["fix"] for process in truth["processes"]] == [""]
+
+
+@pytest.mark.slow
+def test_what_try_can_apply_is_measured_next_to_the_fix_of_the_program(tmp_path: Path):
+    need("torch", "transformers", "peft")
+    words = ("checkpointing", "--rounds", "1", "--out", str(tmp_path), "--try")
+    done = python("-m", "scenarios", "measure", *words, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    assert done.returncode == 0, done.stderr + done.stdout
+    trial = json.loads((tmp_path / "checkpointing.trial.json").read_text())
+    Draft202012Validator(trial_schema()).validate(trial)
+    (row,) = trial["rows"]
+    assert (row["fixes"][0]["name"], row["status"]) == ("recompute", "unconfirmed")
+    assert re.search(r"off +recompute: unconfirmed, [\d.]+×   --fix off: [\d.]+×", done.stdout)
+
+
+def test_fixes_that_change_a_steps_work_or_are_not_patches_are_not_tried():
+    found = {name: str(one.fix) for name, one in candidates(scenario("starved_workers")).items()}
+    assert found == {"workers": "input_workers=16", "pinned": "pageable_copies"}
+    assert {name: str(one.fix) for name, one in candidates(scenario("recompiles")).items()} == {
+        "multiple_of_64": "pad_to_multiple=64"
+    }
+    assert "batch_8" not in candidates(scenario("small_batch"))
+    assert candidates(scenario("ddp_straggler")) == {}
 
 
 def test_a_process_that_fails_is_reported(tmp_path: Path):

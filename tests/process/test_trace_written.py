@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 from helpers.installed import need
@@ -11,6 +14,7 @@ from helpers.run_schema import errors_in
 from helpers.started import finished
 from helpers.trainings import trace, variables
 
+from gpuprof.record.supervise import INJECT
 from gpuprof.record.written import FILE, MOST
 from gpuprof.trial.written import changes_of
 
@@ -71,3 +75,49 @@ def test_what_a_program_changes_is_noted_and_bounded(tmp_path: Path):
     assert done.stderr.startswith("gpuprof: when the program was recorded, ") and "--yes tries" in done.stderr
     listed = finished([*words, "--list", "python", "train.py"], cwd=here, env=variables(), text=True, timeout=60)
     assert f"the program writes elsewhere (needs --yes): {elsewhere / 'results.json'}\n" in listed.stdout
+
+
+def test_where_output_is_redirected_to_is_not_what_the_program_writes(tmp_path: Path):
+    script = tmp_path / "train.sh"
+    inner = tmp_path / "look.py"
+    inner.write_text(
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from gpuprof.record.session_files import files_of_session\n"
+        "from gpuprof.record.written import changed_since\n"
+        "from gpuprof.trial import folder_state\n"
+        "began = time.time_ns() - 10**8\n"
+        "outputs = files_of_session()\n"
+        "before = folder_state.state_of(Path('.'), None, outputs)\n"
+        "print('out', flush=True); print('error', file=sys.stderr, flush=True); time.sleep(0.2)\n"
+        "Path('native.txt').write_text('x')\n"
+        "after = folder_state.state_of(Path('.'), None, outputs)\n"
+        "found = changed_since('.', began, set(), {'.pytest_cache'}, outputs), folder_state.changes(before, after)\n"
+        "Path(sys.argv[1]).write_text(repr(found))\n"
+    )
+    script.write_text(f"{sys.executable} look.py {tmp_path / 'found'} 2> errors.txt | tee log.txt\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    inner.rename(here / "look.py")
+    os.utime(here / "look.py", (0, 0))
+    time.sleep(0.2)
+    done = finished(["sh", str(script)], cwd=here, env=variables(), text=True, timeout=60)
+    assert done.returncode == 0 and (here / "log.txt").read_text() == "out\n", done.stderr
+    noticed, changed = ast.literal_eval((tmp_path / "found").read_text())
+    assert noticed == ["./native.txt"] and changed == ["made ./native.txt"]
+
+
+def test_a_process_whose_folder_is_gone_is_recorded_all_the_same(tmp_path: Path):
+    run, gone = tmp_path / "run", tmp_path / "gone"
+    run.mkdir()
+    gone.mkdir()
+    code = (
+        "import os, subprocess, sys\n"
+        f"os.rmdir({str(gone)!r})\n"
+        "look = 'import sys; print(any(type(one).__name__ == \"ImportWatch\" for one in sys.meta_path))'\n"
+        "subprocess.run([sys.executable, '-c', look], check=True)\n"
+    )
+    environment = variables(GPUPROF_RUN=str(run)) | {"PYTHONPATH": str(INJECT)}
+    done = finished([sys.executable, "-c", code], cwd=gone, env=environment, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+    assert not (run / "gpuprof.log").exists()

@@ -364,18 +364,24 @@ train(model, torch.utils.data.DataLoader(data, batch_size=8, sampler=sampler))
 
 
 @pytest.mark.slow
-def test_all_ranks_of_a_training_get_the_fix_and_are_ended(tmp_path: Path):
-    write_training(tmp_path, RANKS)
+def test_all_ranks_of_a_training_get_the_fix_and_are_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    prepare(tmp_path, RANKS)
     words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
-    done = finished(
-        [sys.executable, "-m", "gpuprof", "try", "--json", "--rounds=1", "--fix", "input_workers=2", *words],
-        cwd=tmp_path, env=variables(), text=True, timeout=280,
-    )  # fmt: skip
+    run = make_run(tmp_path)
+    for name, more in (("manifest", {"command": words}), ("rank0", {"world_size": 2})):
+        path = run / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | more))
+    before = tree_hash(tmp_path)
+    monkeypatch.setattr(trial, "RANKS_STEPS", 20)
+    done = in_process(
+        "try", "--json", "--rounds=1", "--fix", "input_workers=2", *words, cwd=tmp_path, OMP_NUM_THREADS="1"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["world_size"] == 2
     assert found["rows"][0]["status"] == "unconfirmed" and found["rows"][0]["sameness"]["verdict"] == "bitwise"
-    assert not [place for place in Path("/proc").glob("[0-9]*") if working_in(place, tmp_path)]
+    assert wait_for(lambda: not [place for place in Path("/proc").glob("[0-9]*") if working_in(place, tmp_path)], 10)
+    assert tree_hash(tmp_path) == before
 
 
 def working_in(process: Path, folder: Path) -> bool:
