@@ -15,7 +15,7 @@ from rich.console import Console, Group
 
 import gpuprof
 from gpuprof import Diagnosis
-from gpuprof.report import comparison_terminal, words
+from gpuprof.report import comparison_terminal, comparison_words, words
 from gpuprof.report import projection as projection_report
 from gpuprof.report.page.comparison import render as render_comparison
 from gpuprof.report.page.html import render
@@ -145,6 +145,21 @@ def test_comparisons_and_projections_speak_of_iterations(tmp_path: Path):
         assert not re.search(r"(?<!:)\b[Ss]teps?\b", re.sub(r"ProfilerStep\S*|--step\S*", "", screen)), screen
     page = render_comparison(comparison)
     assert "Phases of the iteration" in page and "Phases of the step" not in page
+
+
+@pytest.mark.parametrize(("side", "other"), [(512, True), (64, False)])
+def test_different_programs_are_not_one_with_a_change(side: int, other: bool, tmp_path: Path):
+    """Whatever a diagnosis predicts for one model, the step of another does not measure it."""
+    paths = [patterns.of_weights(size, kernels).write(tmp_path / f"{size}_{kernels}.json")
+             for size, kernels in ((64, 100), (side, 30))]  # fmt: skip
+    found = gpuprof.compare(*paths)
+    assert (comparison_words.outcome(found) == "DIFFERENT PROGRAMS") == other
+    assert ("other_program" in {note.id for note in found.notes}) == other
+    assert sum(one.difference_ns for one in found.mechanisms) + found.unexplained_ns == found.step.difference_ns
+    if other:
+        assert "of the 3 shapes of weights in one, none is in the other" in found.summary
+        assert not [one for mechanism in found.mechanisms for one in mechanism.predictions]
+        assert "predicted" not in shown(comparison_terminal.render(found))
 
 
 def shown(screen: Group) -> str:
