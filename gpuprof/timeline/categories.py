@@ -146,7 +146,11 @@ KERNELS: Rules = _rules(
     ),
     ("softmax", r"softmax"),
     ("norm", r"layer_?norm|rms_?norm|batch_?norm|group_norm|bn_(bw|fw)|rowwisemoments|gammabeta"),
-    ("elementwise", r"act_and_mul|activationKernel|swiglu|geglu|silu_(and_)?mul|gelu_(and_)?mul|_d?fg_kernel|_scale_kernel|[sdch]axpy"),
+    (
+        "elementwise",
+        r"act_and_mul|activationKernel|swiglu|geglu|silu_(and_)?mul|gelu_(and_)?mul|_d?fg_kernel|_scale_kernel"
+        r"|[sdch]axpy",
+    ),
     ("loss", r"nll_loss|cross_entropy|mse_loss"),
     ("dropout", r"dropout|bernoulli"),
     ("embedding", r"embedding|compute_grad_weight|krn_partial|num_of_partial_segments"),

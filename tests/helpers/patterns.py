@@ -139,12 +139,12 @@ def silent_decode() -> TraceBuilder:
     return builder
 
 
-def early_end() -> TraceBuilder:
-    """Training steps of 5 ms that the CPU binds, the last of which goes on for 25 ms in which nothing was recorded."""
+def early_end(silent_ms: int = 25) -> TraceBuilder:
+    """Training steps of 5 ms that the CPU binds, the last of which goes on while nothing more was recorded."""
     builder = TraceBuilder()
     for number in range(3):
         at = number * 5 * MS
-        builder.step(number, at, at + (5 * MS if number < 2 else 30 * MS))
+        builder.step(number, at, at + (5 * MS if number < 2 else (5 + silent_ms) * MS))
         for k in range(50):
             call = at + k * 90_000
             builder.op("aten::mm", call, call + 45_000, **SHAPES)

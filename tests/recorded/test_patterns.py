@@ -108,9 +108,20 @@ def test_an_engine_that_waits_unrecorded_is_judged_by_what_its_gpu_does(tmp_path
 
 
 def test_silence_of_cpu_and_gpu_leaves_no_sure_verdict(tmp_path: Path):
-    found = diagnosed(patterns.early_end(), tmp_path)
-    assert found.verdict.confidence is None or found.verdict.confidence < 0.5
-    assert found.verdict.second != "input"
+    """The longer nothing is recorded at the end, the less sure; with most of the window silent there is no verdict."""
+    found = [diagnosed(patterns.early_end(ms), tmp_path) for ms in (0, 1, 2, 4, 8)]
+    sure = [one.verdict.confidence or 0 for one in found]
+    assert all(one.verdict.bound == "host" for one in found)
+    assert sure == sorted(set(sure), reverse=True)
+    assert sure[0] > 0.95 and sure[1] < 0.95 and sure[2] < 0.85 and sure[-1] < 0.5
+    assert not found[0].verdict.doubts
+    for one, percent in zip(found[1:], (90, 85, 76, 63), strict=True):
+        assert any(f"last event is at {percent} % of the window" in text for text in one.verdict.doubts)
+    assert words.label(found[-1]).startswith("UNCLEAR: HOST OR ")
+    longest = diagnosed(patterns.early_end(25), tmp_path)
+    assert (longest.quality.status, longest.verdict.bound) == ("unusable", None)
+    assert issues(longest) == {"silent_end"}
+    assert "Nothing was recorded in the last 25.55 of 40.00 ms" in longest.verdict.summary
 
 
 def test_an_unclear_verdict_says_what_would_decide(tmp_path: Path):

@@ -220,8 +220,8 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
 def _of_other_models(step: Step, differ: str) -> str:
     """What can be said of two programs of which neither is the other with a change."""
     return (
-        f"A and B are different programs ({differ}): {size_in_ms(step.a_ns)} and {size_in_ms(step.b_ns)} ms a step. Their"
-        f" difference is not the effect of a change."
+        f"A and B are different programs ({differ}): {size_in_ms(step.a_ns)} and {size_in_ms(step.b_ns)} ms a step."
+        " Their difference is not the effect of a change."
     )
 
 
