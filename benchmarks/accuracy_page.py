@@ -13,10 +13,9 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import parallel_jobs, trace_only
+from benchmarks import confidence, parallel_jobs, trace_only
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
-from benchmarks.confidence import judgement
-from benchmarks.confidence import lines as confidence_lines
+from benchmarks.confidence import Judged, judgement
 from benchmarks.out_of_sample import (
     Claim,
     LeftOut,
@@ -28,6 +27,7 @@ from benchmarks.out_of_sample import (
     test_cases,
     verdicts,
 )
+from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
 from gpuprof.diagnosis.diagnosis import Finding
 from gpuprof.diagnosis.proposal import WORTH
@@ -130,6 +130,20 @@ recordings that numbers were fitted to and for those that only test.
 ```text
 {summary}
 ```
+
+Leave-one-program-out: the share of right verdicts among the other programs' of the same bin is the probability that is
+scored on each.
+
+```text
+{left_out}
+```
+
+The recordings of tests/data/pairs without shapes, without ops, without launches, without steps, with a CPU part that
+ends half-way, and with half of the kernels (those without a verdict, or refused as unusable, are not counted):
+
+```text
+{poor}
+```
 """
 FIT = """
 ## Recordings that numbers were fitted to
@@ -168,11 +182,12 @@ def page(
     alone: list[Alone],
     tests: list[Result],
     others: list[LeftOut],
+    poor: list[Judged],
 ) -> Iterator[str]:
     """The page, in pieces.
 
     `alone`: what the trace files alone say. `tests`: recordings that only test. `others`: fixes predicted with their
-    program left out.
+    program left out. `poor`: verdicts on recordings from which evidence was left out.
     """
     fitted = [r for r in results if r.case.name not in {one.case.name for one in tests}]
     found = claims(tests, mean_steps())
@@ -182,8 +197,12 @@ def page(
     yield HEAD
     yield TEST.format(summary="\n".join((f"verdicts: {right} of {known} right", *lines(found))))
     yield "".join(map(claim_row, found))
-    sure = [judged for r in (*fitted, *tests) for judged in judgement(r.case, r.diagnosis)]
-    yield SURE.format(summary="\n".join(confidence_lines(sure)))
+    sure = [one for r in (*fitted, *tests) for one in judgement(r.case, r.diagnosis)]
+    yield SURE.format(
+        summary="\n".join(confidence.lines(sure)),
+        left_out="\n".join(confidence.left_out_lines(sure)),
+        poor="\n".join(confidence.lines(poor)),
+    )
     yield FIT.format(
         summary="\n".join((*summary(fitted), "", *lines(claims(fitted)))), left_out="\n".join(left_out_lines(others))
     )
@@ -336,7 +355,9 @@ def main() -> None:
     alone = trace_only.everything(results)
     tests = [run(case) for case in test_cases(args.shared)]
     reasons = json.loads(REASONS.read_text(encoding="utf-8"))
-    args.out.write_text("".join(page(results, reasons, alone, tests, list(left_out()))), encoding="utf-8")
+    poor = list(confidence.judged(poorer()))
+    text = "".join(page(results, reasons, alone, tests, list(left_out()), poor))
+    args.out.write_text(text, encoding="utf-8")
     print("\n".join((*summary(results), *trace_only.summary(alone))))
 
 

@@ -20,6 +20,8 @@ LARGER_BATCH = "larger_batch"
 _WORKS = re.compile(r"GPU works (?P<busy>[\d.,e+-]+) ms of (?P<step>[\d.,e+-]+) ms(?P<whole> an? [a-z]+| recorded)?")
 _OTHER_STEP = re.compile(r"In a usual [a-z]+ the|In an? [a-z]+ with the work of those recorded, the")
 """What a summary says where its step is not the one that the headline states."""
+OF_HOST, GROWN = ("launch", "python", "input", "transfer", "allocator"), 0.03
+"""Causes of idle time that are the CPU's own, and the share of a step by which steps differ in them."""
 _TRAINING_WORDS = ("batch_size=", "gradient_accumulation", "TrainingArguments(", "optim=")
 
 
@@ -30,8 +32,23 @@ def broken(diagnosis: Diagnosis) -> list[str]:
 
 
 def inapplicable(diagnosis: Diagnosis) -> list[str]:
-    """Advice that does not fit what was recorded: of a sound recording none, of a damaged one no one can say."""
-    d = diagnosis
+    """What does not fit what was recorded: of a sound recording nothing, of a damaged one no one can say."""
+    return [*_grown(diagnosis), *_training_advice(diagnosis)]
+
+
+def _grown(d: Diagnosis) -> Iterator[str]:
+    """Waits for the CPU that removing the profiler makes longer."""
+    if d.gaps is None or d.steps is None or not d.devices_estimated:
+        return
+    step = max(one.step_ns for one in d.devices_estimated)
+    for name in OF_HOST:
+        recorded = sum(one.ns for one in d.gaps.by_cause if one.cause == name) / d.steps.count
+        estimated = sum(cause.ns for one in d.devices_estimated for cause in one.idle_by_cause if cause.cause == name)
+        if estimated > recorded + GROWN * step:
+            yield f"without the profiler the wait for {name} grows from {recorded:,.0f} to {estimated:,.0f} ns"
+
+
+def _training_advice(d: Diagnosis) -> list[str]:
     if d.run is not None or not d.phases or any(p.phase in ("backward", "optimizer") for p in d.phases):
         return []
     words = [(one.id, word) for one in d.findings for word in _TRAINING_WORDS if word in one.fix]
@@ -142,6 +159,8 @@ def _verdict(d: Diagnosis) -> Iterator[str]:
         yield "no summary"
     if verdict.confidence is not None and not 0 <= verdict.confidence <= 1:
         yield "confidence is no share"
+    if verdict.second is not None and "What leaves it unclear: " not in verdict.summary:
+        yield "unclear, and no word of why"
 
 
 def _texts(d: Diagnosis) -> Iterator[str]:

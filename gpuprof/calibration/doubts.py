@@ -1,7 +1,7 @@
 """What keeps a verdict from being sure: shares of the confidence that what a recording lacks costs.
 
-All are chosen, not fitted: so that confidence orders the verdicts of the recordings with a known truth by how often
-they are right. `python -m benchmarks.confidence` prints that order.
+All are chosen, not fitted: no recording with a known truth gets a wrong verdict, not even where evidence is left out of
+it, so a fit would set all to nothing. `python -m benchmarks.confidence` counts verdicts by their confidence.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     if verdict.bound is not None:
         doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
-        verdict = with_doubts(verdict, analysis.sensitivities, doubted)
+        verdict = with_doubts(verdict, analysis.sensitivities, doubted, timed=recorded.budget is not None)
     advice = fixes(case, verdict.bound) if advise else Fixes((), None, ())
     if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())

@@ -31,6 +31,9 @@ processes."""
 CEILING_ERROR = calibrated.CEILING.value
 """The same of the kernels' split, relative: ceilings of one kind of GPU differ between sources."""
 
+_CLOSE = "what would gain most differs within the noise of what was measured"
+"""Why a verdict is unclear of a recording that lacks nothing."""
+
 FAMILIES: dict[str, Family] = {
     "compute": "compute", "memory": "memory", "host": "host", "input": "host", "transfer": "host",
 }  # fmt: skip
@@ -98,18 +101,22 @@ def judge(
     )
 
 
-def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt]) -> Verdict:
-    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide."""
+def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt], timed: bool = False) -> Verdict:
+    """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide.
+
+    `timed`: whether steps were timed without a profiler.
+    """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
-    summary = verdict.summary
-    if sure < UNCLEAR and doubted:
-        summary += f" What leaves it unclear: {'; '.join(one.text for one in doubted)}."
+    texts = tuple(one.text for one in doubted)
+    if sure >= UNCLEAR:
+        return dataclasses.replace(verdict, confidence=sure, doubts=texts)
+    texts = texts or (_CLOSE if timed else f"{_CLOSE}: time steps without a profiler, as gpuprof trace does",)
     return dataclasses.replace(
         verdict,
         confidence=sure,
-        summary=summary,
-        second=runner_up(found, verdict.bound) if sure < UNCLEAR else None,
-        doubts=tuple(one.text for one in doubted),
+        summary=f"{verdict.summary} What leaves it unclear: {'; '.join(texts)}.",
+        second=runner_up(found, verdict.bound),
+        doubts=texts,
     )
 
 

@@ -12,6 +12,7 @@ from gpuprof.diagnosis.comparison.comparison import (
     Term,
 )
 from gpuprof.diagnosis.comparison.leftovers import WORK
+from gpuprof.diagnosis.comparison.notes import OTHER_PROGRAM
 from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
@@ -54,7 +55,9 @@ WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
 
 def outcome(comparison: Comparison) -> str:
     """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO CLEAR
-    DIFFERENCE`."""
+    DIFFERENCE`; `DIFFERENT PROGRAMS` where no factor means anything."""
+    if any(note.id == OTHER_PROGRAM for note in comparison.notes):
+        return "DIFFERENT PROGRAMS"
     step, work, tested = comparison.step, comparison.work, comparison.significance
     if step.outcome == "same":
         return "NO DIFFERENCE" if abs(step.ratio - 1) < PROCESS_NOISE else "NO CLEAR DIFFERENCE"

@@ -140,12 +140,17 @@ KERNELS: Rules = _rules(
     ),
     (
         "gemm",
-        r"(?<!fb)gemm|^bmm_|hipblaslt|flatmm|marlin|machete|nvjet|cutlass|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv(?!ert)|wgrad|dgrad|winograd"
+        # Types of CUTLASS (cutlass::bfloat16_t) are those of other kernels' templates, too.
+        r"(?<!fb)gemm|^bmm_|hipblaslt|flatmm|marlin|machete|nvjet|cutlass(?!::\w*float\w*_t|::half_t)|wgmma|cublas|xmma|s\d+gemm|Cijk_|splitKreduce|dot_kernel|conv(?!ert)|wgrad|dgrad|winograd"
         r"|implicit_con|scudnn|miopen|gemv|gcnAsm|igemm|matmul|_mm_|cask",
     ),
     ("softmax", r"softmax"),
     ("norm", r"layer_?norm|rms_?norm|batch_?norm|group_norm|bn_(bw|fw)|rowwisemoments|gammabeta"),
-    ("elementwise", r"act_and_mul|swiglu|geglu|silu_(and_)?mul|gelu_(and_)?mul|_d?fg_kernel|_scale_kernel|[sdch]axpy"),
+    (
+        "elementwise",
+        r"act_and_mul|activationKernel|swiglu|geglu|silu_(and_)?mul|gelu_(and_)?mul|_d?fg_kernel|_scale_kernel"
+        r"|[sdch]axpy",
+    ),
     ("loss", r"nll_loss|cross_entropy|mse_loss"),
     ("dropout", r"dropout|bernoulli"),
     ("embedding", r"embedding|compute_grad_weight|krn_partial|num_of_partial_segments"),

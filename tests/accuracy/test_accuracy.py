@@ -13,8 +13,9 @@ from helpers.paths import ROOT, SHARED
 from helpers.traces import shared_trace
 
 import gpuprof
-from benchmarks import accuracy, accuracy_page, out_of_sample, trace_only
+from benchmarks import accuracy, accuracy_page, confidence, out_of_sample, trace_only
 from benchmarks.accuracy import Case, Result
+from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
 from gpuprof.replay.build import build
 from gpuprof.replay.profiler_cost import recorded_events
@@ -161,6 +162,28 @@ def test_the_predicted_fixes(everything):
     assert widths["compile"] <= 2.4
 
 
+def test_who_is_sure_is_right(everything, tests_only):
+    """Nine of ten verdicts of confidence 0.9 and more; and half of all known cases have 0.7 or more."""
+    names = {r.case.name for r in tests_only}
+    known = [r for r in everything if r.case.name not in names] + tests_only
+    found = [one for r in known for one in confidence.judgement(r.case, r.diagnosis)]
+    sure = [one.right for one in found if one.confidence >= 0.9]
+    assert len(found) >= 40 and len(sure) >= 20
+    assert statistics.mean(sure) >= 0.9
+    assert statistics.mean(one.confidence >= 0.7 for one in found) >= 0.5
+    assert confidence.brier(confidence.left_out(found)) <= 0.05
+
+
+@pytest.mark.slow  # diagnoses a hundred copies
+def test_who_knows_less_is_less_sure():
+    """Without shapes, ops, launches, steps, half of the kernels or half of the CPU's part."""
+    poor = list(confidence.judged(poorer()))
+    whole = {one.name: one.confidence for one in confidence.judged(OWN)}
+    lower = [one.confidence <= whole[one.name.rpartition(".")[0]] + 0.05 for one in poor]
+    assert len(poor) >= 50 and statistics.mean(lower) >= 0.95
+    assert statistics.mean(one.right for one in poor if one.confidence >= 0.9) >= 0.9
+
+
 def test_a_fix_that_gained_nothing_is_not_advised(everything):
     """Fused AdamW on a launch-bound LoRA step, twice the batch on a GPU that is busy, syncs that cost nothing."""
     for r in everything:
@@ -197,7 +220,8 @@ def test_the_page_is_of_these_results(everything, from_traces, tests_only):
     not."""
     written = (ROOT / "docs" / "accuracy.md").read_text(encoding="utf-8")
     reasons = json.loads(accuracy_page.REASONS.read_text(encoding="utf-8"))
-    now = "".join(accuracy_page.page(everything, reasons, from_traces, tests_only, list(out_of_sample.left_out())))
+    others, poor = list(out_of_sample.left_out()), list(confidence.judged(poorer()))
+    now = "".join(accuracy_page.page(everything, reasons, from_traces, tests_only, others, poor))
 
     def without_digits(text: str) -> str:
         return re.sub(r"[+−]?\d[\d.,]*", "", text)

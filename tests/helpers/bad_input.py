@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
+import time
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cache
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.json import schema
+from helpers.command import in_process
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
 
@@ -22,33 +22,6 @@ ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
     "COLUMNS": "150",
 }
-DRIVER = """
-import json, os, sys, time
-from pathlib import Path
-from gpuprof.cli import main
-
-folder = Path(sys.argv[1])
-results = {}
-for name, path, modes in json.load(sys.stdin):
-    for mode in modes:
-        (folder / "current").write_text(f"{name} {mode}")
-        files = [folder / f"output-{stream}" for stream in (1, 2)]
-        kept = [os.dup(fd) for fd in (1, 2)]
-        for fd, file in zip((1, 2), files):
-            handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-            os.dup2(handle, fd)
-            os.close(handle)
-        begun = time.monotonic()
-        code = main(["diagnose", os.fsdecode(bytes.fromhex(path)), "--json" if mode == "json" else "-v"])
-        seconds = time.monotonic() - begun
-        sys.stdout.flush()
-        sys.stderr.flush()
-        for fd, copy in zip((1, 2), kept):
-            os.dup2(copy, fd)
-            os.close(copy)
-        results[f"{name} {mode}"] = [code, *(file.read_bytes().hex() for file in files), seconds]
-json.dump(results, sys.stdout)
-"""
 
 
 @dataclass(frozen=True)
@@ -91,25 +64,15 @@ NAMES = {
 }
 
 
-def driven(todo: list, folder: Path, timeout_s: float = 200) -> dict[str, Result]:
-    """Runs the command on many files in one process: (name, path as hex, modes) → "name mode" → what came out."""
-    try:
-        child = subprocess.run(
-            [sys.executable, "-c", DRIVER, str(folder)],
-            input=json.dumps(todo),
-            capture_output=True,
-            text=True,
-            env=ENVIRONMENT,
-            timeout=timeout_s,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        pytest.fail(f"still at {(folder / 'current').read_text()!r} after {timeout_s:g} s in all")
-    assert child.returncode == 0, child.stderr[-2000:]
-    return {
-        key: Result(code, bytes.fromhex(out).decode(), bytes.fromhex(err).decode(), seconds)
-        for key, (code, out, err, seconds) in json.loads(child.stdout).items()
-    }
+def driven(todo: list[tuple[str, bytes, tuple[str, ...]]]) -> dict[str, Result]:
+    """Runs the command on many files without a process for each: (name, path, modes) → "name mode" → what came out."""
+    results = {}
+    for name, path, modes in todo:
+        for mode in modes:
+            begun = time.monotonic()
+            done = in_process("diagnose", os.fsdecode(path), "--json" if mode == "json" else "-v", COLUMNS="150")
+            results[f"{name} {mode}"] = Result(done.returncode, done.stdout, done.stderr, time.monotonic() - begun)
+    return results
 
 
 def looks_well(result: Result) -> None:
@@ -137,13 +100,18 @@ def is_report(result: Result, code: int) -> None:
     assert result.stderr == ""
 
 
+@cache
+def valid_as_diagnosis() -> Draft202012Validator:
+    return Draft202012Validator(schema())
+
+
 def is_json(result: Result, code: int) -> dict:
     looks_well(result)
     assert result.code == code
     assert result.stdout.isascii()
     found = json.loads(result.stdout, parse_constant=pytest.fail)
     devices, found["devices"] = found["devices"], found["devices"][:20]  # of thousands, all alike
-    Draft202012Validator(schema()).validate(found)
+    valid_as_diagnosis().validate(found)
     found["devices"] = devices
     if code:
         assert re.fullmatch(r"gpuprof: [^\n]{20,2000}\n", result.stderr)

@@ -65,6 +65,19 @@ def small_batch() -> TraceBuilder:
     return builder
 
 
+def of_weights(side: int, kernels: int) -> TraceBuilder:
+    """Two steps that the CPU binds, of a model whose three weights are multiples of this side."""
+    builder = TraceBuilder()
+    for number in range(2):
+        at = number * 10 * MS
+        builder.step(number, at, at + 10 * MS)
+        for k in range(kernels):
+            call, width = at + k * 90_000, side * (k % 3 + 1)
+            builder.op("aten::mm", call, call + 45_000, **{"Input Dims": [[32, side], [side, width]]})
+            builder.launch("gemm", (call + 5_000, call + 15_000), (call + 20_000, call + 22_000))
+    return builder
+
+
 def far_kernel() -> TraceBuilder:
     """A kernel that a step launched and that is said to have run a century later."""
     return small_batch().launch("gemm", (5_000, 6_000), (4 * 10**18, 4 * 10**18 + 5_000), stream=9)
@@ -128,12 +141,12 @@ def silent_decode() -> TraceBuilder:
     return builder
 
 
-def early_end() -> TraceBuilder:
-    """Training steps of 5 ms that the CPU binds, the last of which goes on for 25 ms in which nothing was recorded."""
+def early_end(silent_ms: int = 25) -> TraceBuilder:
+    """Training steps of 5 ms that the CPU binds, the last of which goes on while nothing more was recorded."""
     builder = TraceBuilder()
     for number in range(3):
         at = number * 5 * MS
-        builder.step(number, at, at + (5 * MS if number < 2 else 30 * MS))
+        builder.step(number, at, at + (5 * MS if number < 2 else (5 + silent_ms) * MS))
         for k in range(50):
             call = at + k * 90_000
             builder.op("aten::mm", call, call + 45_000, **SHAPES)

@@ -20,12 +20,11 @@ from helpers.nsys_exports import complete
 
 
 @pytest.fixture(scope="module")
-def through_the_command(tmp_path_factory):
-    """Files through the real command, as text and as JSON, in one process: name → {mode: result}."""
+def through_the_command():
+    """Files through the command's own `main`, as text and as JSON: name → {mode: result}."""
 
     def run(files: dict[str, Path], modes: tuple[str, ...] = ("text", "json")) -> dict[str, dict]:
-        todo = [(name, os.fsencode(path).hex(), modes) for name, path in files.items()]
-        results = driven(todo, tmp_path_factory.mktemp("driven"))
+        results = driven([(name, os.fsencode(path), modes) for name, path in files.items()])
         return {name: {mode: results[f"{name} {mode}"] for mode in modes} for name in files}
 
     return run

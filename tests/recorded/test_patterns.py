@@ -15,7 +15,7 @@ from rich.console import Console, Group
 
 import gpuprof
 from gpuprof import Diagnosis
-from gpuprof.report import comparison_terminal, words
+from gpuprof.report import comparison_terminal, comparison_words, words
 from gpuprof.report import projection as projection_report
 from gpuprof.report.page.comparison import render as render_comparison
 from gpuprof.report.page.html import render
@@ -108,9 +108,20 @@ def test_an_engine_that_waits_unrecorded_is_judged_by_what_its_gpu_does(tmp_path
 
 
 def test_silence_of_cpu_and_gpu_leaves_no_sure_verdict(tmp_path: Path):
-    found = diagnosed(patterns.early_end(), tmp_path)
-    assert found.verdict.confidence is None or found.verdict.confidence < 0.5
-    assert found.verdict.second != "input"
+    """The longer nothing is recorded at the end, the less sure; with most of the window silent there is no verdict."""
+    found = [diagnosed(patterns.early_end(ms), tmp_path) for ms in (0, 1, 2, 4, 8)]
+    sure = [one.verdict.confidence or 0 for one in found]
+    assert all(one.verdict.bound == "host" for one in found)
+    assert sure == sorted(set(sure), reverse=True)
+    assert sure[0] > 0.95 and sure[1] < 0.95 and sure[2] < 0.85 and sure[-1] < 0.5
+    assert not found[0].verdict.doubts
+    for one, percent in zip(found[1:], (90, 85, 76, 63), strict=True):
+        assert any(f"last event is at {percent} % of the window" in text for text in one.verdict.doubts)
+    assert words.label(found[-1]).startswith("UNCLEAR: HOST OR ")
+    longest = diagnosed(patterns.early_end(25), tmp_path)
+    assert (longest.quality.status, longest.verdict.bound) == ("unusable", None)
+    assert issues(longest) == {"silent_end"}
+    assert "Nothing was recorded in the last 25.55 of 40.00 ms" in longest.verdict.summary
 
 
 def test_an_unclear_verdict_says_what_would_decide(tmp_path: Path):
@@ -145,6 +156,21 @@ def test_comparisons_and_projections_speak_of_iterations(tmp_path: Path):
         assert not re.search(r"(?<!:)\b[Ss]teps?\b", re.sub(r"ProfilerStep\S*|--step\S*", "", screen)), screen
     page = render_comparison(comparison)
     assert "Phases of the iteration" in page and "Phases of the step" not in page
+
+
+@pytest.mark.parametrize(("side", "other"), [(512, True), (64, False)])
+def test_different_programs_are_not_one_with_a_change(side: int, other: bool, tmp_path: Path):
+    """Whatever a diagnosis predicts for one model, the step of another does not measure it."""
+    paths = [patterns.of_weights(size, kernels).write(tmp_path / f"{size}_{kernels}.json")
+             for size, kernels in ((64, 100), (side, 30))]  # fmt: skip
+    found = gpuprof.compare(*paths)
+    assert (comparison_words.outcome(found) == "DIFFERENT PROGRAMS") == other
+    assert ("other_program" in {note.id for note in found.notes}) == other
+    assert sum(one.difference_ns for one in found.mechanisms) + found.unexplained_ns == found.step.difference_ns
+    if other:
+        assert "of the 3 shapes of weights in one, none is in the other" in found.summary
+        assert not [one for mechanism in found.mechanisms for one in mechanism.predictions]
+        assert "predicted" not in shown(comparison_terminal.render(found))
 
 
 def shown(screen: Group) -> str:

@@ -9,6 +9,8 @@ from helpers.program import MS, PLAIN, SHORT, US, Program
 
 import gpuprof
 from gpuprof.diagnosis.diagnosis import Diagnosis, Verdict
+from gpuprof.diagnosis.verdict import with_doubts
+from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.words import label
 
 
@@ -71,3 +73,14 @@ def test_steps_that_differ(tmp_path: Path):
     found = gpuprof.diagnose(program.trace.write(tmp_path / "trace.json"))
     assert any("steps differ" in text for text in found.verdict.doubts)
     assert sure(found.verdict) < 0.9
+
+
+@pytest.mark.parametrize(("timed", "advised"), [(False, True), (True, False)])
+def test_an_unclear_verdict_on_a_whole_recording_says_why(timed: bool, advised: bool):
+    """Nothing is missing in it, and yet two candidates gain about the same."""
+    close = Verdict(bound="host", family="host", cause="launch", confidence=0.4, summary="The GPU works.")
+    found = with_doubts(close, Sensitivities(0.5, 0.0, 0.0, 0.0, 0.48, 0.4, 0.08, 0.0), [], timed)
+    assert (found.second, found.confidence) == ("compute", 0.4)
+    assert "What leaves it unclear: what would gain most differs within the noise" in found.summary
+    assert ("gpuprof trace" in found.summary) == advised
+    assert found.doubts and found.doubts[0] in found.summary

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from helpers.case import run_of
-from helpers.program import SHORT, Program
+from helpers.program import MS, SHORT, US, Program
+from helpers.replay_oracle import LOADER
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.compile_time import compile_ns
@@ -46,6 +47,33 @@ def test_everything_is_either_advised_or_considered_once(tmp_path: Path):
 def test_what_may_gain_nothing_is_not_advised(tmp_path: Path):
     for one in fixes(launching(tmp_path)).findings:
         assert one.speedup.low >= SURE, one.id
+
+
+@pytest.mark.parametrize(("batch_ms", "first"), [(14, "cuda_graphs"), (22, "input_workers")])
+def test_a_fix_of_what_the_verdict_names_comes_before_one_that_may_gain_no_more(
+    batch_ms: int, first: str, tmp_path: Path
+):
+    """Batches prepared by the main process, then many launches. At 14 ms a batch CUDA graphs gain more than workers
+    ever could; at 22 ms they gain about the same, and the verdict decides."""
+    program = Program()
+
+    def body() -> None:
+        start = program.now
+        program.python(batch_ms * MS)
+        program.trace.op(LOADER, start, program.now)
+        for _ in range(120):
+            program.op("aten::mm", "nvjet_hsh_128x64", 60 * US, [[128, 512], [512, 512]], ["float", "float"])
+            for _ in range(8):
+                program.elementwise()
+        program.backward(program.small_mm, 60)
+
+    for _ in range(4):
+        program.step(body)
+    case = program.case(tmp_path)
+    found = {one.id: one.speedup.expected for one in fixes(case).findings}
+    assert next(iter(found)) == "cuda_graphs" and found["cuda_graphs"] > found["input_workers"]
+    assert fixes(case, "host").findings[0].id == "cuda_graphs"
+    assert fixes(case, "input").findings[0].id == first
 
 
 @pytest.mark.parametrize(("left", "advised"), [(100_000, True), (300, False)])

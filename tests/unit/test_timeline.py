@@ -221,6 +221,13 @@ def test_a_graph_launch_owns_all_its_kernels():
         (None, "Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x32x64", "gemm"),
         ("vllm::moe_forward", "void moe::dev::routing::routingIndicesHistogramKernel<P>", "gather/scatter/index"),
         ("vllm::moe_forward", "void moe::dev::finalize::finalizeKernelVecLoad<P>", "gather/scatter/index"),
+        (
+            None,
+            "void moe::dev::finalize::finalizeKernelVecLoad<KernelParams<cutlass::bfloat16_t, cutlass::bfloat16_t, 4>>",
+            "gather/scatter/index",
+        ),
+        (None, "void moe::dev::activation::activationKernel<KernelParams<cutlass::float_e4m3_t>>", "elementwise"),
+        (None, "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_128x64_tn_align8>", "gemm"),
         (None, "void vllm::moe::moe_align_block_size_kernel<int>", "gather/scatter/index"),
         ("sgl_kernel::silu_and_mul", "_ZN7sgl_hip10activation18act_and_mul_kernelI14__hip_bfloat16", "elementwise"),
         ("_C_cache_ops::x", "void vllm::reshape_and_cache_flash_kernel<__nv_bfloat16>", "gather/scatter/index"),

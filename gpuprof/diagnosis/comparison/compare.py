@@ -24,7 +24,8 @@ from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
-from gpuprof.diagnosis.comparison.notes import notes, same_program
+from gpuprof.diagnosis.comparison.notes import notes, other_program, same_program
+from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
 from gpuprof.diagnosis.comparison.unit_words import reworded
 from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
@@ -54,15 +55,16 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
     work = compare_work(one.side, other.side)
     tested = significance(a, b, work)
     step = compare_steps(one.side, other.side, work, tested)
-    explained = explain(one, other, work)
-    found = tuple(mechanisms(explained, one, other, step, work, (a, b)))
+    differ = other_model(one, other, (a.run.model if a.run else None, b.run.model if b.run else None))
+    explained = explain(one, other, work, related=differ is None)
+    found = tuple(mechanisms(explained, one, other, step, work, (a, b) if differ is None else None))
     comparison = Comparison(
         a=one.side,
         b=other.side,
         step=step,
         work=work,
         significance=tested,
-        summary=_summary(step, work, found),
+        summary=_summary(step, work, found) if differ is None else _of_other_models(step, differ),
         mechanisms=found,
         unexplained_ns=explained.rest_ns,
         terms=terms(one.cells, other.cells),
@@ -70,7 +72,11 @@ def compare(a: Diagnosis, b: Diagnosis, top: int = TOP) -> Comparison:
         kernels=compare_kernels(one.kernels, other.kernels, top),
         ops=compare_ops(one.ops, other.ops, top),
         ranks=rank_differences(a, b),
-        notes=(*notes(one, other, step, work, tested), *same_program(step, found)),
+        notes=(
+            *other_program(differ),
+            *notes(one, other, step, work, tested),
+            *(same_program(step, found) if differ is None else ()),
+        ),
         diagnoses=(a, b),
     )
     return reworded(comparison)
@@ -209,6 +215,14 @@ def _summary(step: Step, work: Work | None, mechanisms: tuple[Mechanism, ...]) -
     if first.id in WORK:
         return f"{capital(first.text)}, in {step.ratio:.2g}× the time."
     return f"{capital(first.text)}: {_of_difference(first, step)}."
+
+
+def _of_other_models(step: Step, differ: str) -> str:
+    """What can be said of two programs of which neither is the other with a change."""
+    return (
+        f"A and B are different programs ({differ}): {size_in_ms(step.a_ns)} and {size_in_ms(step.b_ns)} ms a step."
+        " Their difference is not the effect of a change."
+    )
 
 
 def _of_difference(first: Mechanism, step: Step) -> str:

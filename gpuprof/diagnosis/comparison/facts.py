@@ -8,6 +8,7 @@ from gpuprof.diagnosis.comparison.cells import Cells, added, cells, device_step,
 from gpuprof.diagnosis.comparison.comparison import Known, Side
 from gpuprof.diagnosis.comparison.counts import Counts, OpTable, count, op_table
 from gpuprof.diagnosis.comparison.kernels import KernelTable, kernel_table
+from gpuprof.diagnosis.comparison.weights import weight_shapes
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Steps
 from gpuprof.errors import GpuprofError
 
@@ -29,6 +30,8 @@ class Facts:
     """What is wrong with the recording, though it can be used."""
     clock_mhz: float | None = None
     """Median SM clock while the unprofiled steps ran."""
+    weights: frozenset[tuple[int, ...]] = frozenset()
+    """Shapes of the weights that it multiplies by; empty where shapes were not recorded."""
 
     def finding(self, name: str) -> Finding | None:
         """The finding of a kind that gains most, if there is one."""
@@ -87,6 +90,7 @@ def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
         stepless=steps.source == "none",
         warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
         clock_mhz=_clock(diagnosis),
+        weights=weight_shapes(timeline),
     )
 
 

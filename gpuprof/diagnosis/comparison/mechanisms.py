@@ -31,14 +31,15 @@ class Explained:
     rest_ns: int
 
 
-def explain(a: Facts, b: Facts, work: Work | None) -> Explained:
-    """The changes between two recordings, and what of B's step less A's each accounts for.
+def explain(a: Facts, b: Facts, work: Work | None, related: bool = True) -> Explained:
+    """The changes between two recordings, and what of B's step less A's each accounts for; `related`: whether one may
+    be the other with a fix.
 
     Less of what costs time cannot have made a step longer: a change whose part of the difference is contrary to it is
     not what happened there, and its cells go to the others.
     """
     # By id: which of equals gets the nanoseconds that rounding leaves does not depend on how findings are registered.
-    strong = sorted((one for change in CHANGES for one in change(a, b)), key=lambda one: one.id)
+    strong = sorted((one for change in CHANGES for one in change(a, b)), key=lambda one: one.id) if related else []
     dropped: set[str] = set()
     while True:
         strong = [one for one in strong if one.id not in dropped]
@@ -72,16 +73,17 @@ def _claimed(a: Facts, b: Facts, found: list[Candidate]) -> tuple[list[dict[str,
 
 
 def mechanisms(
-    explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis]
+    explained: Explained, a: Facts, b: Facts, step: Step, work: Work | None, both: tuple[Diagnosis, Diagnosis] | None
 ) -> Iterator[Mechanism]:
-    """The explained parts, each with what either diagnosis of `both` predicted of such a fix."""
+    """The explained parts, each with what either diagnosis of `both` predicted of such a fix; None: neither is the
+    other with a fix."""
     names = [one.id for one, _ in explained.parts]
     given = False
     for one, phases in explained.parts:
         ns = sum(phases.values())
         in_a, in_b = a.finding(one.id) is not None, b.finding(one.id) is not None
-        foretold = list(predictions(one.id, a, b, work))
-        if not given and foretold:
+        foretold = list(predictions(one.id, a, b, work)) if both is not None else []
+        if both is not None and not given and foretold:
             foretold += combined(both, names, a, b)
             given = True
         yield Mechanism(

@@ -9,6 +9,9 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.significance import CORRELATED
 from gpuprof.replay.noise import PROCESS_NOISE
 
+OTHER_PROGRAM = "other_program"
+"""Of two programs that are not one program before and after a change."""
+
 
 def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significance | None) -> Iterator[Note]:
     if a.stepless:
@@ -24,6 +27,17 @@ def notes(a: Facts, b: Facts, step: Step, work: Work | None, tested: Significanc
     yield from _place_notes(a.side, b.side)
     yield from _flaws("A", a)
     yield from _flaws("B", b)
+
+
+def other_program(differ: str | None) -> Iterator[Note]:
+    """Where the models differ, and `differ` says how."""
+    if differ is not None:
+        yield Note(
+            OTHER_PROGRAM,
+            "warning",
+            f"The programs are different ({differ}): what follows is how their steps differ, and not what a change"
+            " gained. Predictions are left out.",
+        )
 
 
 def _step_notes(a: Side, b: Side) -> Iterator[Note]:

@@ -1,0 +1,49 @@
+"""The step that a summary is about: the headline's, or another one that it names."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from helpers import patterns
+from helpers.make_diagnosis import kernels
+
+import gpuprof
+from benchmarks.invariants import broken
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.shares import Shares
+from gpuprof.diagnosis.summary import summary
+from gpuprof.timeline.unit_words import in_unit
+
+MS = 1_000_000
+
+
+def timed(mean_ms: int, usual_ms: int) -> Budget:
+    mean, usual = mean_ms * MS, usual_ms * MS
+    return Budget(mean, mean, mean, usual, (), (), mean - usual, 10, "free")
+
+
+@pytest.mark.parametrize(
+    ("budget", "begins"),
+    [
+        (None, "The GPU works 20 ms of 100 ms a step. "),
+        (timed(100, 100), "The GPU works 20 ms of 100 ms a step. "),
+        (timed(120, 100), "In a usual step the GPU works 20 ms of 100 ms. "),
+        (timed(120, 120), "In a step with the work of those recorded, the GPU works 20 ms of 100 ms. "),
+    ],
+)
+def test_a_summary_names_a_step_that_is_not_the_headlines(budget: Budget | None, begins: str):
+    shares = Shares(0, 100 * MS, 20 * MS, 0, 0, {"launch": 80 * MS})
+    assert summary(shares, kernels(), budget=budget).startswith(begins)
+    iterations = in_unit(summary(shares, kernels(), budget=budget), "iteration")
+    assert iterations.startswith(begins.replace("a step", "an iteration").replace("usual step", "usual iteration"))
+
+
+@pytest.mark.parametrize("taken", ["12.4 ms a step", "9 ms"])
+def test_another_step_without_a_name_breaks_an_invariant(taken: str, tmp_path: Path):
+    found = gpuprof.diagnose(patterns.small_batch().write(tmp_path / "trace.json"))
+    assert not broken(found)
+    verdict = replace(found.verdict, summary=f"The GPU works 0.2 ms of {taken}.")
+    said = broken(replace(found, verdict=verdict))
+    assert any("is not of the step of the headline" in what for what in said)
