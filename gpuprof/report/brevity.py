@@ -45,6 +45,7 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"comments": False},
     {"sentences": 1},
     {"together": False},
+    {"least_part": 0.1},
 )
 """What is given up, one after the other."""
 

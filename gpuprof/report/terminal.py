@@ -258,7 +258,8 @@ def _bar(bar: Bar, width: int) -> Text:
 def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱ sync 3 %`, waiting on its own line where space is short."""
     working = [part for part in bar.parts if not part.idle]
-    work = [_entry(part, bar) for part in working if least_part <= SEEN or _large(part, bar, least_part)]
+    large = [part for part in working if least_part <= SEEN or _large(part, bar, least_part)] or working[:1]
+    work = [_entry(part, bar) for part in large]
     waiting = [part for part in bar.parts if part.idle]
     if len(waiting) == 1 and waiting[0].key == stepbar.IDLE:
         return flow([*work, _entry(waiting[0], bar)], width)
