@@ -61,7 +61,7 @@ class Finding:
 
 FINDINGS = (
     Finding("RTX 4090 is 3.2 times an L4, though bf16 rates differ by 1.3 or 1.4", ADA, L4, 3.2),
-    Finding("RTX 4090 is at 1/1.3 of an A100", A100, ADA, 1.3),
+    Finding("RTX 4090 reaches 1/1.3 of an A100", A100, ADA, 1.3),
     Finding("B200 is 2.8 times an A100, though its rate is 7.2 times as high", B200, A100, 2.8),
 )
 ABOVE = (BLACKWELL, A100)
@@ -117,13 +117,13 @@ def page(projected: Projected) -> Iterator[str]:
 def _findings(projected: Projected) -> Iterator[str]:
     yield "## Ten GPUs, relative to an A100: the findings\n"
     yield filled(
-        "What was published trained with llama-cookbook's defaults on Alpaca, in BF16, on one GPU without FSDP: "
-        "TinyLlama-1.1B on all ten GPUs, Llama-3.1-8B on those of 48 GB or more. That is recorded here on an H200 "
-        "([tinyllama_plain](../scenarios/tinyllama_plain/train.py): all weights, batch 4 of 4,096 tokens; "
+        "The published runs trained with llama-cookbook's defaults on Alpaca, in BF16, on one GPU without FSDP: "
+        "TinyLlama-1.1B on all ten GPUs, Llama-3.1-8B on those of 48 GB or more. The same programs were recorded on "
+        "an H200 ([tinyllama_plain](../scenarios/tinyllama_plain/train.py): all weights, batch 4 of 4,096 tokens; "
         "[llama8b_plain](../scenarios/llama8b_plain/train.py): LoRA, batch 1), with random weights and a newer PyTorch "
-        "than theirs. Each finding is compared with both as they are, and with the same at "
-        f"{FAST_HOST:g} of their CPU (host) time, which is then never the limit: the difference between the GPUs "
-        "alone. Met: within 15 %."
+        "than theirs. Each finding is compared with both recordings as they are, and with "
+        f"{FAST_HOST:g} of their CPU (host) time: then the CPU is never the limit, and only the GPUs differ. *Met* "
+        "means within 15 %."
     )
     cases = [(title, fast) for title in PLAIN for fast in (False, True)]
     yield from _findings_table(projected, cases)
@@ -209,7 +209,8 @@ def _cap_or_bandwidth() -> str:
     rate = (power_limited_flops(l4) or 0) / 1e12
     needed = 172 / FINDINGS[0].published
     return (
-        f"The L4's 72 W are taken to sustain {rate:.0f} of its 121 TFLOP/s, and the 4090 was measured at 172: products "
+        f"The L4's 72 W are taken to sustain {rate:.0f} of its 121 TFLOP/s, and the 4090 was measured at 172: "
+        "arithmetic "
         f"alone would differ by {172 / rate:.2f}×, memory alone by 3.36×. So the power limit does not explain 3.2×, "
         f"unless the L4 sustains as little as {needed:.0f} TFLOP/s, which only a measurement can tell; bandwidth does."
     )

@@ -147,8 +147,8 @@ def page(found: list[Result]) -> Iterator[str]:
     errors = [abs(one.error) for one in found]
     grown = [abs(one.grown_error) for one in found]
     yield "\n" + textwrap.fill(
-        f"Off by {100 * statistics.median(errors):.1f} % in the middle and {100 * max(errors):.1f} % at most; with all "
-        f"of the peak in proportion to the tokens it would be {100 * statistics.median(grown):.1f} % and "
+        f"The median error is {100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %; if all "
+        f"of the peak grew in proportion to the tokens, they would be {100 * statistics.median(grown):.1f} % and "
         f"{100 * max(grown):.0f} %. {sum(one.inside for one in found)} of {len(found)} lie in the range.",
         120,
     )

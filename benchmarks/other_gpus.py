@@ -169,8 +169,8 @@ def page(found: list[Step], bands: list[Kernels]) -> Iterator[str]:
         )
     errors = [abs(one.error) for one in found]
     yield "\n" + textwrap.fill(
-        f"Off by {100 * statistics.median(errors):.1f} % in the middle, {100 * max(errors):.0f} % at most; the "
-        f"interval meets {sum(one.meets for one in found)} of {len(found)}. {HOSTS}",
+        f"The median error is {100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.0f} %; "
+        f"{sum(one.meets for one in found)} of {len(found)} intervals meet what was measured. {HOSTS}",
         120,
     )
     yield KERNELS

@@ -145,9 +145,10 @@ def _mixture(case: Case, hosts: list[float], ds1_host: float) -> Iterator[str]:
         f"{seconds(one.step_ns.expected)} at host factor 1: the host launches each expert's few small kernels, and "
         "waits between experts. That is the tie. Half the batch costs the host the same, so where only one of the two "
         "holds 32 samples it gets nearly twice as much out of every step, less what its slower memory takes back. How "
-        "much that is hangs on the host: with one twice as fast the Max-Q would not be ahead, its 32 samples bound by "
-        "memory. The recorded attention writes its scores out, which go with the square of a sample's length; that is "
-        "what holds the Max-Q back at ds2, and a fused or compiled attention, as may have been measured, would not."
+        "much that is depends on the host: with one twice as fast the Max-Q would not be ahead, its 32 samples "
+        "limited by "
+        "memory. The recorded attention writes its scores to memory, and they grow with the square of a sample's "
+        "length; that holds the Max-Q back at ds2. A fused or compiled attention, as may have been measured, would not."
     )
 
 
@@ -181,10 +182,11 @@ def _dense(case: Case, hosts: list[float], ds1_host: float) -> Iterator[str]:
         f"Arithmetic differs by {rates[0].half_flops / rates[1].half_flops:.2f}× once the Max-Q's 300 W are counted "
         f"({rates[0].half_flops / 1e12:,.0f} against {rates[1].half_flops / 1e12:,.0f} TFLOP/s; the datasheets say "
         f"2.25×), memory by {rates[0].memory_bytes_per_s / rates[1].memory_bytes_per_s:.2f}×. The batches are padded "
-        "to their longest sample, as they usually are: four fifths of the GPU's time are matrix products, and the "
-        "ratio comes near that of the arithmetic. Adapters, activations, normalisation, casts and dequantisation go "
-        "with the memory and keep it a little below. How many tokens padding made of the published batches is not "
-        "known; by their times ds1 held about as many as the recorded ones, ds2 little more than half as many (the "
+        "to their longest sample, as they usually are: four fifths of the GPU's time are matrix multiplications, and "
+        "the ratio comes near that of the arithmetic. Adapters, activations, normalisation, casts and dequantisation "
+        "scale with memory bandwidth and keep it a little below. How many tokens of the published batches were "
+        "padding is "
+        "not known; by their times ds1 held about as many as the recorded ones, ds2 little more than half as many (the "
         "recorded ones have nearly 2,048 for every sample), which moves the ratio little. Without padding "
         "(scenarios/qwen3_32b_unsloth) ds1 would be bound by the host on the H100, and the ratio only 1.3× with the "
         "recorded host: that is not what was measured."
@@ -253,8 +255,8 @@ def _targets(case: Case, ds1_host: float) -> Iterator[str]:
     yield "\n" + filled(
         f"Host factor 1 is the recorded host, fitted to nothing; {ds1_host:.2f} is what the H100's ds1 step implies, "
         "one figure that serves both machines. Nothing was fitted to ds2, to the Max-Q, or to what was published of "
-        "the dense model; how far kernels go with the memory was learnt from its recordings on an H200 and an H100 "
-        "([other_gpus.md](../../docs/other_gpus.md))."
+        "the dense model; how far kernels scale with memory bandwidth was learnt from its recordings on an H200 and "
+        "an H100 ([other_gpus.md](../../docs/other_gpus.md))."
     )
 
 

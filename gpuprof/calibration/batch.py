@@ -24,9 +24,9 @@ GROWS = Number(
 )  # fmt: skip
 ROUND = Number(
     0.7, 0.5, 1.0, "", "fitted",
-    "Host time of one more round of a loop over samples, of a recorded round's: rounds are many small ops without "
-    "Python between them, and recording costs them more than the replay takes off. 28 samples more took 0.5 to 0.7 of "
-    "it with Unsloth's QLoRA of Qwen3-8B; one program, so the high end leaves room.",
+    "CPU time of one more iteration of a loop over samples, relative to a recorded iteration: iterations are many "
+    "small ops without Python between them, and recording slows them more than the replay removes. 28 more samples "
+    "took 0.5 to 0.7 of it with Unsloth's QLoRA of Qwen3-8B; one program, so the high end leaves room.",
     ("scenarios/qwen3_8b_unsloth/recording",), "python -m benchmarks.calibrate batch",
 )  # fmt: skip
 UNEVEN = Number(

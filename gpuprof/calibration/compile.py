@@ -16,7 +16,7 @@ _REFIT = "python -m benchmarks.calibrate compile"
 
 HOST = Number(
     0.95, 0.7, 1.35, "", "fitted",
-    "Host time for a launch of a compiled graph, of what the op itself takes in eager mode. Chosen so that the "
+    "CPU time of a launch in a compiled graph, relative to the op's own time in eager mode. Chosen so that the "
     "measured steps of compiled LoRA models come out; the ends leave room for other models.",
     _TIMED, _REFIT,
 )  # fmt: skip
@@ -28,8 +28,8 @@ PASS_NS = Number(
 )  # fmt: skip
 FUSED = Number(
     0.65, 0.4, 1.2, "", "measured",
-    "Time of the fused kernels of a chain, of its longest kernel. Three models on an H200: 0.4 to 0.7; less certain "
-    "where norms run over long rows.",
+    "Time of the kernels that a chain is fused into, relative to the chain's longest kernel. Three models on an H200: "
+    "0.4 to 0.7; less certain where norms run over long rows.",
     _BOTH_WAYS,
 )  # fmt: skip
 LEFT = Number(
@@ -39,16 +39,14 @@ LEFT = Number(
 )  # fmt: skip
 REST = Number(
     1.05, 1.0, 1.15, "", "fitted",
-    "Time of matrix multiplications in compiled code, of their time in eager code: 0, 2 and 11 % longer in three"
-    " models on "
-    "an H200, for reasons that are not known. One of the three is kept; all of its matrix multiplications"
-    " together take 5 % "
-    "less once compiled.",
+    "Time of matrix multiplications in compiled code, relative to eager code: 0, 2 and 11 % longer in three models on "
+    "an H200, for reasons that are not known. One of the three is kept; all of its matrix multiplications together "
+    "take 5 % less once compiled.",
     _BOTH_WAYS, _REFIT,
 )  # fmt: skip
 ATTENTION = Number(
     1.8, 1.0, 3.2, "", "fitted",
-    "The same of attention that gets no mask: the same cuDNN kernels took 1.0, 1.6 and 3.5 times as long on an H200 "
+    "The same for attention without a mask: the same cuDNN kernels took 1.0, 1.6 and 3.5 times as long on an H200 "
     "for sequences of 128, 512 and 2048, probably because transformers cannot leave a causal mask out while Dynamo "
     "traces. The shortest of the three is kept.",
     _BOTH_WAYS, _REFIT,
@@ -88,7 +86,7 @@ TIME_SPREAD = Number(
 )  # fmt: skip
 TIME_DYNAMIC = Number(
     1.7, 1.1, 2.1, "", "measured",
-    "Compiling again with dynamic lengths when a second sequence length arrives, of the first time: 1.1, 1.8 and 2.1 "
-    "in the three Llama models. A third length costs nothing.",
+    "Time of compiling again, with dynamic lengths, when a second sequence length arrives, relative to the first "
+    "compilation: 1.1, 1.8 and 2.1 in the three Llama models. A third length costs nothing.",
     (), "python -m benchmarks.compile_time",
 )  # fmt: skip

@@ -23,7 +23,7 @@ FORWARD_LAUNCHES = Number(
 )  # fmt: skip
 BACKWARD_LAUNCHES = Number(
     44, 32, 58, "kernels", "measured",
-    "The same of the backward pass: 39 recorded with frozen experts, 11 more where the experts are trained.",
+    "The same for the backward pass: 39 recorded with frozen experts, 11 more where the experts are trained.",
     _GROUPED,
 )  # fmt: skip
 TENSOR_SHARE = Number(

@@ -38,19 +38,18 @@ ATTENTION_MEMORY = Number(
 )  # fmt: skip
 ADAPTER_PRODUCT_LEFT = Number(
     0.29, 0.22, 0.4, "", "fitted",
-    "Time of an fp32 adapter's matrix multiplications in bf16, of that in fp32: 0.29 over all matrix"
-    " multiplications of 8B widths on an "
-    "H200 (0.22 to 0.36 each).",
+    "Time of an fp32 adapter's matrix multiplications in bf16, relative to fp32: 0.29 over all matrix multiplications "
+    "of 8B widths on an H200 (0.22 to 0.36 each).",
     _ADAPTERS, _REFIT,
 )  # fmt: skip
 ADAPTER_SCALE_LEFT = Number(
     0.5, 0.45, 0.6, "", "fitted",
-    "The same of its scalings, which move half the bytes: 0.50.",
+    "The same for its scalings, which move half the bytes: 0.50.",
     _ADAPTERS, _REFIT,
 )  # fmt: skip
 ADAPTER_SUM_LEFT = Number(
     0.4, 0.32, 0.6, "", "fitted",
-    "The same of its sums, which no longer mix formats: 0.35.",
+    "The same for its additions, which no longer mix formats: 0.35.",
     _ADAPTERS, _REFIT,
 )  # fmt: skip
 QUANTISED_HOST_LEFT = Number(
@@ -70,23 +69,23 @@ FUSED_MEMORY = Number(
 )  # fmt: skip
 OPTIMIZER_GPU = Number(
     0.44, 0.33, 0.6, "", "fitted",
-    "GPU time of a fused optimizer step, of one that goes over lists or parameters several times: AdamW in fp32, 219 "
-    "tensors of 1.3 GB on an H200: 0.43 of foreach and 0.46 of a loop.",
+    "GPU time of a fused optimizer step, relative to one that reads the lists or parameters several times: AdamW in "
+    "fp32, 219 tensors of 1.3 GB on an H200: 0.43 of foreach and 0.46 of a loop.",
     _OPTIMIZER, _REFIT,
 )  # fmt: skip
 OPTIMIZER_FOREACH_HOST = Number(
     0.4, 0.3, 0.6, "", "measured",
-    "The same of the host's time in ops of a foreach step: 0.39.",
+    "CPU time in ops, fused relative to foreach: 0.39.",
     _OPTIMIZER,
 )  # fmt: skip
 OPTIMIZER_LOOP_HOST = Number(
     0.03, 0.02, 0.05, "", "measured",
-    "The same of a loop over parameters: 0.03.",
+    "CPU time in ops, fused relative to a loop over parameters: 0.03.",
     _OPTIMIZER,
 )  # fmt: skip
 OPTIMIZER_LOOP_PYTHON = Number(
     0.27, 0.2, 0.4, "", "measured",
-    "The same of Python's own time around the ops of a loop: 0.27. Around foreach ops it stays.",
+    "Python's own time around the ops, fused relative to a loop: 0.27. Around foreach ops it stays.",
     _OPTIMIZER,
 )  # fmt: skip
 TF32_TENSOR = Number(

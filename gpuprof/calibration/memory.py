@@ -18,7 +18,7 @@ LAYER_BYTES = Number(
 )  # fmt: skip
 ONE_LAYER = Number(
     50.0, 34.0, 80.0, "bytes", "measured",
-    "The same of the layer that is being recomputed, with the gradients that pass through it: 37 and 60 in two "
+    "The same for the layer that is being recomputed, with the gradients that pass through it: 37 and 60 in two "
     "fine-tunes.",
     command="python -m benchmarks.memory",
 )  # fmt: skip

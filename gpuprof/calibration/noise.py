@@ -17,17 +17,17 @@ RUN = Number(
 )  # fmt: skip
 GPU_PROCESS = Number(
     0.04, 0.002, 0.04, "", "fitted",
-    "From one process to the next, of a GPU-bound step (clocks, memory placement): chosen above nearly all programs, "
-    "as no interval of a step is narrower.",
+    "Variation of a GPU-bound step from one process to the next (clocks, memory placement): chosen above nearly all "
+    "programs, because no interval of a step is narrower.",
     ("scenarios",), _REFIT,
 )  # fmt: skip
 HOST_PROCESS = Number(
     0.05, 0.03, 0.10, "", "measured",
-    "From one process to the next, of the host's time, where a measured step shows it.",
+    "Variation of the CPU's time from one process to the next, where a measured step shows it.",
 )  # fmt: skip
 PROCESS = Number(
     0.06, 0.002, 0.12, "", "fitted",
-    "From one process to the next on the same machine, of any step (3 to 10 % on H200 hosts).",
+    "Variation of any step from one process to the next on the same machine (3 to 10 % on H200 hosts).",
     ("scenarios",), _REFIT,
 )  # fmt: skip
 MACHINE = Number(

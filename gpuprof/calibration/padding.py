@@ -11,7 +11,7 @@ FILLED = Number(
 )  # fmt: skip
 GROUPED_LEFT = Number(
     0.15, 0.05, 0.35, "", "fitted",
-    "Padding that is left, of what there was, where batches hold samples of nearly one length.",
+    "Share of the padding that remains if batches contain samples of nearly the same length.",
     ("scenarios/padding/recording",), "python -m benchmarks.calibrate padding",
 )  # fmt: skip
 SPREAD_LENGTHS = Number(

@@ -59,18 +59,18 @@ STRIDED_NS = Number(
 )  # fmt: skip
 EMPTY_STRIDED_NS = Number(
     2_950.0, 2_660.0, 6_780.0, "ns", "measured",
-    "The same of `aten::empty_strided`, where a recording holds few of the former.",
+    "The same for `aten::empty_strided`, used if a recording has few `aten::as_strided`.",
     _TIMED, _REFIT,
 )  # fmt: skip
 LAUNCH_NS = Number(
     4_600.0, 4_300.0, 8_490.0, "ns", "measured",
-    "The same of `cudaLaunchKernel`, where no such op was recorded: of 26 recordings that hold both, the two paces "
+    "The same for `cudaLaunchKernel`, used if no such op was recorded: in 26 recordings that have both, the two paces "
     "agree within 1.2 times in eight of ten (correlation of the logarithms 0.94).",
     _TIMED, _REFIT,
 )  # fmt: skip
 NSYS_LAUNCH_NS = Number(
     3_900.0, 2_900.0, 5_200.0, "ns", "measured",
-    "The same of `cudaLaunchKernel` as Nsight Systems records it, on one host of pace 1; the interval is a guess.",
+    "The same for `cudaLaunchKernel` as Nsight Systems records it, on one host of pace 1; the interval is a guess.",
     ("tests/data/nsys",),
 )  # fmt: skip
 SPREAD = Number(

@@ -31,7 +31,7 @@ HOOKED_SHARE = Number(
 )  # fmt: skip
 UNPACKED_SHARE = Number(
     0.75, 0.65, 0.95, "", "fitted",
-    "The same of the backward pass, where a Python function fetches each saved tensor: 0.79 and 0.84 in recordings.",
+    "The same for the backward pass, where a Python function fetches each saved tensor: 0.79 and 0.84 in recordings.",
     _TIMED, _REFIT,
 )  # fmt: skip
 READ_BACK = Number(

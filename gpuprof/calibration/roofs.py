@@ -36,13 +36,13 @@ DIRTY_SHARE = Number(
 )  # fmt: skip
 POWER_12_NM = Number(
     0.00754e12, 0.0049e12, 0.0080e12, "FLOP/s", "measured",
-    "k of the rate k·n^(2/3)·P^(1/3) that a power limit allows, n in FLOPs a clock, P in watts: of a V100. A T4 is 54 "
-    "% below.",
+    "k of the rate k·n^(2/3)·P^(1/3) that a power limit allows, n in FLOPs a clock, P in watts; here for a V100. A T4 "
+    "is 54 % below.",
     command=_GPUS,
 )  # fmt: skip
 POWER_7_NM = Number(
     0.01006e12, 0.0073e12, 0.0105e12, "FLOP/s", "measured",
-    "The same of an A100. An RTX A6000, assumed to be of the same process, is 38 % below.",
+    "The same for an A100. An RTX A6000, assumed to be made in the same process, is 38 % below.",
     command=_GPUS,
 )  # fmt: skip
 POWER_4_NM = Number(

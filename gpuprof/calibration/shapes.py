@@ -23,5 +23,5 @@ LEFT = Number(
 )  # fmt: skip
 PADDED = Number(
     1.08, 1.0, 1.5, "", "assumed",
-    "Tokens after padding to a multiple of 64, of those before: 32 more a sample on average.",
+    "Tokens after padding to a multiple of 64, relative to before: on average 32 more per sample.",
 )  # fmt: skip

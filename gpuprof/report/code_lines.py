@@ -44,6 +44,12 @@ def parts(code: str) -> tuple[str, ...]:
     return tuple(part for whole in _AFTER.findall(code) for part in _MEMBER.split(whole) if part)
 
 
+def without_comments(code: str) -> str:
+    """Code without comments, and without the lines that are nothing else."""
+    lines = (re.sub(r"(^|  )#.*", "", line) for line in code.splitlines())
+    return "\n".join(line for line in lines if line.strip()) or code
+
+
 def _in_comment(line: str) -> bool:
     return line.startswith("#") or " #" in line
 

@@ -66,7 +66,7 @@ def outcome(comparison: Comparison) -> str:
         is_, takes = "IS LIKELY", "LIKELY TAKES"
         p = f" (p = {tested.p:.2g})" if tested is not None and tested.p is not None else ""
     other = work is not None and not work.equal and work.measure != "product FLOPs"
-    each = f" BY THE {work.measure.removesuffix('s').upper()}" if work and other else ""
+    each = f" PER {work.measure.removesuffix('s').upper()}" if work and other else ""
     times = step.speedup if step.outcome == "faster" else 1 / step.speedup
     if times < CLEAR:
         return f"B {is_} {100 * (times - 1):.{0 if times >= 1.095 else 1}f} % {step.outcome.upper()}{each}{p}"
@@ -249,7 +249,11 @@ def launched(row: KernelDifference) -> str:
 def prediction(one: Prediction) -> str:
     """`A predicted 13–27 ms with it (torch.compile); B measured 26 ms: as predicted`."""
     other = "B" if one.by == "a" else "A"
-    how = {"unprofiled": "measured", "estimated": "takes, the profiler removed,", "recorded": "takes, as recorded,"}
+    how = {
+        "unprofiled": "measured",
+        "estimated": "takes, without the profiler's cost,",
+        "recorded": "takes, as recorded,",
+    }
     # Rarely does a change of the batch come out at just the size that was predicted.
     work = f" ({one.scale:.2f}× the work it was predicted for)" if abs(one.scale - 1) > OTHER_SCALE else ""
     range_ms = duration_range(one.step_ns.low, one.step_ns.high)
@@ -275,8 +279,7 @@ def test(comparison: Comparison) -> str:
         return ""
     of = f"{count(found.a_steps)} and {count(found.b_steps)} {found.of} {comparison.unit}s"
     if found.significant is None:
-        few = "four of each at least (gpuprof trace times some)"
-        return f"{of} are too few to distinguish a difference from noise: {few}"
+        return f"{of} are too few to test the difference: it takes four of each (gpuprof trace times more)"
     value, of_what = found.p, ""
     if found.p_each is not None and comparison.work is not None:
         value, of_what = found.p_each, f", by the time for each {comparison.work.measure.removesuffix('s')}"

@@ -6,7 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
-from gpuprof.report.code_lines import wrapped
+from gpuprof.report.brevity import Brevity
+from gpuprof.report.code_lines import without_comments, wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
@@ -43,25 +44,26 @@ def now_ns(diagnosis: Diagnosis) -> int | None:
     return diagnosis.step_ns if known else None
 
 
-def fixes(diagnosis: Diagnosis, shown: int, width: int) -> list[Text | Table]:
+def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Table]:
     """Numbered fixes, most gain first, in lines of `width` cells: title, the step before and after, and the code."""
     now = now_ns(diagnosis)
     if not now:
         return []
     lines: list[Text | Table] = []
-    for number, finding in enumerate(diagnosis.findings[:shown], 1):
+    for number, finding in enumerate(diagnosis.findings[: brevity.fixes], 1):
         head = _head(finding, gain(finding, now, diagnosis.unit), width - NUMBER)
         code = [
             Text(part, "cyan", overflow="ignore", no_wrap=True)
-            for line in finding.fix.splitlines()
+            for line in (finding.fix if brevity.comments else without_comments(finding.fix)).splitlines()
             for part in wrapped(escape(line), width - NUMBER)
         ]
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
-    more = diagnosis.findings[shown:]
+    more = diagnosis.findings[brevity.fixes :]
     if more:
-        lines.append(Text(f"and {len(more)} more: {', '.join(escape(f.title) for f in more)}", "dim"))
+        titles = f": {', '.join(escape(f.title) for f in more)}" if brevity.titles else ", with -v"
+        lines.append(Text(f"and {len(more)} more{titles}", "dim"))
     both = diagnosis.combined
-    if both:
+    if both and brevity.together:
         gained = gain(both, now, diagnosis.unit)
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
     return lines

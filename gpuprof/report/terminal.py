@@ -15,6 +15,7 @@ from rich.text import Text
 from gpuprof.diagnosis.comparison.comparison import Note
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
 from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
+from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -29,15 +30,14 @@ ROWS = 5
 """Kernels shown where no one asked for more."""
 FIXES = 5
 ANSWER_LINES = 15
-"""Lines of the answer: what fits on any terminal without scrolling. Fixes give way to it, all but the first."""
-ANSWER_FIXES = 3
+"""Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
 GAPS = 3
 NOTES = 5
 """Notes of the run that are shown."""
 PHASES = 4
 CATEGORIES = 6
 DEVICES = 8
-SEEN = 0.005
+SEEN = Brevity().least_part
 """Share below which something is left out of a line that names several."""
 WORTH_A_LINE = 0.02
 """Share of the idle time below which a phase gets no line of its own."""
@@ -72,19 +72,31 @@ Block = list[Text | Table]
 
 def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Block]:
     """Verdict, step and as many fixes as fit ANSWER_LINES; where there are none, what the step depends on."""
-    inner = width - GUTTER
-    head = [*_top(diagnosis, width), section(diagnosis.unit, _step(diagnosis, inner))]
-    found = [section("fixes", fixes.fixes(diagnosis, n, inner)) for n in range(ANSWER_FIXES, 0, -1)]
-    answers = [[*head, advice] for advice in found]
-    answer = next((blocks for blocks in answers if _height(blocks, width) <= ANSWER_LINES), answers[-1])
-    if not diagnosis.findings:
-        answer.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
-        answer.append(section("GPU waits", _causes(diagnosis, inner)))
+    answer, later = _in_brief(diagnosis, width, Brevity())
+    for brevity in shorter_and_shorter():
+        if _height(answer, width) <= ANSWER_LINES:
+            break
+        answer, later = _in_brief(diagnosis, width, brevity)
     advice = words.next_step(diagnosis) if next_step is None else next_step
     more = words.more(diagnosis) if next_step is None else ""
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
-    return [*answer, closing]
+    return [*answer, *later, closing]
+
+
+def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[Block], list[Block]]:
+    """The answer, and what else belongs to it but may stand further down."""
+    inner = width - GUTTER
+    head, bad = _top(diagnosis, width, brevity)
+    blocks = [head, section(diagnosis.unit, _step(diagnosis, inner, brevity.least_part))]
+    if diagnosis.findings:
+        blocks.append(section("fixes", fixes.fixes(diagnosis, inner, brevity)))
+    else:
+        blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
+        blocks.append(section("GPU waits", _causes(diagnosis, inner)))
+    if brevity.warnings_first or diagnosis.quality.status == "unusable":
+        return [head, bad, *blocks[1:]], []
+    return blocks, [bad]
 
 
 def _height(blocks: Iterable[Block], width: int) -> int:
@@ -95,10 +107,14 @@ def _height(blocks: Iterable[Block], width: int) -> int:
     return len(Console(width=width, color_system=None).render_lines(Group(*lines)))
 
 
-def _top(diagnosis: Diagnosis, width: int) -> list[Block]:
+def _top(diagnosis: Diagnosis, width: int, brevity: Brevity | None = None) -> tuple[Block, Block]:
     """The verdict, and what is wrong with the recording."""
     bad = [i for i in diagnosis.quality.issues if i.severity != "info"]
-    return [[*_headline(diagnosis, width), *_summary(diagnosis)], section("quality", issues(bad))]
+    brevity = brevity or Brevity()
+    headline = _headline(diagnosis, width)
+    if not brevity.recording:
+        headline = headline[:1]
+    return [*headline, *_summary(diagnosis, brevity)], section("quality", issues(bad))
 
 
 def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | None) -> list[Block]:
@@ -112,7 +128,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("run", [Text(line) for line in run_words.lines(diagnosis)]),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
-        section("fixes", fixes.fixes(diagnosis, max(rows, FIXES), inner)),
+        section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
         section("considered", fixes.considered(diagnosis)),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
@@ -193,10 +209,10 @@ def _verdict_style(diagnosis: Diagnosis) -> str:
     return _BOUND_STYLES.get(diagnosis.verdict.bound or "", "")
 
 
-def _summary(diagnosis: Diagnosis) -> list[Text]:
+def _summary(diagnosis: Diagnosis, brevity: Brevity) -> list[Text]:
     """What the verdict says, unless an issue below says the same."""
     said = {issue.message for issue in diagnosis.quality.issues}
-    return [] if diagnosis.verdict.summary in said else paragraph(diagnosis.verdict.summary)
+    return [] if diagnosis.verdict.summary in said else paragraph(summary(diagnosis, brevity))
 
 
 def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
@@ -215,7 +231,7 @@ def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:
 # -- the step
 
 
-def _step(diagnosis: Diagnosis, width: int) -> list[Text]:
+def _step(diagnosis: Diagnosis, width: int, least_part: float = SEEN) -> list[Text]:
     """A bar for each device and what its fills mean."""
     bars = stepbar.bars(diagnosis)
     if not bars:
@@ -225,7 +241,7 @@ def _step(diagnosis: Diagnosis, width: int) -> list[Text]:
     for bar in bars[:DEVICES]:
         name = f"GPU {bar.device}  " if several else ""
         lines.append(Text(f"{name:<7}" if several else "").append_text(_bar(bar, width - 7 * several)))
-        lines += _legend(bar, width)
+        lines += _legend(bar, width, least_part)
     if len(bars) > DEVICES:
         lines.append(Text(f"and {len(bars) - DEVICES} more devices", "dim"))
     if not stepbar.estimated(diagnosis) and _differs_from_recording(diagnosis):
@@ -247,18 +263,24 @@ def _bar(bar: Bar, width: int) -> Text:
     return line
 
 
-def _legend(bar: Bar, width: int) -> list[Text]:
+def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱ sync 3 %`, waiting on its own line where space is short."""
-    work = [_entry(part, bar) for part in bar.parts if not part.idle]
+    working = [part for part in bar.parts if not part.idle]
+    large = [part for part in working if least_part <= SEEN or _large(part, bar, least_part)] or working[:1]
+    work = [_entry(part, bar) for part in large]
     waiting = [part for part in bar.parts if part.idle]
     if len(waiting) == 1 and waiting[0].key == stepbar.IDLE:
         return flow([*work, _entry(waiting[0], bar)], width)
-    seen = [part for part in waiting if part.ns >= SEEN * bar.total_ns] or waiting[:1]
+    seen = [part for part in waiting if _large(part, bar, least_part)] or waiting[:1]
     causes = [_entry(part, bar) for part in seen]
     if causes:
         causes[0] = Text.assemble("idle ", (share(bar.idle_ns(), bar.total_ns), "bold"), ": ", causes[0])
     together = flow([*work, *causes], width)
     return together if len(together) == 1 else flow(work, width) + flow(causes, width)
+
+
+def _large(part: Part, bar: Bar, share: float) -> bool:
+    return part.ns >= share * bar.total_ns
 
 
 def _entry(part: Part, bar: Bar) -> Text:

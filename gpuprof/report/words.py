@@ -180,7 +180,7 @@ def has_peers(where: Environment) -> bool:
     return (where.world_size or (where.rank or 0) + 1) > 1
 
 
-_WITHOUT = "Step time, verdict and fixes exclude it; single places are shown as recorded."
+_WITHOUT = "Step time, verdict and fixes exclude it; single waits and places are shown as recorded."
 
 
 def profiler(diagnosis: Diagnosis) -> str | None:

@@ -26,7 +26,7 @@ pytest_plugins = ["helpers.browser"]
 
 MS = 1_000_000
 REACH = "() => document.documentElement.scrollWidth"
-RANKS = ROOT / "scenarios" / "ddp_scaling" / "recording"
+RANKS = ROOT / "scenarios" / "fsdp_exposed" / "recording"
 BOX = "e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }"
 
 

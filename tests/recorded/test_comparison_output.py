@@ -112,7 +112,7 @@ def test_words():
     assert outcome(1 / 1.12) == "B IS 12 % SLOWER"
     assert outcome(1 / 3) == "B TAKES 3.0× AS LONG"
     tokens = Work("tokens", 128, 1024, 8, False, 500_000, 70_000)
-    assert outcome(7.1, tokens) == "B IS 7.1× AS FAST BY THE TOKEN"
+    assert outcome(7.1, tokens) == "B IS 7.1× AS FAST PER TOKEN"
     assert words.work(replace(c, work=tokens)) == "128 → 1,024 tokens a step: 500 → 70 µs a token"
     assert words.work(replace(c, work=replace(tokens, b=128, equal=True))) == "128 tokens a step in both"
     assert words.both_times(49.2 * MS, 49.3 * MS) == "49 ms"

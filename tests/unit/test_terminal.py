@@ -13,8 +13,9 @@ from rich.console import Console
 
 from gpuprof.diagnosis.diagnosis import Finding, Issue, Profiler, Quality, Range
 from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.report.brevity import Brevity
 from gpuprof.report.stepbar import Bar, Part, bars, cells
-from gpuprof.report.terminal import ANSWER_FIXES, ANSWER_LINES, plain, render
+from gpuprof.report.terminal import ANSWER_LINES, plain, render
 
 WIDTHS = (40, 80, 100, 132, 200)
 
@@ -212,9 +213,9 @@ def test_the_first_fifteen_lines_answer(count, lines, width):
     assert first.startswith("HOST-BOUND · launch")
     assert "compute 9 %" in first and "launch 73 %" in first
     numbered = re.findall(r"^.{12,14}(\d)  fix of number", text, re.M)
-    assert 1 <= len(numbered) <= min(count, ANSWER_FIXES)
+    assert 1 <= len(numbered) <= min(count, Brevity().fixes)
     assert first.count("2.5–5.7×") == len(numbered), "each whole within the first lines"
-    assert ("more: fix of number" in text) == (len(numbered) < count)
+    assert bool(re.search(r"and \d+ more(: fix of number|, with -v)", text)) == (len(numbered) < count)
     assert "kernels and copies, half" not in text.split("fixes")[1], "details need -v"
 
 

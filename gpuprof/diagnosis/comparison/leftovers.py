@@ -109,7 +109,7 @@ def _pace(a: Facts, b: Facts, changed: bool) -> Iterator[Candidate]:
     claim = claim_idle(*causes, weight=WEAKER)
     if changed:
         text = (
-            "other waiting for the CPU (host), in work that both do; CPU speed differs by some per cent from process"
+            "other waiting for the CPU (host), in work that both do; CPU speed differs by several per cent from process"
             f" to process ({waits.ms} ms a step in all)"
         )
         yield Candidate("host", "other CPU (host) time", text, claim)

@@ -230,14 +230,14 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         return
     shares, with_compile = graph_shares(a, b), not alike_compiled(a, b)
     more, less = ("B", "A") if shares.b > shares.a else ("A", "B")
-    also = f", of {code_of(b)} where A runs {code_of(a)}" if with_compile else ""
+    also = f" of {code_of(b)} (A runs {code_of(a)})" if with_compile else ""
     in_graphs = quantity(a, b, lambda side: side.counts.graph_kernels).largest
     launches = quantity(a, b, lambda side: side.counts.launches)
     yield Candidate(
         PAGE.id,
         "torch.compile with CUDA graphs" if with_compile else "CUDA graphs",
-        f"{more} launches {number(in_graphs)} kernels a step by CUDA graphs{also}; calls that launch work: "
-        f"{launches} a step ({less} has {'none' if min(shares.a, shares.b) == 0 else 'few'} in graphs)",
+        f"{more} launches {number(in_graphs)} kernels a step from CUDA graphs{also}, {less} "
+        f"{'none' if min(shares.a, shares.b) == 0 else 'few'}; launch calls: {launches} a step",
         claim_model(REWRITTEN if with_compile else (), fewer_launches(a, b)),
         -shares.more,
     )
