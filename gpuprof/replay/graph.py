@@ -49,6 +49,9 @@ class Edges:
     lag_ns: F64
     from_start: Mask
     kind: U8
+    plain: Mask
+    """Nodes that follow the node before them on their lane at once, and wait for nothing else: most of the host's.
+    No change touches their edges."""
 
     def with_lags(self, lag_ns: F64) -> Edges:
         return replace(self, lag_ns=lag_ns)
@@ -59,7 +62,11 @@ def edges_of(nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask
     order = np.argsort(target, kind="stable")
     first = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=nodes), out=first[1:])
-    return Edges(first, target[order], source[order], lag_ns[order], from_start[order], kind[order])
+    target, source, lag_ns, from_start, kind = (column[order] for column in (target, source, lag_ns, from_start, kind))
+    alone = np.diff(first)[target] == 1
+    plain = np.zeros(nodes, bool)
+    plain[target[alone & (kind == LANE) & (source == target - 1) & (lag_ns == 0) & ~from_start]] = True
+    return Edges(first, target, source, lag_ns, from_start, kind, plain)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,10 +50,10 @@ def test_no_graph_is_simulated_twice(monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[bytes, bytes]] = []
     real = simulate.simulate
 
-    def counted(graph: Graph, rounds: int = 1) -> simulate.Schedule:
+    def counted(graph: Graph, rounds: int = 1, starts: bool = True) -> simulate.Schedule:
         if rounds == simulate.ROUNDS:
             seen.append((graph.duration_ns.tobytes(), graph.edges.lag_ns.tobytes()))
-        return real(graph, rounds)
+        return real(graph, rounds, starts)
 
     monkeypatch.setattr(simulate, "simulate", counted)
     gpuprof.diagnose(RECORDING)
