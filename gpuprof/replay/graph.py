@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I32, I64, U8, Mask
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "nothing")
@@ -119,6 +120,7 @@ class Graph:
         return replace(self, edges=edges)
 
 
+@remembered
 def launcher_of(graph: Graph) -> I64:
     """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
     source = np.full(len(graph), -1, np.int64)
