@@ -63,7 +63,8 @@ def edges_of(nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask
     order = np.argsort(target, kind="stable")
     first = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=nodes), out=first[1:])
-    target, source, lag_ns, from_start, kind = (column[order] for column in (target, source, lag_ns, from_start, kind))
+    target, source, kind = target[order], source[order], kind[order]
+    lag_ns, from_start = lag_ns[order], from_start[order]
     alone = np.diff(first)[target] == 1
     plain = np.zeros(nodes, bool)
     plain[target[alone & (kind == LANE) & (source == target - 1) & (lag_ns == 0) & ~from_start]] = True

@@ -67,7 +67,7 @@ def simulate(graph: Graph, rounds: int = 1, starts: bool = True) -> Schedule:
         _run(graph.duration_ns, edges.plain, edges.first, edges.source, edges.lag_ns, edges.from_start, start, end)
         _finish(gpu, step, end, done[r])
         np.maximum.accumulate(np.maximum(done[r], end[graph.step_end]), out=done[r])
-    return Schedule(graph, start, end, done, np.count_nonzero(np.bincount(step, minlength=graph.steps)))
+    return Schedule(graph, start, end, done, int(np.count_nonzero(np.bincount(step, minlength=graph.steps))))
 
 
 @remembered
