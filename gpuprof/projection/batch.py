@@ -76,6 +76,7 @@ def another_batch(
     return change
 
 
+@remembered
 def exchanges_tokens(graph: Graph) -> Mask:
     """Nodes of collectives that move tokens between ranks (experts, tables of embeddings, stages of a pipeline): those
     of weights and gradients move the same for any batch."""

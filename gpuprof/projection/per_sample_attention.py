@@ -19,6 +19,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 _PRODUCTS = tuple(CATEGORIES.index(name) for name in TENSOR_CATEGORIES if name != "attention")
@@ -30,6 +31,7 @@ ROUND = calibrated.ROUND.rising
 Python between them, and what recording costs falls on them more than the replay takes off."""
 
 
+@remembered
 def rounds_of(graph: Graph) -> I64:
     """Per node the whole rounds of the loop that it is in, 0 where it is in none. A loop of n samples shows n - 1 of
     them, from the end of one call to that of the next; the first call and what is before it are no part of them."""

@@ -16,6 +16,7 @@ from gpuprof.timeline.intervals import Cover, join, union
 from gpuprof.timeline.nesting import climb, inherit
 from gpuprof.timeline.phases import DATA, FORWARD
 from gpuprof.timeline.startup import start_up_spans
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
 
 LONG_NS = 2_000_000
@@ -39,6 +40,7 @@ _COMPUTES = re.compile(
 Dynamo are none either."""
 
 
+@remembered
 def preparing(graph: Graph) -> Mask:
     """Host nodes that prepare samples on a thread that launches the model's work; a DataLoader's are `INPUT` anyway."""
     host = (graph.lane >= 0) & ~graph.waits & (graph.resource == HOST)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I32, I64, U8, Mask
 
 RESOURCES = ("host", "input", "transfer", "communication", "device", "nothing")
@@ -49,6 +50,9 @@ class Edges:
     lag_ns: F64
     from_start: Mask
     kind: U8
+    plain: Mask
+    """Nodes that follow the node before them on their lane at once, and wait for nothing else: most of the host's.
+    No change touches their edges."""
 
     def with_lags(self, lag_ns: F64) -> Edges:
         return replace(self, lag_ns=lag_ns)
@@ -59,7 +63,12 @@ def edges_of(nodes: int, target: I64, source: I64, lag_ns: F64, from_start: Mask
     order = np.argsort(target, kind="stable")
     first = np.zeros(nodes + 1, np.int64)
     np.cumsum(np.bincount(target, minlength=nodes), out=first[1:])
-    return Edges(first, target[order], source[order], lag_ns[order], from_start[order], kind[order])
+    target, source, kind = target[order], source[order], kind[order]
+    lag_ns, from_start = lag_ns[order], from_start[order]
+    alone = np.diff(first)[target] == 1
+    plain = np.zeros(nodes, bool)
+    plain[target[alone & (kind == LANE) & (source == target - 1) & (lag_ns == 0) & ~from_start]] = True
+    return Edges(first, target, source, lag_ns, from_start, kind, plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +121,7 @@ class Graph:
         return replace(self, edges=edges)
 
 
+@remembered
 def launcher_of(graph: Graph) -> I64:
     """Per GPU node the host node that launches it; -1 where not recorded, and on host nodes."""
     source = np.full(len(graph), -1, np.int64)

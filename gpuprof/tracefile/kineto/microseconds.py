@@ -9,7 +9,7 @@ _PLAIN = re.compile(rb"(-?)(\d{1,18})(?:\.(\d+))?\Z")
 _ANY = re.compile(rb'"?\s*([+-]?\d{1,40}(?:\.\d{0,400})?(?:[eE][+-]?\d{1,3})?)\s*"?\Z')
 INT64 = range(-(2**63) + 1, 2**63)
 LONGEST = 18
-"""Numbers of up to so many characters are far from the ends of INT64."""
+"""Longest number that is read without a check: 17 digits fit INT64."""
 
 
 def nanoseconds(text: bytes) -> tuple[int, bool] | None:

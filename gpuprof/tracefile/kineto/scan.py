@@ -1209,7 +1209,7 @@ def merge(text, strings, first, count, arena, table, places, used, numbers):
 
 
 def is_compiled() -> bool:
-    """Whether the kernels are in numba's cache, so that loading them takes no time; False where numba does not tell."""
+    """Whether the kernels are in numba's cache, so that they need not be compiled; False where that is not known."""
     try:
         return all(entry._cache._cache_file._load_index() for entry in (find_separator, scan, merge))
     except (AttributeError, OSError, ValueError, EOFError, pickle.UnpicklingError):
