@@ -13,7 +13,7 @@ from typing import Any
 
 from ..runfile import read_json
 from .arm import ImportWatch
-from .patches import NAMES, patch_named
+from .patches import NAMES, PROBE, patch_named
 from .patches.context import Context, Hub, Proof, wrap
 from .scratch import BLOCKED, Scratch
 
@@ -40,7 +40,7 @@ def arm(folder: str) -> None:
 def apply_all(hub: Hub, fixes: list[dict[str, Any]]) -> dict[str, Callable[[], Proof]]:
     """Applies patches, in the order of their list; name → its proof."""
     proofs: dict[str, Callable[[], Proof]] = {}
-    for fix in sorted(fixes, key=lambda one: NAMES.index(one["name"])):
+    for fix in sorted(fixes, key=lambda one: (*NAMES, PROBE).index(one["name"])):
         name = fix["name"]
         try:
             proofs[name] = patch_named(name).apply(Context(hub, name, fix["value"], fix.get("by_flag")))
