@@ -23,7 +23,8 @@ LIMIT_S = 600.0
 LEAST_SPREAD = 0.03
 """Of what grows with the batch: allocators round, and kernels take workspaces."""
 UNSEEN_LENGTH = 0.5
-"""The same per doubling of the length where that could not be changed: scores of attention grow with its square."""
+"""The same per doubling of the length, and for its half, where that could not be changed: scores of attention grow with
+its square."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,9 @@ class Model:
         """Bytes at least, likely, at most."""
         tokens = batch * length
         grows = (self.per_token + self.per_token_and_length * length) * tokens
-        more = 0.0 if self.length_known else UNSEEN_LENGTH * max(length / self.length - 1, 0.0)
-        low, high = grows * (1 - self.spread), grows * (1 + self.spread + more)
+        ratio = 1.0 if self.length_known else length / self.length
+        less, more = UNSEEN_LENGTH * max(1 - ratio, 0.0), UNSEEN_LENGTH * max(ratio - 1, 0.0)
+        low, high = grows * (1 - self.spread - less), grows * (1 + self.spread + more)
         return self.fixed_bytes + low, self.fixed_bytes + grows, self.fixed_bytes + high
 
     def largest_batch(self, room_bytes: float, length: float) -> tuple[int, int, int]:
@@ -162,6 +164,11 @@ def measure(starter: Starter, tell: Tell) -> Measured:
         else:
             notes.append("another length changed no pass: the samples that were seen are shorter than the limit")
     return Measured(points, by, _of(one.rank), tokens, one.rank.get("gpu"), notes)
+
+
+def runs_with(starter: Starter, factor: float) -> bool:
+    """Whether a few steps run with that many times the program's batch."""
+    return _probe(starter, f"{factor!r}x1") is not None
 
 
 def _of(rank: dict[str, Any]) -> str:
