@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.console import Group
+from rich.table import Table
 from rich.text import Text
 
 from gpuprof.memory.advice import Advice
@@ -30,7 +31,7 @@ def render(report: MemoryReport, width: int = 80, rows: int = ROWS) -> Group:
     return Group(*_of_device(report, width, rows), *advised(report.advice, inner, alone=not report.devices))
 
 
-def _of_device(report: MemoryReport, width: int, rows: int) -> list[Text]:
+def _of_device(report: MemoryReport, width: int, rows: int) -> list[Text | Table]:
     """What a snapshot or memory events show."""
     inner = width - GUTTER
     if not report.devices:
@@ -50,7 +51,7 @@ def _of_device(report: MemoryReport, width: int, rows: int) -> list[Text]:
     ]  # fmt: skip
 
 
-def advised(advice: Advice | None, width: int, alone: bool = False) -> list[Text]:
+def advised(advice: Advice | None, width: int, alone: bool = False) -> list[Text | Table]:
     """What a run's peak is made of, what would make it smaller, and what fits; alone: nothing stands above."""
     if advice is None:
         return []

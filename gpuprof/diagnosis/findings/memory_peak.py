@@ -1,4 +1,4 @@
-"""The page of what would make the peak of memory smaller: `gpuprof memory` computes it, and no fix of the step's time."""
+"""The page of what would make the peak of memory smaller, which `gpuprof memory` computes."""
 
 from __future__ import annotations
 
