@@ -55,6 +55,7 @@ def fit(folder: Path, code: str, *options: str, words: tuple[str, ...] = ()):
     return finished(command, cwd=folder, env=variables(), text=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_a_larger_batch_takes_what_was_said(tmp_path: Path):
     """Predicted from batches of 4 and 8, lengths of 64 and 128; counted with a batch of 16."""
     done = fit(tmp_path, TRAINING, "--batch", "16,64", "--json", "--to", "L40S")
