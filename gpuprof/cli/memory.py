@@ -63,11 +63,17 @@ def _of_run(path: Path, gpus: Sequence[Gpu], top: int | None, fixes: str | None)
 
     from gpuprof.cli.recordings import diagnose_file
     from gpuprof.diagnosis.memory_section import memory_of
+    from gpuprof.errors import UnreadableTrace
     from gpuprof.memory.load import has_snapshot, load_memory
     from gpuprof.tracefile.run import holds_run
 
     together = [name.strip() for name in (fixes or "").split(",") if name.strip()]
     found = memory_of(diagnose_file(path), gpus, together) if holds_run(path) else None
+    if found is None and not has_snapshot(path) and holds_run(path):
+        raise UnreadableTrace(
+            f"{path} holds no memory snapshot, and its recording does not show what its peak is made of (that takes a "
+            "step of one GPU that can be replayed, and the tokens of a pass): gpuprof trace --memory records one"
+        )
     if has_snapshot(path) or found is None:
         return replace(load_memory(path, lines=top), advice=found and found.advice)
     return found

@@ -56,7 +56,7 @@ def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequ
     does not offer, or whose effect is not known.
     """
     case = diagnosis._case
-    if case is None or diagnosis.run is None:
+    if case is None or diagnosis.run is None or case.devices > 1:  # whose peak it is would not be known
         return None
     try:
         subject = subject_of(diagnosis)
