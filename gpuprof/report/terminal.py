@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.comparison.comparison import Note
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
-from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
+from gpuprof.report import fixes, memory_words, rank_lines, run_words, stepbar, words
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -82,6 +82,8 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         answer.append(section("GPU waits", _causes(diagnosis, inner)))
     advice = words.next_step(diagnosis) if next_step is None else next_step
     more = words.more(diagnosis) if next_step is None else ""
+    if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:
+        answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
     return [*answer, closing]
@@ -131,8 +133,6 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
 
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
     """Who holds the peak, what failed, and the change that saves most."""
-    from gpuprof.report import memory_words
-
     return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
 
 
