@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from benchmarks import confidence, parallel_jobs, trace_only
+from benchmarks import confidence, memory_changes, parallel_jobs, trace_only
 from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
 from benchmarks.confidence import Judged, judgement
 from benchmarks.out_of_sample import (
@@ -72,6 +72,15 @@ GiB of GPU memory at the end of the timed steps, and the most that tensors took;
 
 | scenario | | a step, ms | tensors | allocator's pool | peak |
 |---|---|---:|---:|---:|---:|
+"""
+MEMORY_CHANGES = """
+### Peaks of memory after a change
+
+Predicted from the recording of the unchanged program; [memory_changes.md](memory_changes.md) has each one.
+
+```text
+{summary}
+```
 """
 OTHERS = """
 ## Other recordings, from the trace alone
@@ -209,6 +218,7 @@ def page(
     yield SCENARIOS + "".join(map(verdict_row, runs))
     yield FIXES + "".join(row for r in runs for row in fix_rows(r))
     yield MEMORY + "".join(row for entry in catalogue.scenarios() for row in memory_rows(entry))
+    yield MEMORY_CHANGES.format(summary="\n".join(memory_changes.summary(list(memory_changes.results()))))
     yield ALONE.format(summary="\n".join(trace_only.summary(alone)))
     yield "".join(alone_row(one) for one in alone if not one.bare)
     yield OTHERS + "".join(map(verdict_row, bare))

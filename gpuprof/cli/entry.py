@@ -26,6 +26,7 @@ COMMANDS = {
     "compare": "gpuprof.cli.compare",
     "project": "gpuprof.cli.project",
     "memory": "gpuprof.cli.memory",
+    "fit": "gpuprof.cli.fit",
     "view": "gpuprof.cli.view",
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",

@@ -33,18 +33,18 @@ class _Try(click.Command):
     """Leaves the target's words alone, whatever they look like."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        ours, words = _split(args)
+        ours, words = split(args, _WITH_VALUE)
         return super().parse_args(ctx, [*ours, "--", *words] if words else ours)
 
 
-def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Our options, which come first, and the target's words."""
+def split(arguments: list[str], with_value: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Our options, which come first, and the target's words. with_value: options that are followed by a value."""
     at = 0
     while at < len(arguments) and arguments[at].startswith("-") and arguments[at] != "-":
         word = arguments[at]
         if word == "--":
             return arguments[:at], arguments[at + 1 :]
-        at += 2 if word in _WITH_VALUE else 1
+        at += 2 if word in with_value else 1
         if word.startswith("-m") and not word.startswith("--"):
             break
     return arguments[:at], arguments[at:]
@@ -96,7 +96,7 @@ def command(
     if not words and not module and listing:
         _show_list(None, (), as_json)
         return 0
-    target = _target(words, module)
+    target = target_of(words, module, "gpuprof try")
     from gpuprof.trial.subject import run_of_command
 
     folder = run_of_command(target.argv)
@@ -126,10 +126,10 @@ def _asked(texts: tuple[str, ...]) -> list[Any]:
     return parse(",".join(texts)) if texts else []
 
 
-def _target(words: tuple[str, ...], module: str | None) -> Target:
-    """What is to be started. Raises GpuprofError."""
+def target_of(words: tuple[str, ...], module: str | None, name: str) -> Target:
+    """What is to be started by the command of that name. Raises GpuprofError."""
     if not sys.platform.startswith("linux"):
-        raise GpuprofError("gpuprof try runs on Linux only")
+        raise GpuprofError(f"{name} runs on Linux only")
     from gpuprof.cli.trace import has_torch
     from gpuprof.record.command import CannotStart, resolve
 
@@ -138,7 +138,7 @@ def _target(words: tuple[str, ...], module: str | None) -> Target:
     try:
         target = resolve(words, module, sys.executable, has_torch)
     except CannotStart as error:
-        raise GpuprofError(str(error).replace("gpuprof trace", "gpuprof try")) from None
+        raise GpuprofError(str(error).replace("gpuprof trace", name)) from None
     if not target.recordable:
         raise GpuprofError(f"{target.notes[0]}, and nothing can be applied to it from outside")
     for note in target.notes:

@@ -46,6 +46,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "naive_pipeline": ("device_map", "device_map_auto", "pipeline", "model_parallel"),
     "throttling": ("thermal", "clocks", "power_limit", "temperature", "power"),
     "straggler": ("slow_rank", "stragglers", "imbalance", "load_imbalance"),
+    "memory_peak": ("memory", "oom", "out_of_memory", "chunked_loss", "8_bit_optimizer", "paged_optimizer", "offload"),
     "missing_kernels": ("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
 }
 """Id of a finding → names of its remedy and of its subject, as `key` writes them."""

@@ -36,7 +36,9 @@ FINDERS: dict[str, Finder] = {
     "equal_passes": padding.find,
 }
 """Changes that a finding replays."""
+TOGETHER = "together"
 NO_REPLAY = {
+    TOGETHER: "several changes are not replayed at once",
     "chunked_loss": "the kernels of such a loss are not in the recording",
     "offloaded_optimizer": "how fast this CPU updates the parameters is not in the recording",
 }
@@ -46,11 +48,15 @@ REPEATED = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
 
 
-def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = ()) -> Advice | None:
+def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequence[str] = ()) -> Advice | None:
     """The advice for a run, for the recorded GPU and further `gpus`; None where it did not measure its peak, or cannot
-    be replayed."""
+    be replayed.
+
+    together: ids of changes that are made at once, as one more remedy. Raises GpuprofError for one that this recording
+    does not offer, or whose effect is not known.
+    """
     case = diagnosis._case
-    if case is None or diagnosis.run is None:
+    if case is None or diagnosis.run is None or case.devices > 1:  # whose peak it is would not be known
         return None
     try:
         subject = subject_of(diagnosis)
@@ -64,6 +70,8 @@ def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = ()) -> Advice | No
     fixes = memory_fixes(memory, subject.pass_tokens)
     remedies = [_remedy(fix, found, subject, case, places) for fix in fixes]
     remedies += _segments(memory)
+    if together:
+        remedies.append(_remedy(_together(fixes, together), found, subject, case, places))
     remedies.sort(key=lambda one: -(one.saved_bytes or 0))
     return Advice(
         peak_bytes=_peak(memory),
@@ -123,6 +131,26 @@ def _remedy(fix: MemoryFix, found: Footprint, subject: Subject, case: Case, plac
         unknown=None,
         fits=tuple(fits(gpu, after, subject) for gpu in places),
     )
+
+
+def _together(fixes: Sequence[MemoryFix], names: Sequence[str]) -> MemoryFix:
+    """Several changes as one, in the order in which they are named."""
+    known = {one.id: one for one in fixes}
+    for name in names:
+        if name not in known:
+            raise GpuprofError(f"there is no change {name!r} for this run; choose from {', '.join(known)}")
+        if known[name].change is None:
+            raise GpuprofError(f"{known[name].title}: {known[name].unknown}")
+    chosen = [known[name] for name in dict.fromkeys(names)]
+
+    def change(found: Footprint) -> Footprint:
+        for one in chosen:
+            assert one.change is not None
+            found = one.change(found)
+        return found
+
+    says = "; ".join(one.changes_training for one in chosen if one.changes_training)
+    return MemoryFix(TOGETHER, " + ".join(one.title for one in chosen), change, says)
 
 
 def _segments(memory: RecordedMemory) -> list[Remedy]:

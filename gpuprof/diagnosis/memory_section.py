@@ -42,9 +42,10 @@ def _recorded(
     return None
 
 
-def memory_of(diagnosis: Diagnosis, gpus: Sequence[Gpu] = ()) -> MemoryReport | None:
-    """All that is known of a diagnosed recording's memory, with what fits on further GPUs; None: nothing."""
-    advice = memory_advice(diagnosis, gpus)
+def memory_of(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequence[str] = ()) -> MemoryReport | None:
+    """All that is known of a diagnosed recording's memory, with what fits on further GPUs and with several changes
+    `together`; None: nothing."""
+    advice = memory_advice(diagnosis, gpus, together)
     if diagnosis.memory is not None:
         return replace(diagnosis.memory, advice=advice)
     if advice is None:

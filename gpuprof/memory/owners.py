@@ -9,6 +9,7 @@ from gpuprof.memory.passes import Passes, ends_of
 from gpuprof.memory.snapshot import NO_STACK, OOM, Events
 from gpuprof.memory.stacks import (
     ACTIVATIONS,
+    ADAPTERS,
     BACKWARD,
     BACKWARD_TEMPORARIES,
     BEFORE_HISTORY,
@@ -26,6 +27,9 @@ from gpuprof.memory.stacks import (
 )
 from gpuprof.tracefile.trace import I32
 
+CUBLAS_WORKSPACES = (33_554_432, 8_519_680)
+"""Bytes of torch's default workspace for cuBLAS, one for each handle and stream: 32 MiB on Hopper, else :4096:2:16:8 of
+CUBLAS_WORKSPACE_CONFIG (aten/src/ATen/cuda/CublasHandlePool.cpp)."""
 LARGE = 1 << 20
 """Bytes from which on equal sizes are treated as the same thing."""
 
@@ -40,7 +44,9 @@ def owners(found: Allocations, readings: Readings, passes: Passes, events: Event
     owner[bare & (phase == BACKWARD) & (owner == OTHER)] = BY_LIFETIME
     owner[bare & (found.start == BEFORE) & (owner == OTHER)] = BEFORE_HISTORY
     _logits_by_size(owner, found, readings, phase, known, events)
-    return _by_lifetime(owner, found, passes, phase)
+    owner = _by_lifetime(owner, found, passes, phase)
+    _libraries(owner, found, passes)
+    return owner
 
 
 def _phase(found: Allocations, readings: Readings, passes: Passes) -> I32:
@@ -93,6 +99,19 @@ def _by_lifetime(owner: I32, found: Allocations, passes: Passes, phase: I32) -> 
         owner[rows] = np.where(stays, lasting, passing)
     owner[owner == BY_LIFETIME] = OTHER
     return owner
+
+
+def _libraries(owner: I32, found: Allocations, passes: Passes) -> None:
+    """Workspaces of cuBLAS where no frame of C++ names them: of its size, made once in a pass, and kept over the end of
+    that step to the end of the history. Nothing else of that size may be a weight, whose gradient it could be."""
+    if not len(passes.boundaries):
+        return
+    sizes = np.setdiff1d(CUBLAS_WORKSPACES, found.size[np.isin(owner, (WEIGHTS, ADAPTERS))])
+    asked = np.isin(owner, (ACTIVATIONS, GRADIENTS)) & np.isin(found.size, sizes) & (found.start >= 0)
+    rows = np.flatnonzero(asked)
+    _, which, often = np.unique(_keys(found, rows), return_inverse=True, return_counts=True)
+    lasting = (found.end[rows] >= len(passes.phase)) & (found.start[rows] < passes.boundaries[-1])
+    owner[rows[lasting & (often[which] == 1)]] = WORKSPACE
 
 
 def _keys(found: Allocations, rows: np.ndarray) -> np.ndarray:

@@ -16,13 +16,16 @@ from gpuprof.projection.batch import GROWS
 from gpuprof.projection.cost import cost, mean_power_w, price_of
 from gpuprof.projection.data_parallel import scaling
 from gpuprof.projection.explain import explain
+from gpuprof.projection.footprint import footprint
 from gpuprof.projection.host import RANGE
 from gpuprof.projection.memory import fit, share_that_fits
+from gpuprof.projection.memory_fixes import memory_fixes
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.projection.projected_step import LIKELIEST, ProjectedStep, combined
 from gpuprof.projection.projection import (
     Asked,
     Explanation,
+    FitWith,
     HostStep,
     Interval,
     MemoryFit,
@@ -197,7 +200,18 @@ def _memory(projected: ProjectedStep, gpu: Gpu) -> MemoryFit | None:
     if use is None or tokens is None:
         return None
     own = projected.subject.memory_bytes if gpu == projected.subject.gpu else None
-    return fit(gpu, use, tokens, _batch(projected, 1.0), own)
+    batch = _batch(projected, 1.0)
+    found = fit(gpu, use, tokens, batch, own)
+    memory = projected.subject.memory
+    if memory is None or (projected.deeper, projected.wider, projected.longer) != (1, 1, 1):
+        return found
+    then = []
+    for fix in memory_fixes(memory, projected.subject.pass_tokens):
+        if fix.change is not None:
+            one = fit(gpu, fix.change(footprint(memory.recorded, use)).usage(), tokens, batch, own)
+            ends = one.largest_batch, one.largest_batch_low, one.largest_batch_high
+            then.append(FitWith(fix.id, fix.title, one.fits, *ends))
+    return replace(found, with_fixes=tuple(then))
 
 
 def _batch(projected: ProjectedStep, share: float) -> float | None:

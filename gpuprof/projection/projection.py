@@ -85,6 +85,19 @@ class Rates:
 
 
 @dataclass(frozen=True, slots=True)
+class FitWith:
+    """What fits with one change of the training, by the footprint that `gpuprof memory` uses."""
+
+    fix: str
+    title: str
+    fits: bool
+    """The batch that is asked for."""
+    largest_batch: int | None
+    largest_batch_low: int | None
+    largest_batch_high: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryFit:
     """Whether the batch fits, all in bytes."""
 
@@ -100,6 +113,8 @@ class MemoryFit:
     largest_batch_low: int | None
     """The same if activations grow as much as they may; likewise `largest_batch_high`, if as little."""
     largest_batch_high: int | None
+    with_fixes: tuple[FitWith, ...] = ()
+    """The changes that the recording offers; none of another model or other lengths than the recorded ones."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,7 @@ class TrialMeter:
         self._steps: int = plan.get("steps") or 0
         self._seconds = float(plan.get("seconds") or 20.0)
         self._gate: str | None = plan.get("gate")
+        self._brief = bool(plan.get("brief"))
         self._source = "optimizer"
         self._finder = StepFinder()
         self._digests, self._work = Digests(), WorkMeter()
@@ -290,6 +291,8 @@ class TrialMeter:
 
     def _has_settled(self) -> bool:
         """Whether the stretch begins: at the same step on every rank."""
+        if self._brief:  # only memory is asked for
+            return self._step >= self._settle
         if self._settle and (self._world > 1 or self._step < self._settle):
             return self._step >= self._settle
         if self._settle and self._step <= self._ahead() and not self._is_short():

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..runfile import read_json, write_json
 from .arm import ImportWatch
-from .patches import NAMES, patch_named
+from .patches import NAMES, PROBE, patch_named
 from .patches.context import Context, Hub, Proof, wrap
 from .scratch import BLOCKED, Scratch
 from .scratch_calls import cover
@@ -59,7 +59,7 @@ def _note_failure(folder: Path) -> None:
 def apply_all(hub: Hub, fixes: list[dict[str, Any]]) -> dict[str, Callable[[], Proof]]:
     """Applies patches, in the order of their list; name → its proof."""
     proofs: dict[str, Callable[[], Proof]] = {}
-    for fix in sorted(fixes, key=lambda one: NAMES.index(one["name"])):
+    for fix in sorted(fixes, key=lambda one: (*NAMES, PROBE).index(one["name"])):
         name = fix["name"]
         try:
             proofs[name] = patch_named(name).apply(Context(hub, name, fix["value"], fix.get("by_flag")))

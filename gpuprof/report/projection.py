@@ -168,6 +168,7 @@ def _costs(projection: Projection, width: int) -> list[Text]:
     rows, columns = [[row[i] for i in kept] for row in rows], [columns[i] for i in kept]
     lines = _titled(*_narrowed(rows, columns, width, ("kWh/M tok", "power", "$/h")), width)
     priced = sorted({f"{p.date}, {p.source}" for one in projection.gpus if (p := one.cost.price) and p.date})
+    lines += _with_fixes(projection)
     return lines + [Text(f"prices of {escape(text)}", style="dim") for text in priced]
 
 
@@ -190,6 +191,17 @@ def _largest(m: MemoryFit | None) -> str:
     low, high = (_batch_size(value) for value in (m.largest_batch_low, m.largest_batch_high))
     likely = _batch_size(m.largest_batch)
     return likely if low == high else f"{likely} ({low}–{high})"
+
+
+def _with_fixes(projection: Projection) -> list[Text]:
+    """Where the batch does not fit: with which change it does."""
+    lines = []
+    for one in projection.gpus:
+        found = one.memory.with_fixes if one.memory is not None and not one.memory.fits else ()
+        enough = [f"{fix.title} (up to {_batch_size(fix.largest_batch)})" for fix in found if fix.fits]
+        if enough:
+            lines.append(Text(f"{escape(one.gpu)}: the whole batch fits with {', or with '.join(enough)}"))
+    return lines
 
 
 def _batch_size(value: int | None) -> str:

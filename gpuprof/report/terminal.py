@@ -14,7 +14,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.comparison.comparison import Note
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
-from gpuprof.report import fixes, rank_lines, run_words, stepbar, words
+from gpuprof.report import fixes, memory_words, rank_lines, run_words, stepbar, words
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
@@ -79,6 +79,8 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
         answer, later = _in_brief(diagnosis, width, brevity)
     advice = words.next_step(diagnosis) if next_step is None else next_step
     more = words.more(diagnosis) if next_step is None else ""
+    if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:
+        answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
     return [*answer, *later, closing]
@@ -147,8 +149,6 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
 
 def _memory(diagnosis: Diagnosis, width: int) -> list[Text]:
     """Who holds the peak, what failed, and the change that saves most."""
-    from gpuprof.report import memory_words
-
     return [] if diagnosis.memory is None else [Text(line) for line in memory_words.lines(diagnosis.memory)]
 
 

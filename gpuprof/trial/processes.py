@@ -124,11 +124,12 @@ class Starter:
         limit_s: float,
         flags: Mapping[Fix, OwnFlags] | None = None,
         gate: Path | None = None,
+        brief: bool = False,
     ) -> Outcome:
         """One process: started, timed and ended.
 
         limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches. gate:
-        what it waits for after its first step.
+        what it waits for after its first step. brief: no more than `settle` steps come before the timed ones.
         """
         by_flag = {fix: flags[fix] for fix in fixes if flags and fix in flags}
         argv = self._target.argv
@@ -138,7 +139,7 @@ class Starter:
         folder = self._make_folder({
             "fixes": [{"name": fix.name, "value": fix.value, "by_flag": _settings(by_flag.get(fix))} for fix in fixes],
             "allowed": [], "settle": settle, "steps": steps, "seconds": seconds,
-            "gate": None if gate is None else str(gate),
+            "gate": None if gate is None else str(gate), "brief": brief,
         })  # fmt: skip
         self._await_memory()
         begun, begun_ns = time.monotonic(), time.time_ns()

@@ -190,7 +190,7 @@ def test_an_interrupt_ends_it_quietly():
         (("diagnose", "x", "y"), "x: no such file"),
         (
             ("diagnos",),
-            "there is no command 'diagnos'; choose from trace, diagnose, report, try, compare, project, memory, view,",
+            "there is no command 'diagnos'; choose from trace, diagnose, report, try, compare, project, memory, fit,",
         ),
         (("pyproject.toml",), "gpuprof diagnose pyproject.toml"),
         (("diagnose", "x", "--fail-on", "foo:3%"), "choose from idle, cpu_bound, unattributed, step_time and"),

@@ -57,6 +57,22 @@ def test_what_fits_is_what_a_projection_says():
     assert advice["fits"][1]["batch"]["expected"] == projected["largest_batch"]
 
 
+def test_several_changes_together_and_in_a_projection():
+    found = document("memory", RUN, "--with", "checkpointing,half_micro_batch", "--to", "RTX 4090")["advice"]
+    remedies = {one["id"]: one for one in found["remedies"]}
+    both = remedies["together"]
+    assert both["peak_bytes"]["expected"] <= min(
+        remedies[name]["peak_bytes"]["expected"] for name in ("checkpointing", "half_micro_batch")
+    )
+    assert both["step_ns"] is None and "not replayed" in both["step_unknown"]
+    projected = document("project", RUN, "--to", "RTX 4090")["gpus"][0]["memory"]
+    fits = {one["fix"]: one["largest_batch"] for one in projected["with_fixes"]}
+    for name in fits:
+        assert remedies[name]["fits"][1]["batch"]["expected"] == fits[name]
+    done = in_process("memory", RUN, "--with", "more_memory")
+    assert done.returncode == 2 and "choose from" in done.stderr
+
+
 def test_the_answer_names_both_prices():
     done = in_process("memory", RUN, COLUMNS="100")
     assert done.returncode == 0

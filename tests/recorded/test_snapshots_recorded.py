@@ -44,6 +44,13 @@ def test_the_reason_is_the_largest_owner(name: str, owner: str, share: float, tm
     assert not device.leaks
 
 
+@pytest.mark.parametrize("name", ["llama", "llama_all_stacks"])
+def test_workspaces_of_cublas_are_known_without_their_frames(name: str, tmp_path: Path):
+    """One for the forward pass and one for autograd's thread, 32 MiB each on an H200."""
+    series = recorded(name, tmp_path).series
+    assert series.owners["workspace"][-1] == 2 * 33_554_432
+
+
 def test_what_grows_is_named_with_its_line(tmp_path: Path):
     device = recorded("leak", tmp_path)
     (leak,) = device.leaks

@@ -26,6 +26,7 @@ from gpuprof.diagnosis.findings import (
     host_preprocessing,
     input_workers,
     larger_batch,
+    memory_peak,
     missing_kernels,
     naive_pipeline,
     optimizer,
@@ -78,7 +79,7 @@ _MODULES = (
 FINDINGS: tuple[tuple[Page, Finder], ...] = tuple((module.PAGE, module.find) for module in _MODULES)
 """What is looked for in a recording, in the order of the documentation."""
 
-PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE, missing_kernels.PAGE)
+PAGES: tuple[Page, ...] = (*(page for page, _ in FINDINGS), straggler.PAGE, missing_kernels.PAGE, memory_peak.PAGE)
 """What `gpuprof explain` and docs/findings say."""
 
 ABSENT: dict[str, Absent] = {module.PAGE.id: module.ABSENT for module in _MODULES if hasattr(module, "ABSENT")}

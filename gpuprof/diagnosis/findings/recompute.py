@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, is_model_wait
@@ -15,7 +17,8 @@ from gpuprof.diagnosis.comparison.cells import Cell
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns, quantity
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import FACTORS
+from gpuprof.diagnosis.findings.larger_batch import FACTORS, indices
+from gpuprof.diagnosis.projection_input.kept_ops import kept_of, mean_tokens
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -30,6 +33,10 @@ SAVED_SHARE = calibrated.SAVED_SHARE.value, calibrated.SAVED_SHARE.high
 """Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead:
 usually, and at most. A third of the traffic is writes, and most of what is written (casts, intermediate results of
 norms) is not saved for the backward pass."""
+KEPT_AT_MOST = memory_calibrated.KEPT_MAY.high
+"""What layers keep over what is counted of their ops."""
+INPUT_BYTES = 2.0
+"""Of an element of a layer's input."""
 HOOKED_SHARE = calibrated.HOOKED_SHARE.rising
 """What is left of the forward pass's host time without the hooks that note each tensor that autograd saves, at best,
 usually, at worst; and"""
@@ -51,9 +58,9 @@ memory and costs a third more work. If memory is available, that time is wasted;
 """,
     detected="""
 Forward ops that run inside the backward pass, on autograd's thread, with gradients enabled. Whether memory suffices
-is estimated from the run's peak and from what the repeated ops read and write: about an eighth of that, 18 % at most,
-would be kept. If no peak was recorded the fix says so, and nothing is advised that could not fit even into an empty
-GPU.
+is estimated from the run's peak and from what autograd would keep of the repeated ops, counted op by op; where they
+are not ops of torch, from what they read and write: about an eighth of that, 18 % at most. If no peak was recorded
+the fix says so, and nothing is advised that could not fit even into an empty GPU.
 """,
     gain="""
 The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
@@ -209,7 +216,27 @@ def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64,
 
 
 def extra_bytes(case: Case) -> tuple[float, float] | None:
-    """What would have to be kept without repeating it, usually and at most; None where the ops' bytes are not known."""
+    """What would have to be kept without repeating it, usually and at most: counted op by op, else by what the repeated
+    ops read and write; None where that is not known either."""
+    return _counted_bytes(case) or _moved_share(case)
+
+
+def _counted_bytes(case: Case) -> tuple[float, float] | None:
+    """By what autograd keeps of the recorded ops, less the layers' inputs, which are kept already; of the longest pass.
+    None where that cannot be counted."""
+    model = (case.run.model if case.run else None) or {}
+    micro = case.run.work.micro_steps if case.run and case.run.work.micro_steps else 1.0
+    passes = case.steps * case.devices * max(micro, 1.0)
+    counted, mean, longest = kept_of(case, model, passes), mean_tokens(case, passes), indices(case)
+    if counted is None or not mean or not longest:
+        return None
+    inputs = (model.get("layers") or 0) * (model.get("hidden_size") or 0) * INPUT_BYTES * mean
+    extra = max(counted.total_bytes - inputs, 0.0) * math.prod(longest) / mean
+    return extra, KEPT_AT_MOST * extra
+
+
+def _moved_share(case: Case) -> tuple[float, float] | None:
+    """A share of what the repeated ops read and write."""
     if case.roofline is None:
         return None
     again = np.zeros(len(case.trace.gpu), bool)

@@ -1,0 +1,136 @@
+"""`gpuprof fit`: which batch and length fit, before the long run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gpuprof.cli.output import say, show, write
+from gpuprof.errors import GpuprofError
+
+if TYPE_CHECKING:
+    from gpuprof.costs.hardware import Gpu
+    from gpuprof.trial.fit import FitReport, Model, OnGpu, Point
+    from gpuprof.trial.processes import Starter
+
+_WITH_VALUE = ("--batch", "--length", "--to", "-m")
+
+
+class _Fit(click.Command):
+    """Leaves the target's words alone, whatever they look like."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        from gpuprof.cli.try_ import split
+
+        ours, words = split(args, _WITH_VALUE)
+        return super().parse_args(ctx, [*ours, "--", *words] if words else ours)
+
+
+def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[int, ...]:
+    try:
+        found = tuple(int(part) for part in (text or "").split(",") if part.strip())
+    except ValueError:
+        found = (0,)
+    if any(not 1 <= one <= 10_000_000 for one in found):
+        raise click.BadParameter(f"{text!r} is no list of whole numbers, such as 8,16,32")
+    return found
+
+
+@click.command(
+    "fit",
+    cls=_Fit,
+    short_help="Say which batch and length fit, before the long run.",
+    context_settings={"allow_interspersed_args": False},
+    options_metavar="[OPTIONS]",
+)
+@click.option("--batch", callback=_numbers, metavar="N,…", help="Batches of the table (½ to 8 times the program's).")
+@click.option("--length", callback=_numbers, metavar="N,…", help="Lengths of the table (½ to 4 times the program's).")
+@click.option("--to", "to", multiple=True, metavar="GPU", help="Say what fits on this GPU, too. Repeatable.")
+@click.option("--yes", is_flag=True, help="Allow connections beyond this machine.")
+@click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
+@click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
+def command(
+    batch: tuple[int, ...],
+    length: tuple[int, ...],
+    to: tuple[str, ...],
+    yes: bool,
+    as_json: bool,
+    module: str | None,
+    words: tuple[str, ...],
+) -> int:
+    """Run two short steps of TARGET, as it is and with another batch and length, and say which peaks others have.
+
+    TARGET is what gpuprof trace takes: train.py --lr 1e-4, python …. Nothing is edited or saved: the batch and the
+    length are changed from outside, in what the program parsed, its trainer's arguments or its DataLoader. Without a
+    GPU the tensors are counted on the CPU, and what a GPU adds to them is said to be unknown.
+    """
+    from gpuprof.cli.try_ import target_of
+    from gpuprof.projection.gpu_names import gpu_named
+    from gpuprof.trial.processes import Starter
+
+    gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
+    target = target_of(words, module, "gpuprof fit")
+    with Starter(target, network=yes) as starter:
+        report = _report(starter, target.argv, batch, length, gpus)
+    if as_json:
+        from gpuprof.trial.fit_json import dumps
+
+        write(dumps(report) + "\n")
+    else:
+        from gpuprof.report.fit_terminal import render
+
+        show(lambda width: render(report, width))
+    return 0
+
+
+def _report(
+    starter: Starter, argv: Sequence[str], batch: Sequence[int], length: Sequence[int], gpus: Sequence[Gpu]
+) -> FitReport:
+    from gpuprof.record.redact import redact
+    from gpuprof.trial.fit import FitReport, measure, model_of, table
+
+    found = measure(starter, say)
+    points, tokens = found.points, found.tokens
+    model = model_of(points)
+    if length and not tokens:
+        raise GpuprofError("--length: the samples of this program are no tokens, so that there is no length to change")
+    cells = table(model, points, batch, length)
+    return FitReport(
+        command=tuple(redact(argv)), measured=tuple(points), of=found.of, changed=found.changed, tokens=tokens,
+        cells=cells,
+        gpus=tuple(_on(gpu, model, sorted({cell.length for cell in cells})) for gpu in _here(found.gpu, gpus)),
+        unknown=(*found.notes, *_unknown(model, points, found.of, tokens)),
+    )  # fmt: skip
+
+
+def _here(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[Gpu]:
+    """The GPU of this machine, and those that are asked for."""
+    from gpuprof.costs.hardware import find
+
+    own = find(facts["name"], facts.get("memory_bytes")) if facts and facts.get("name") else None
+    return [*([own] if own is not None else []), *(gpu for gpu in gpus if gpu != own)]
+
+
+def _on(gpu: Gpu, model: Model, lengths: Sequence[int]) -> OnGpu:
+    from gpuprof.projection.memory import usable_bytes
+    from gpuprof.trial.fit import OnGpu
+
+    room = usable_bytes(gpu)
+    return OnGpu(gpu.name, room, tuple((length, *model.largest_batch(room, length)) for length in lengths))
+
+
+def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool) -> list[str]:
+    """What the measurement cannot say."""
+    found = []
+    if tokens and not model.length_known:
+        found.append("how memory grows with the length: it could not be changed from outside, or no pass became longer")
+    if of == "tensors":
+        found.append(
+            "what a GPU adds: its kernels' workspaces, the attention that it picks, formats that the CPU computes in "
+            "otherwise, and what the allocator leaves unused; measure on the GPU before a long run"
+        )
+    found.append(f"passes longer than those of {len(points)} × 4 steps: samples of uneven length may make some")
+    return found

@@ -1,0 +1,232 @@
+"""What batch and length fit: two short steps of the program as it is and with other batches, and a model through their
+peaks.
+
+The peak is `fixed + (per_token + per_token_and_length · length) · batch · length`: a line through two batches, and the
+curvature of the length where that could be changed. docs/fit.md says what this cannot know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuprof.errors import GpuprofError
+from gpuprof.record.patches import PROBE
+from gpuprof.trial.processes import Outcome, Starter
+from gpuprof.trial.trial import Fix
+
+SCHEMA = "gpuprof.fit/1"
+SETTLE, STEPS = 2, 2
+LIMIT_S = 600.0
+LEAST_SPREAD = 0.03
+"""Of what grows with the batch: allocators round, and kernels take workspaces."""
+UNSEEN_LENGTH = 0.5
+"""The same per doubling of the length, and for its half, where that could not be changed: scores of attention grow with
+its square."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One process."""
+
+    batch: int
+    length: int
+    """Tokens of a sample of the largest pass; 1 where samples are no tokens."""
+    peak_bytes: int
+    step_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """Peaks by batch and length."""
+
+    fixed_bytes: float
+    per_token: float
+    per_token_and_length: float
+    length: int
+    """That was measured."""
+    length_known: bool
+    """Whether another length was measured, too."""
+    spread: float
+    """Of what grows, more or less."""
+
+    def peak(self, batch: float, length: float) -> tuple[float, float, float]:
+        """Bytes at least, likely, at most."""
+        tokens = batch * length
+        grows = (self.per_token + self.per_token_and_length * length) * tokens
+        ratio = 1.0 if self.length_known else length / self.length
+        less, more = UNSEEN_LENGTH * max(1 - ratio, 0.0), UNSEEN_LENGTH * max(ratio - 1, 0.0)
+        low, high = grows * (1 - self.spread - less), grows * (1 + self.spread + more)
+        return self.fixed_bytes + low, self.fixed_bytes + grows, self.fixed_bytes + high
+
+    def largest_batch(self, room_bytes: float, length: float) -> tuple[int, int, int]:
+        """The largest batch that fits: surely, likely, at most."""
+        ends = []
+        for end in (2, 1, 0):
+            one = self.peak(1, length)[end] - self.fixed_bytes
+            ends.append(max(int((room_bytes - self.fixed_bytes) / one), 0) if one > 0 else 0)
+        return ends[0], ends[1], ends[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One batch at one length."""
+
+    batch: int
+    length: int
+    low_bytes: int
+    peak_bytes: int
+    high_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class OnGpu:
+    """What fits on one GPU."""
+
+    gpu: str
+    usable_bytes: int
+    largest: tuple[tuple[int, int, int, int], ...]
+    """(length, surely, likely, at most)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What `gpuprof fit` says."""
+
+    command: tuple[str, ...]
+    measured: tuple[Point, ...]
+    of: str
+    """gpu: the allocator's own peak; tensors: bytes of the tensors that were alive, on the CPU."""
+    changed: dict[str, str]
+    """batch, length → by what."""
+    tokens: bool
+    """Whether samples are tokens."""
+    cells: tuple[Cell, ...]
+    gpus: tuple[OnGpu, ...]
+    unknown: tuple[str, ...]
+    """What this cannot know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the probes found."""
+
+    points: list[Point]
+    """The program as it is, another batch, and another length where that was possible."""
+    changed: dict[str, str]
+    of: str
+    tokens: bool
+    gpu: dict[str, Any] | None
+    """As the process describes it."""
+    notes: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Probed:
+    point: Point
+    facts: dict[str, Any]
+    rank: dict[str, Any]
+
+
+Tell = Callable[[str], None]
+
+
+def measure(starter: Starter, tell: Tell) -> Measured:
+    """Runs the probes. Raises GpuprofError, one line, where the program does not run, or its batch cannot be changed
+    from outside."""
+    tell("a few steps of the program as it is")
+    one = _probe(starter, "1x1")
+    if one is None:
+        raise GpuprofError("the program as it is did not come to its fourth step: its own output says why")
+    first, by = one.point, dict(one.facts.get("by") or {})
+    tokens = bool(one.facts.get("shape"))
+    points, notes = [first], []
+    tell("and with another batch")
+    for factor in ("2x1", "0.5x1") if "batch" in by else ():
+        second = _probe(starter, factor)
+        if second is not None and second.point.batch != first.batch:
+            points.append(second.point)
+            break
+    if len(points) < 2:
+        raise GpuprofError(
+            "the batch of this program cannot be changed from outside: no flag, trainer's arguments or DataLoader that "
+            "was changed made a pass larger; run it with two batches under gpuprof trace, and use gpuprof memory"
+        )
+    if tokens and "length" in by:
+        tell("and with another length")
+        for factor in ("1x2", "1x0.5"):
+            third = _probe(starter, factor)
+            if third is not None and third.point.length != first.length:
+                points.append(third.point)
+                break
+        else:
+            notes.append("another length changed no pass: the samples that were seen are shorter than the limit")
+    return Measured(points, by, _of(one.rank), tokens, one.rank.get("gpu"), notes)
+
+
+def runs_with(starter: Starter, factor: float) -> bool:
+    """Whether a few steps run with that many times the program's batch."""
+    return _probe(starter, f"{factor!r}x1") is not None
+
+
+def _of(rank: dict[str, Any]) -> str:
+    return "gpu" if rank.get("peak_of") == "gpu" else "tensors"
+
+
+def _probe(starter: Starter, value: str) -> _Probed | None:
+    """One process; None where it runs out of memory, or ends before it was measured. Raises GpuprofError where the
+    program as it is fails for another reason."""
+    outcome = starter.run((Fix(PROBE, value),), SETTLE, STEPS, 1.0, LIMIT_S, brief=True)
+    facts, error = _facts(outcome), outcome.process.error
+    if error is not None or facts is None:
+        if value == "1x1" and error is not None:
+            raise GpuprofError(f"the program as it is did not come to its fourth step: {error}")
+        return None
+    rank = outcome.ranks[0]
+    peak = rank.get("peak_bytes") if _of(rank) == "gpu" else facts.get("tensors")
+    shape = facts.get("shape")
+    batch, length = shape if shape else (round(rank.get("samples") or 0), 1)
+    if not peak or not batch:
+        raise GpuprofError("neither embeddings nor a DataLoader showed how many samples a pass of this program has")
+    return _Probed(Point(batch, length, int(peak), outcome.process.step_ns), facts, rank)
+
+
+def _facts(outcome: Outcome) -> dict[str, Any] | None:
+    for rank in outcome.ranks:
+        for patch in rank.get("patches") or ():
+            if patch.get("name") == PROBE:
+                try:
+                    return json.loads(patch.get("text") or "")
+                except ValueError:
+                    return None
+    return None
+
+
+def model_of(points: Sequence[Point]) -> Model:
+    """The peaks as a function of batch and length. Raises GpuprofError where they do not grow with the batch."""
+    first, second = points[0], points[1]
+    tokens = first.batch * first.length, second.batch * second.length
+    slope = (second.peak_bytes - first.peak_bytes) / (tokens[1] - tokens[0])
+    if slope <= 0:
+        raise GpuprofError("the peak did not grow with the batch: the pass is not what holds most; see gpuprof memory")
+    fixed = first.peak_bytes - slope * tokens[0]
+    third = next((one for one in points[2:] if one.length != first.length), None)
+    if third is None:
+        return Model(fixed, slope, 0.0, first.length, False, LEAST_SPREAD)
+    then = (third.peak_bytes - fixed) / (third.batch * third.length)
+    curvature = max((then - slope) / (third.length - first.length), 0.0)
+    return Model(fixed, slope - curvature * first.length, curvature, first.length, True, LEAST_SPREAD)
+
+
+def table(model: Model, points: Sequence[Point], batches: Sequence[int], lengths: Sequence[int]) -> tuple[Cell, ...]:
+    """The peaks of every batch at every length; by default halves and doubles of what was measured."""
+    first = points[0]
+    batches = batches or sorted({max(round(first.batch * factor), 1) for factor in (0.5, 1, 2, 4, 8)})
+    lengths = lengths or ([first.length] if first.length == 1 else
+                          sorted({max(round(first.length * factor), 1) for factor in (0.5, 1, 2, 4)}))  # fmt: skip
+    return tuple(
+        Cell(batch, length, *(round(end) for end in model.peak(batch, length)))
+        for length in lengths for batch in batches
+    )  # fmt: skip

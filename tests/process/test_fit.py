@@ -1,0 +1,87 @@
+"""`gpuprof fit` as a user meets it, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.installed import need
+from helpers.started import finished
+from helpers.trainings import variables
+from helpers.warm_torch import warm_python
+
+need("torch")
+
+TRAINING = """
+import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int, default=4)
+parser.add_argument("--seq_len", type=int, default=64)
+args = parser.parse_args()
+
+class Data(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+
+    def __getitem__(self, i):
+        return torch.randint(0, 97, (args.seq_len,))
+
+embedding, head = torch.nn.Embedding(97, 64), torch.nn.Linear(64, 97)
+layers = [part for _ in range(3) for part in (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))]
+model = torch.nn.Sequential(embedding, *layers, head)
+optimizer = torch.optim.AdamW(model.parameters())
+for x in torch.utils.data.DataLoader(Data(), batch_size=args.batch_size):
+    torch.nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+FIXED = """
+import torch
+layer = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(layer.parameters(), lr=1e-3)
+for _ in range(400):
+    layer(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def fit(folder: Path, code: str, *options: str, words: tuple[str, ...] = ()):
+    (folder / "train.py").write_text(code)
+    command = [sys.executable, "-m", "gpuprof", "fit", *options, warm_python(), "train.py", *words]
+    return finished(command, cwd=folder, env=variables(), text=True, timeout=240)
+
+
+@pytest.mark.slow
+def test_a_larger_batch_takes_what_was_said(tmp_path: Path):
+    """Predicted from batches of 4 and 8, lengths of 64 and 128; counted with a batch of 16."""
+    done = fit(tmp_path, TRAINING, "--batch", "16,64", "--json", "--to", "L40S")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["changed"] == {"batch": "--batch_size", "length": "--seq_len"}
+    assert [(one["batch"], one["length"]) for one in found["measured"]] == [(4, 64), (8, 64), (4, 128)]
+    assert found["of"] == "tensors" and any("what a GPU adds" in line for line in found["unknown"])
+    (cell,) = [one for one in found["cells"] if (one["batch"], one["length"]) == (16, 128)]
+    again = fit(tmp_path, TRAINING, "--json", words=("--batch_size", "16", "--seq_len", "128"))
+    counted = json.loads(again.stdout)["measured"][0]
+    assert (counted["batch"], counted["length"]) == (16, 128)
+    assert cell["low_bytes"] <= counted["peak_bytes"] <= cell["high_bytes"]
+    assert cell["peak_bytes"] == pytest.approx(counted["peak_bytes"], rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("code", "line"), [(FIXED, "neither embeddings nor a DataLoader"), ("raise ValueError('no data')", "no data")]
+)
+def test_what_cannot_be_changed_is_one_line(tmp_path: Path, code: str, line: str):
+    done = fit(tmp_path, code)
+    assert done.returncode == 2 and done.stdout == ""
+    assert line in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+
+
+def test_wrong_options_are_one_line(tmp_path: Path):
+    for options in (("--batch", "many"), ("--to", "no such GPU")):
+        done = fit(tmp_path, TRAINING, *options)
+        assert done.returncode == 2 and len(done.stderr.splitlines()) <= 3
