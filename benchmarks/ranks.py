@@ -147,7 +147,7 @@ def _map(recording: Path, ranks: int, workers: int) -> tuple[float, float]:
     parallel = joblib.Parallel(n_jobs=workers, backend="loky")
     parallel(todo[: 2 * workers])  # starts the processes, which import and compile
     begun = time.perf_counter()
-    spent = parallel(todo)
+    spent: list[float] = list(parallel(todo))  # type: ignore[arg-type]
     return time.perf_counter() - begun, sum(spent)
 
 

@@ -73,7 +73,8 @@ def of_weights(side: int, kernels: int) -> TraceBuilder:
         builder.step(number, at, at + 10 * MS)
         for k in range(kernels):
             call, width = at + k * 90_000, side * (k % 3 + 1)
-            builder.op("aten::mm", call, call + 45_000, **{"Input Dims": [[32, side], [side, width]]})
+            sizes: dict[str, Any] = {"Input Dims": [[32, side], [side, width]]}
+            builder.op("aten::mm", call, call + 45_000, **sizes)
             builder.launch("gemm", (call + 5_000, call + 15_000), (call + 20_000, call + 22_000))
     return builder
 
