@@ -305,6 +305,14 @@ def test_memory_of_a_run_is_that_of_its_steps(run):
     assert max(peak["y"]) == pytest.approx(max(line["peak_bytes"] or 0 for line in lines) / 2**30, rel=1e-4)
 
 
+def test_a_peak_of_the_recorded_steps_alone_is_not_the_runs(run):
+    """The tile next to the verdict leaves the recorded steps out, since recording shapes keeps tensors alive."""
+    known = run.run.memory
+    assert "in the others" not in content(charts.memory(run))["layout"]["meta"]["note"]
+    less = replace(run, run=replace(run.run, memory=replace(known, peak_bytes=known.peak_bytes // 2)))
+    assert "in the recorded steps" in content(charts.memory(less))["layout"]["meta"]["note"]
+
+
 def test_memory_of_a_trace_keeps_its_peaks():
     diagnosis = diagnosed(shared_trace("public/tl_h100_owlv2_fwd"))
     figure = charts.memory(diagnosis)

@@ -22,6 +22,8 @@ _RESERVED = "reserved_bytes"
 _CUDA = 1
 """Type of device of a GPU, as torch counts them."""
 _MOST_POINTS = 3000
+_MORE = 1.05
+"""Peak of all steps over that of the steps that were not recorded, from which on both are given."""
 _NEAR = 0.4
 """Share of the GPU's memory from which its size is drawn as a line; below, it would only flatten the chart."""
 
@@ -54,6 +56,9 @@ def memory(diagnosis: Diagnosis) -> Figure | None:
         traces.append(painted(line, {"line.color": QUIET}))
     if capacity and peak:
         note = f"Peak {gib(peak)} of {gib(capacity)} GiB."
+    usual = diagnosis.run.memory.peak_bytes if diagnosis.run else None
+    if usual and peak > _MORE * usual:
+        note = f"{note.removesuffix('.')}, in the recorded steps; {gib(usual)} GiB in the others."
     return figure(
         traces,
         {
