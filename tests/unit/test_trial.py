@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from gpuprof.diagnosis.diagnosis import Finding, Range
 from gpuprof.diagnosis.trial_results import with_measured
 from gpuprof.errors import GpuprofError
-from gpuprof.record.patches import NAMES, patch_named
+from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
 from gpuprof.record.trial_meter import TrialMeter
 from gpuprof.report.fixes import measured
@@ -185,7 +185,7 @@ def test_what_a_trainers_callback_calls_of_a_recording_a_trial_has_too():
 
 def test_every_patch_file_is_listed():
     files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context", "implementation"}
-    assert files == set(NAMES)
+    assert files == {*NAMES, PROBE}
 
 
 def test_patches_use_the_standard_library_and_the_programs_torch_only():
