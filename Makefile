@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test slow lint accuracy bench hta viewer clean
+.PHONY: demo test slow trainers lint accuracy bench hta viewer clean
 
 demo: .venv/.installed ## what gpuprof says of a run that comes with it
 	@$(BIN)/gpuprof demo
@@ -14,6 +14,9 @@ test: .venv/.installed-dev ## the tests (ARGS=tests/unit: seconds); those that n
 
 slow: .venv/.installed-dev ## the tests that take minutes
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" $(ARGS)
+
+trainers: .venv/.installed-dev ## torch for CPUs and what people train with, for the tests that train (CI; 1 GB)
+	@$(PIP) --extra-index-url https://download.pytorch.org/whl/cpu torch transformers peft accelerate trl datasets lightning sentence-transformers
 
 accuracy: .venv/.installed-dev ## the floors under the accuracy: replay, unprofiled step, verdicts, fixes, projection
 	@$(BIN)/python -m pytest --dist loadfile tests/accuracy $(ARGS)

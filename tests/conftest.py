@@ -19,11 +19,15 @@ settings.load_profile("suite")
 
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
-ALLOWED_SKIPS: tuple[str, ...] = ()
+ALLOWED_SKIPS: tuple[str, ...] = (
+    "(set GPUPROF_SHARED)",  # recordings that are too large, or not ours, to be in the repository
+    "no interpreter with HTA",  # it wants an older pandas, in an environment of its own
+    "Ray is not installed",  # 260 MB for one test
+)
 """Parts of skip reasons that CI accepts, each with a comment that says why. Empty is best."""
 
 REMEDIES = (
-    (r"no (recorded (traces?|exports?|ranks)|measured times) ",
+    (r"no (recorded (traces?|exports?|ranks|jobs)|measured times) ",
      "recordings that are not in the repository: set GPUPROF_SHARED to their folder"),
     (r"\b(torch|transformers|peft|accelerate|trl|datasets|lightning)\b",
      "torch and its trainers: .venv/bin/pip install -c constraints.txt torch transformers peft accelerate trl datasets"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -59,7 +60,7 @@ def command(name: tuple[str, ...], json: bool, measure: bool, save: bool, gpus: 
 
 
 def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
-    """GPUs of that name, else those whose name contains it."""
+    """GPUs of that name, else those whose name contains it, blanks and hyphens aside: `rtx4090` is an RTX 4090."""
     from gpuprof.costs.hardware import find
 
     if not text:
@@ -67,11 +68,17 @@ def _matching(known: tuple[Gpu, ...], text: str) -> list[Gpu]:
     exact = find(text, None, known)
     if exact is not None:
         return [exact]
-    wanted = text.lower()
-    found = [gpu for gpu in known if any(wanted in n.lower() for n in (gpu.name, gpu.architecture, *gpu.driver_names))]
+    wanted = _squeezed(text)
+    found = [
+        gpu for gpu in known if any(wanted in _squeezed(n) for n in (gpu.name, gpu.architecture, *gpu.driver_names))
+    ]
     if not found:
         raise GpuprofError(f"unknown GPU {text!r}; gpuprof gpus lists all, --gpus FILE adds more")
     return found
+
+
+def _squeezed(name: str) -> str:
+    return re.sub(r"[\s_-]", "", name.lower())
 
 
 def _measure(known: tuple[Gpu, ...], save: bool, json: bool) -> int:

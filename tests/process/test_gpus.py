@@ -48,6 +48,12 @@ def test_json_holds_everything(tmp_path):
     assert {"L4", "RTX 4090"} <= {gpu["name"] for gpu in few} < {gpu["name"] for gpu in found["gpus"]}
 
 
+@pytest.mark.parametrize("written", ["rtx4090", "RTX-4090", "4090"])
+def test_a_name_is_found_however_it_is_written(written: str):
+    (found,) = json.loads(in_process("gpus", written, "--json").stdout)["gpus"]
+    assert found["name"] == "RTX 4090"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -80,7 +80,7 @@ def test_what_a_package_holds(packages: dict[str, Path], kind: str):
 def test_each_package_works_in_an_empty_environment(packages: dict[str, Path], kind: str, tmp_path: Path):
     venv.create(tmp_path / "empty", with_pip=True)
     place = tmp_path / "empty" / "bin"
-    install = [place / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", packages[kind]]
+    install = [place / "python", "-I", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", packages[kind]]
     done = finished(install, cwd=tmp_path, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
 
@@ -88,7 +88,8 @@ def test_each_package_works_in_an_empty_environment(packages: dict[str, Path], k
         env = PLAIN | {"HOME": str(tmp_path), "PATH": f"{place}:{PLAIN['PATH']}"}
         return finished([place / "gpuprof", *words], cwd=tmp_path, env=env, text=True, timeout=200)
 
-    assert run("--version").stdout == f"gpuprof {gpuprof.__version__}\n"
+    version = run("--version")
+    assert version.stdout == f"gpuprof {gpuprof.__version__}\n", version.stderr
     demo = run("demo", "-o", "demo.html")
     assert demo.returncode == 0, demo.stderr
     assert demo.stdout.startswith("HOST-BOUND · launch   81 ms a step") and "torch.compile" in demo.stdout

@@ -3,7 +3,6 @@ does not notice."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +107,7 @@ def test_flags_of_click(tmp_path: Path):
     main()
     """
     words = ("run", "--workers", "2")
-    found = kinds(program_of(trace(tmp_path, code, "--baseline", "2", command=(), arguments=words)))
+    found = kinds(program_of(trace(tmp_path, code, "--baseline", "2", arguments=words)))
     assert found == {"--workers": "value", "--compile": "on_off", "--fast": "switch", "--tf32": "boolean"}
 
 
@@ -132,8 +131,8 @@ def test_a_wrong_command_line_is_the_programs_own_error(tmp_path: Path):
     parser.add_argument("--steps", type=int)
     parser.parse_args()
     """
-    run = trace(tmp_path, code, command=(sys.executable,), arguments=("--steps", "many"))
-    alone = bare(tmp_path, (sys.executable,), ("--steps", "many"))
+    run = trace(tmp_path, code, arguments=("--steps", "many"))
+    alone = bare(tmp_path, arguments=("--steps", "many"))
     assert run.code == alone.returncode == 2
     assert words_of_program(run.stderr) == words_of_program(alone.stderr)
 
@@ -258,9 +257,10 @@ TRAINERS = {
     "SFTTrainer": (
         "SFTConfig",
         """
-    trainer = SFTTrainer(AutoModelForCausalLM.from_config(config), args=SFTConfig(**common, bf16=True),
-                         train_dataset=Dataset.from_dict({"text": ["a b c d e", "f g h"] * 40}),
-                         processing_class=tokenizer)
+    args = SFTConfig(**(common | {"max_steps": 22}), bf16=True, logging_steps=3, eval_strategy="epoch")
+    trainer = SFTTrainer(AutoModelForCausalLM.from_config(config), args=args,
+                         train_dataset=Dataset.from_dict({"text": ["a b c d e", "f g h", "i j a b c d e f"] * 40}),
+                         eval_dataset=Dataset.from_dict({"text": ["a b c"] * 2}), processing_class=tokenizer)
     """,
     ),
     "DPOTrainer": (
@@ -281,13 +281,27 @@ TRAINERS = {
 }
 
 
+def test_trl_sft(tmp_path: Path):
+    run = traced_trainer(tmp_path, "SFTTrainer")
+    assert run.rank()["step_source"] == "trainer"
+    assert run.rank()["intervals"] == {"logging": 3, "evaluation": 22}, "the only epoch ends with the training"
+    assert [s["step"] % 3 for s in run.steps() if "logging_ns" in s and s["stage"].startswith("baseline")] == [1] * 3
+    assert run.stages()["trace"] == 3
+    assert run.steps()[15]["tokens"]
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRAINERS)
-def test_a_trainer_of_trl(tmp_path: Path, name: str):
+@pytest.mark.parametrize("name", sorted(TRAINERS.keys() - {"SFTTrainer"}))
+def test_other_trainers_of_trl(tmp_path: Path, name: str):
+    traced_trainer(tmp_path, name)
+
+
+def traced_trainer(tmp_path: Path, name: str) -> Run:
+    """A run of one of TRL's trainers, of which the recording says what it is."""
     need("trl", "datasets")
     arguments, make = TRAINERS[name]
     code = f"{DATA}\n    from trl import {name}, {arguments}\n{make}\n    trainer.train()\n"
-    run = trace(tmp_path, code, "--baseline", "2", command=())
+    run = trace(tmp_path, code, "--baseline", "4" if name == "SFTTrainer" else "2")
     program = program_of(run)
     assert program["trainer"]["class"] == name and program["trainer"]["module"].startswith("trl.")
     assert "transformers.trainer.Trainer" in program["trainer"]["bases"]
@@ -298,6 +312,7 @@ def test_a_trainer_of_trl(tmp_path: Path, name: str):
     model, loader = run.rank()["model"], run.rank()["loader"]
     assert (model["library"], model["module"]) == ("transformers", "transformers.models.qwen2.modeling_qwen2")
     assert loader["collate"] and loader["sampler"] and loader["iterable"] is False
+    return run
 
 
 @pytest.mark.slow
@@ -343,9 +358,13 @@ def test_a_trainer_of_lightning(tmp_path: Path):
             return torch.optim.AdamW(self.parameters())
 
     trainer = lightning.Trainer(max_steps=25, accelerator="cpu", logger=False, enable_checkpointing=False,
-                                enable_progress_bar=False, precision="bf16-mixed")
+                                enable_progress_bar=False, precision="bf16-mixed", accumulate_grad_batches=2)
     trainer.fit(Module(), torch.utils.data.DataLoader(list(batches(60)), batch_size=None))
     """
-    program = program_of(trace(tmp_path, code, "--baseline", "4", command=()))
+    run = trace(tmp_path, code, "--baseline", "4", command=())
+    assert run.stages()["trace"] == 3
+    assert all(step["micro_steps"] == 2 for step in run.steps()[3:18])
+    assert run.ranges().count("backward") == 6
+    program = program_of(run)
     assert program["trainer"]["module"].startswith(("lightning.", "pytorch_lightning."))
     assert program["autocast"] == "bfloat16"

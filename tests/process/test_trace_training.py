@@ -27,7 +27,7 @@ def test_a_plain_loop_as_a_module(tmp_path: Path):
         cwd=tmp_path, env=variables(), text=True, timeout=240,
     )  # fmt: skip
     run = Run(done, tmp_path / "run")
-    without = bare(tmp_path, (sys.executable,), ("--steps", "3"))
+    without = bare(tmp_path, arguments=("--steps", "3"))
     assert run.stdout == without.stdout, "the training computes the same to the last bit"
     assert run.stdout.endswith(" ['--steps', '3']\n")
     assert_whole(run)
@@ -354,8 +354,8 @@ def test_two_ranks_under_torchrun(tmp_path: Path):
         opt.zero_grad()
     dist.destroy_process_group()
     """
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-    run = trace(tmp_path, code, command=torchrun)
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python")
+    run = trace(tmp_path, code, command=(*torchrun, warm_python()))
     for rank in (0, 1):
         assert_whole(run, rank)
         assert run.rank(rank)["world_size"] == 2

@@ -23,7 +23,7 @@ RECORDED_S = {"AR": 46.65, "SE": 9.11, "ST": 2.21}
 def found(name: str) -> Found:
     path = FOLDER / f"trace-{name}.parquet"
     if not path.is_file():
-        pytest.skip(f"{path} is not here")
+        pytest.skip(f"no recorded jobs at {path} (set GPUPROF_SHARED)")
     pytest.importorskip("pyarrow")
     ranks = digests(path)
     collectives = [collectives_of(one, 0) for one in ranks]

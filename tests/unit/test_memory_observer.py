@@ -6,10 +6,11 @@ import pickle
 from pathlib import Path
 
 import pytest
-import torch
 
 from gpuprof.record.observer import MOST_EVENTS, Observer
 from gpuprof.runfile import LOG, snapshots_in
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 class Gpu:

@@ -158,9 +158,9 @@ def test_an_event_within_a_whole_one_is_part_of_it(file):
 def test_many_odd_events_take_no_more_than_they_must(file):
     count = 30_000
     file.write_text(listed(op(f"op{i % 100}", f'"{i}.5"') for i in range(count)))
-    begin = time.monotonic()
+    begin = time.process_time()  # a busy machine makes it no slower
     parsed = parsed_from(file)
-    assert time.monotonic() - begin < count * 100e-6
+    assert time.process_time() - begin < count * 100e-6
     assert [row["start_ns"] for row in rows_of(parsed)] == [i * 1000 + 500 for i in range(count)]
 
 
