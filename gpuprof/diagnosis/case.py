@@ -50,7 +50,7 @@ class Case:
     feed: Feed | None = None
     """The workers that prepare batches, where their pace is known."""
     versions: Mapping[str, str | int | float] = field(default_factory=dict)
-    """Of torch (`torch_version`), CUDA and packages, as the trace and the run tell them."""
+    """Of torch (`torch_version`), CUDA and packages, from the trace and the run."""
     memo: dict[str, Any] = field(default_factory=dict, repr=False)
     """What several findings look for, found once."""
 
