@@ -85,6 +85,14 @@ def _each_recording_is_diagnosed_once(tmp_path_factory: pytest.TempPathFactory) 
     share_with_workers(tmp_path_factory)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _the_reader_is_compiled() -> None:
+    """Before any test: whichever command compiles it says so on stderr, which tests compare."""
+    from gpuprof.tracefile.kineto.stream import compile_reader
+
+    compile_reader()
+
+
 # -- which tests run
 
 

@@ -135,7 +135,7 @@ def test_longer_texts_wait_for_no_compiler(text_bytes, compiled, used, file, mon
 
 
 def test_compiled_kernels_are_known_as_such():
-    stream._compile()
+    stream.compile_reader()
     assert scan.is_compiled()
 
 

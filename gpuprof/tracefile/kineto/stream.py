@@ -48,7 +48,7 @@ class Distrust(Exception):
 
 def read_stream(path: Path, size: int, progress: Progress | None = None, block_bytes: int = BLOCK_BYTES) -> Parsed:
     """Reads the trace in a file of `size` bytes, in memory that grows with its events and not with its text."""
-    _compile()
+    compile_reader()
     try:
         return _read(path, size, progress, block_bytes, distrust=False)
     except Distrust:
@@ -337,7 +337,7 @@ class _Notice(event.Listener):
 
 
 @cache
-def _compile() -> None:
+def compile_reader() -> None:
     """Compiles the kernels, or loads them from numba's cache, before any thread needs them."""
     with event.install_listener("numba:compile", _Notice()):
         try:
