@@ -219,6 +219,7 @@ SLOW_INPUT = """
 """
 
 
+@pytest.mark.slow
 def test_a_fix_is_tried_on_a_command_and_measured(tmp_path: Path):
     need("torch")
     write_training(tmp_path, SLOW_INPUT)
