@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from gpuprof.timeline.frames import FrameIndex, module_class
 from gpuprof.timeline.links import around
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.distinct import distinct, numbered
+from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
 
 SHOWN = 3
@@ -45,9 +47,11 @@ def spans(case: Case, text: str, nodes: Mask, waits: bool = False) -> tuple[Evid
     on_gpu = graph.on_gpu[rows]
     shown = on_gpu if ns[on_gpu].sum() >= ns[~on_gpu].sum() and on_gpu.any() else ~on_gpu
     rows, ns = rows[shown], ns[shown]
-    instance, part, names = _parts(case, rows)
+    of_all = _parts(case)
+    instance, part, names = of_all.instance[rows], of_all.part[rows], of_all.names
     total = np.bincount(part, weights=ns, minlength=len(names))
-    ranked = np.argsort(-total, kind="stable")[:SHOWN]
+    there = np.bincount(part, minlength=len(names)) > 0
+    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(SHOWN, int(there.sum()))]
     ranked = ranked[(total[ranked] >= SEEN * total.sum()) | (ranked == ranked[0])]
     places = [
         _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
@@ -63,47 +67,60 @@ def _without_profiler(case: Case, rows: I64) -> F64:
     return np.where(graph.waits[rows], recorded, graph.duration_ns[rows])
 
 
-def _parts(case: Case, rows: I64) -> tuple[I64, I64, list[str]]:
-    """(instance, part, names of the parts) of nodes.
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """To which part of the program each node of the graph belongs."""
 
-    An instance is one call of a module in one phase; a part is all calls of modules of its class in that phase.
+    instance: I64
+    """One call of a module in one phase."""
+    part: I64
+    """All calls of modules of one class in one phase: a row of `names`."""
+    names: list[str]
+
+
+@remembered
+def _parts(case: Case) -> _Parts:
+    """The parts of all nodes.
+
     Backward work belongs to the module of its forward op. Where the recording has no modules: the outermost op, or the
     call, around the node.
     """
     graph, trace, nesting = case.graph, case.trace, case.timeline.nesting
     ops = trace.ops
-    index = case.memo.setdefault("frames", FrameIndex(trace, nesting))
-    in_frames, in_ops = index.module_rows(*_launched(case, rows), graph.scope[rows])
+    index = FrameIndex(trace, nesting)
+    in_frames, in_ops = index.module_rows(*_launched(case), graph.scope)
     in_op = np.append(ops.kind == OP, False)[nesting.parent]
-    outer = climb(graph.scope[rows], nesting.parent, lambda r, _: in_op[r])
+    outer = climb(graph.scope, nesting.parent, lambda r, _: in_op[r])
     kinds = (
         (in_frames, trace.frames.name),
         (in_ops, ops.name),
         (outer, ops.name),
-        (graph.call[rows], trace.calls.name),
+        (graph.call, trace.calls.name),
     )
-    instance, text = np.full(len(rows), -1, np.int64), np.full(len(rows), -1, np.int64)
+    instance, text = np.full(len(graph), -1, np.int64), np.full(len(graph), -1, np.int64)
     first = 0
     for row, name in kinds:
         known = (row >= 0) & (instance < 0)
         instance[known], text[known] = first + row[known], name[row[known]]
         first += len(name)
     in_module = (in_frames >= 0) | (in_ops >= 0)
-    phase = np.where(in_module, graph.phase[rows].astype(np.int64), len(PHASES))
-    code, which = np.unique(np.stack([text, phase]), axis=1, return_inverse=True)
-    names = [_part_named(case, int(t), int(p)) for t, p in code.T.tolist()]
-    distinct = sorted(set(names))
-    part = np.array([distinct.index(name) for name in names], np.int64)[which.ravel()]
-    return instance * (len(PHASES) + 1) + phase, part, distinct
+    phase = np.where(in_module, graph.phase.astype(np.int64), len(PHASES))
+    several = len(PHASES) + 1
+    code = (text + 1) * several + phase
+    named = [_part_named(case, one // several - 1, one % several) for one in distinct(code).tolist()]
+    names = sorted(set(named))
+    row_of = {name: i for i, name in enumerate(names)}
+    part = np.array([row_of[name] for name in named], np.int64)[numbered(code)]
+    return _Parts(instance * several + phase, part, names)
 
 
-def _launched(case: Case, rows: I64) -> tuple[np.ndarray, I64]:
+def _launched(case: Case) -> tuple[np.ndarray, I64]:
     """(thread, moment) in which each node ran on the host, or was launched there."""
     graph, links = case.graph, case.timeline.links
-    begun = case.timeline.window[0] + np.round(graph.recorded_start_ns[rows]).astype(np.int64)
-    thread, on_gpu = graph.lane[rows].astype(np.int32), graph.on_gpu[rows]
-    thread[on_gpu] = links.thread[graph.gpu_row[rows[on_gpu]]]
-    begun[on_gpu] = links.begun_ns[graph.gpu_row[rows[on_gpu]]]
+    begun = case.timeline.window[0] + np.round(graph.recorded_start_ns).astype(np.int64)
+    thread, row = graph.lane.astype(np.int32), graph.gpu_row[graph.on_gpu]
+    thread[graph.on_gpu] = links.thread[row]
+    begun[graph.on_gpu] = links.begun_ns[row]
     return thread, begun
 
 
@@ -135,16 +152,17 @@ def _longest(case: Case, rows: I64, instance: I64, name: str, part_ns: float) ->
 def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
     """(first piece, start, end) of each stretch: pieces of one instance on one track, in order of time, that follow one
     another."""
-    changes = (np.diff(track) != 0) | (np.diff(instance) != 0)
-    bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(track)]
-    firsts, until = [], []
-    for a, b in pairwise(bounds):
-        last = np.maximum.accumulate(end[a:b])
-        apart = np.flatnonzero(start[a + 1 : b] - last[:-1] > APART_NS) + 1
-        firsts += [a, *(apart + a).tolist()]
-        until += [*last[apart - 1].tolist(), float(last[-1])]
-    first = np.array(firsts, np.int64)
-    return first, start[first], np.array(until, np.float64)
+    begins = np.ones(len(track), bool)
+    begins[1:] = (np.diff(track) != 0) | (np.diff(instance) != 0)
+    of = np.cumsum(begins) * len(track)
+    # The latest end so far within the instance on its track, by its rank among all ends.
+    order = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), np.int64)
+    rank[order] = np.arange(len(end))
+    until = end[order[np.maximum.accumulate(of + rank) - of]]
+    begins[1:] |= start[1:] - until[:-1] > APART_NS
+    first = np.flatnonzero(begins)
+    return first, start[first], until[np.append(first[1:], len(track)) - 1]
 
 
 def _what(case: Case, node: int, start: float, ns: float) -> str:
