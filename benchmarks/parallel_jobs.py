@@ -72,26 +72,26 @@ class Outcome:
 def outcomes() -> Iterator[Outcome]:
     """Every variant of every program, recorded or not."""
     for name in PROGRAMS:
-        told = scenario(name)
-        for change in told.variants():
-            yield outcome(told, change)
+        entry = scenario(name)
+        for change in entry.variants():
+            yield outcome(entry, change)
 
 
-def outcome(told: Scenario, change: str) -> Outcome:
+def outcome(entry: Scenario, change: str) -> Outcome:
     """What the joint replay says of one variant, next to what was timed."""
-    timed, plain = told.measured_ms(change), told.measured_ms()
-    recording = told.recorded(change)
+    timed, plain = entry.measured_ms(change), entry.measured_ms()
+    recording = entry.recorded(change)
     if recording is None:
-        return Outcome(told.name, change, timed_ms=timed, plain_ms=plain)
+        return Outcome(entry.name, change, timed_ms=timed, plain_ms=plain)
     try:
         job = gpuprof.diagnose(recording).job
     except GpuprofError as error:
-        return Outcome(told.name, change, str(error), timed_ms=timed, plain_ms=plain)
+        return Outcome(entry.name, change, str(error), timed_ms=timed, plain_ms=plain)
     if job is None:
-        return Outcome(told.name, change, "the ranks were not diagnosed together", timed_ms=timed, plain_ms=plain)
+        return Outcome(entry.name, change, "the ranks were not diagnosed together", timed_ms=timed, plain_ms=plain)
     culprit = job.culprit
     return Outcome(
-        told.name, change, "", job.replay_error, (job.verdict, culprit.ranks if culprit else ()), job.step_ns / MS,
+        entry.name, change, "", job.replay_error, (job.verdict, culprit.ranks if culprit else ()), job.step_ns / MS,
         timed, culprit.step_ns / MS if culprit else None, plain,
     )  # fmt: skip
 

@@ -29,7 +29,8 @@ from scenarios.record import is_tiny, record
 FIRST = "(the first)"
 
 
-def main() -> int:
+def parsed() -> argparse.Namespace:
+    """The command line; options that do not fit together end it with a line on stderr."""
     parser = argparse.ArgumentParser(prog="python -m scenarios", description="Fine-tunes with a known bottleneck")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("list", help="what there is")
@@ -72,18 +73,23 @@ def main() -> int:
     args = parser.parse_args()
     if args.command == "parallel" and (args.rounds < 1 or (args.processes or 2) < 2):
         several.error("--rounds: one at least; --processes: two at least")
-    if args.command == "measure" and (args.as_is or args.data) and args.out is None:
-        timing.error("--as-is and --data need --out DIR: truth.json is of the program itself and every fix")
-    if args.command == "measure" and args.gib is not None and not args.gib > 0:
-        timing.error("--gib: more than none")
-    if args.command == "measure" and args.rounds < 1:
-        timing.error("--rounds: one at least")
-    if args.command == "measure" and args.record < 0:
-        timing.error("--record: how many variants, none or more")
-    if args.command == "measure" and args.record and args.out is None:
-        timing.error("--record needs --out DIR, where the recordings go")
-    if args.command == "measure" and args.tries and args.out is None:
-        timing.error("--try needs --out DIR, where the trials go")
+    if args.command == "measure":
+        for wrong, why in (
+            ((args.as_is or args.data) and not args.out,
+             "--as-is and --data need --out DIR: truth.json is of the program itself and every fix"),
+            (args.gib is not None and not args.gib > 0, "--gib: more than none"),
+            (args.rounds < 1, "--rounds: one at least"),
+            (args.record < 0, "--record: how many variants, none or more"),
+            (args.record and not args.out, "--record needs --out DIR, where the recordings go"),
+            (args.tries and not args.out, "--try needs --out DIR, where the trials go"),
+        ):  # fmt: skip
+            if wrong:
+                timing.error(why)
+    return args
+
+
+def main() -> int:
+    args = parsed()
     if args.command == "list":
         print("\n".join(listed()))
         return 0
@@ -102,16 +108,17 @@ def main() -> int:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
     if args.command == "parallel":
         return parallel(chosen, args.out, args.rounds, args.processes)
-    whole = chosen
-    if args.as_is:
-        chosen = [replace(told, fixes=()) for told in chosen]
-    if args.gib is not None:
-        chosen = [replace(told, gib=args.gib) for told in chosen]
-    failed = measure(chosen, args.rounds, args.out, args.record, args.data)
+    return timed(chosen, args)
+
+
+def timed(chosen: list[Scenario], args: argparse.Namespace) -> int:
+    """Times scenarios, and with `--try` what gpuprof try has of their fixes. Returns whether something failed."""
+    changed = [replace(entry, fixes=() if args.as_is else entry.fixes, gib=args.gib or entry.gib) for entry in chosen]
+    failed = measure(changed, args.rounds, args.out, args.record, args.data)
     if args.tries:
         from scenarios.trials import try_fixes
 
-        failed |= try_fixes(whole, args.rounds, args.out.resolve(), is_tiny())
+        failed |= try_fixes(chosen, args.rounds, args.out.resolve(), is_tiny())
     return failed
 
 
@@ -122,35 +129,35 @@ def named(args: argparse.Namespace) -> Sequence[str]:
     return args.names or (PROGRAMS if args.command == "parallel" else names())
 
 
-def command(told: Scenario, args: argparse.Namespace) -> list[str]:
+def command(entry: Scenario, args: argparse.Namespace) -> list[str]:
     """What runs a scenario. KeyError if it has no such fix."""
-    options = list(told.words)
+    options = list(entry.words)
     if args.fix is not None:
-        fixes = [fix.name for fix in told.fixes]
+        fixes = [fix.name for fix in entry.fixes]
         if not fixes or args.fix not in (FIRST, *fixes):
-            raise KeyError(f"{told.name} has no fix {args.fix!r}; it has {', '.join(fixes) or 'none'}")
+            raise KeyError(f"{entry.name} has no fix {args.fix!r}; it has {', '.join(fixes) or 'none'}")
         options += ["--fix", fixes[0] if args.fix == FIRST else args.fix]
     if args.steps is not None:
         options += ["--steps", str(args.steps)]
     if args.timed:
         options += ["--timed"]
-    under = [sys.executable, "-m", "gpuprof", "trace", *told.trace] if args.trace else []
-    return [*under, *launched(told), *options]
+    under = [sys.executable, "-m", "gpuprof", "trace", *entry.trace] if args.trace else []
+    return [*under, *launched(entry), *options]
 
 
 def listed() -> list[str]:
     """Every scenario with what gpuprof must say, and its fixes with what they measured."""
     lines = []
-    for told in scenarios():
-        says = " or ".join(told.says) + (f" ({told.cause})" if told.cause else "")
-        lines.append(f"{told.name:22} {told.title}: {says}{measured(told)}")
-        lines += [f"{'':22}   --fix {fix.name:17} {fix.what}{measured(told, fix.name)}" for fix in told.fixes]
+    for entry in scenarios():
+        says = " or ".join(entry.says) + (f" ({entry.cause})" if entry.cause else "")
+        lines.append(f"{entry.name:22} {entry.title}: {says}{measured(entry)}")
+        lines += [f"{'':22}   --fix {fix.name:17} {fix.what}{measured(entry, fix.name)}" for fix in entry.fixes]
     return lines
 
 
-def measured(told: Scenario, fix: str = "") -> str:
+def measured(entry: Scenario, fix: str = "") -> str:
     """The measured step, as an end to a line; nothing if it was not."""
-    ms = told.measured_ms(fix)
+    ms = entry.measured_ms(fix)
     return f"  {ms[0]:.0f}–{ms[1]:.0f} ms" if ms else ""
 
 

@@ -182,20 +182,20 @@ def scenario(name: str) -> Scenario:
     path = ROOT / name / "scenario.json"
     if not path.is_file():
         raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")
-    told = json.loads(path.read_text(encoding="utf-8"))
-    fixes = tuple(Fix(**fix) for fix in told.pop("fixes"))
-    lists = {key: tuple(told.pop(key)) for key in ("says", "needs", "trace") if key in told}
-    large = told.pop("described", None)
+    document = json.loads(path.read_text(encoding="utf-8"))
+    fixes = tuple(Fix(**fix) for fix in document.pop("fixes"))
+    lists = {key: tuple(document.pop(key)) for key in ("says", "needs", "trace") if key in document}
+    large = document.pop("described", None)
     described = Described(**large) if large else None
-    program = _program(told.pop("program", None))
-    return Scenario(name=name, fixes=fixes, described=described, program=program, **lists, **told)
+    program = _program(document.pop("program", None))
+    return Scenario(name=name, fixes=fixes, described=described, program=program, **lists, **document)
 
 
-def _program(told: dict[str, Any] | None) -> Program | None:
-    if told is None:
+def _program(document: dict[str, Any] | None) -> Program | None:
+    if document is None:
         return None
-    lists = {key: tuple(told.pop(key)) for key in ("positional", "preload", "material") if key in told}
-    return Program(**lists, **told)
+    lists = {key: tuple(document.pop(key)) for key in ("positional", "preload", "material") if key in document}
+    return Program(**lists, **document)
 
 
 def names() -> list[str]:

@@ -56,7 +56,7 @@ HOW = (
 class Timed:
     """One process: its number in the order of turns, where it writes, and what it timed."""
 
-    told: Scenario
+    entry: Scenario
     fix: str
     number: int
     log: Path
@@ -67,18 +67,18 @@ class Timed:
 
     @property
     def name(self) -> str:
-        return f"{self.told.name}.{self.number}"
+        return f"{self.entry.name}.{self.number}"
 
     @property
     def ranks(self) -> int:
         """How many processes torchrun makes of it, each of which waits at the gates."""
-        return self.told.gpus if self.told.launcher == "torchrun" else 1
+        return self.entry.gpus if self.entry.launcher == "torchrun" else 1
 
     @property
     def command(self) -> list[str]:
-        free = ["--free", str(self.told.free)] if self.told.free else []
-        free += ["--drained", str(self.told.drain)] if self.told.drain else []
-        return [*launched(self.told), *self.told.words, "--timed", *free, *self.switches]
+        free = ["--free", str(self.entry.free)] if self.entry.free else []
+        free += ["--drained", str(self.entry.drain)] if self.entry.drain else []
+        return [*launched(self.entry), *self.entry.words, "--timed", *free, *self.switches]
 
     @property
     def switches(self) -> list[str]:
@@ -107,8 +107,8 @@ class Timed:
         except subprocess.TimeoutExpired:
             end_all([self])
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        told = [line for line in lines if line.startswith("timing {")]
-        self.timing = json.loads(told[-1].removeprefix("timing ")) if told else None
+        entry = [line for line in lines if line.startswith("timing {")]
+        self.timing = json.loads(entry[-1].removeprefix("timing ")) if entry else None
         if self.timing is None:
             self.why = next((line for line in reversed(lines) if "Error" in line), lines[-1] if lines else "no output")
 
@@ -127,12 +127,12 @@ class Recorder(Timed):
 
     @property
     def command(self) -> list[str]:
-        python, *rest = launched(self.told)
+        python, *rest = launched(self.entry)
         words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder)]
-        words += [*self.told.trace, *(["--stop"] if self.told.stops else [])]
+        words += [*self.entry.trace, *(["--stop"] if self.entry.stops else [])]
         # The free-running stretch is as long as the mean step needs, and the window comes after it.
-        steps = max(RECORDED, 2 * (self.told.free or 0))
-        return [*words, *rest, "-m", self.told.module, "--steps", str(steps), *self.switches]
+        steps = max(RECORDED, 2 * (self.entry.free or 0))
+        return [*words, *rest, "-m", self.entry.module, "--steps", str(steps), *self.switches]
 
     def await_end_of_training(self) -> None:
         """After it gpuprof goes on, and reads what it recorded."""
@@ -183,7 +183,7 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int =
     `record`: of how many variants `gpuprof trace` makes a run in `out`: NAME, as it is, then NAME.FIX.
     `data`: which lengths, where a scenario has several.
     """
-    timed: dict[str, list[Timed]] = {told.name: [] for told in chosen}
+    timed: dict[str, list[Timed]] = {entry.name: [] for entry in chosen}
     reading: list[Recorder] = []
     started: list[Timed] = []
     with tempfile.TemporaryDirectory(prefix="scenarios-") as folder, contextlib.ExitStack() as whatever_happens:
@@ -191,10 +191,10 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int =
         logs = (out or Path(folder)) / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         gates = Gates(f"{folder}/gate")
-        groups = [group for told in chosen for group in grouped(told, rounds, logs, data)]
+        groups = [group for entry in chosen for group in grouped(entry, rounds, logs, data)]
         for wave in waves(groups):
-            last = [group[0].told for group in wave if group[-1].number + 1 == rounds * len(group[0].told.variants())]
-            recorders = {told.name: recorders_of(told, record, logs, data) for told in last}
+            last = [group[0].entry for group in wave if group[-1].number + 1 == rounds * len(group[0].entry.variants())]
+            recorders = {entry.name: recorders_of(entry, record, logs, data) for entry in last}
             everyone = [process for processes in (*wave, *recorders.values()) for process in processes]
             started += everyone
             for process in everyone:
@@ -202,13 +202,13 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int =
             gates.await_all(everyone)
             for group in wave:
                 take_turns(group, gates, reading)
-                told = group[0].told
-                timed[told.name] += group
-                if len(timed[told.name]) == rounds * len(told.variants()):
-                    write(told, timed[told.name], out)
-                    print(f"{time.strftime('%X')} {told.name}", flush=True)
-                    print(*summary(told, timed[told.name]), sep="\n", flush=True)
-                    for recorder in recorders[told.name]:
+                entry = group[0].entry
+                timed[entry.name] += group
+                if len(timed[entry.name]) == rounds * len(entry.variants()):
+                    write(entry, timed[entry.name], out)
+                    print(f"{time.strftime('%X')} {entry.name}", flush=True)
+                    print(*summary(entry, timed[entry.name]), sep="\n", flush=True)
+                    for recorder in recorders[entry.name]:
                         gates.open(recorder)
                         recorder.await_end_of_training()
                         reading.append(recorder)
@@ -217,17 +217,17 @@ def measure(chosen: list[Scenario], rounds: int, out: Path | None, record: int =
     return int(any(process.timing is None for processes in timed.values() for process in processes))
 
 
-def recorders_of(told: Scenario, count: int, logs: Path, data: str) -> list[Recorder]:
+def recorders_of(entry: Scenario, count: int, logs: Path, data: str) -> list[Recorder]:
     """One for each of the first `count` variants."""
-    names = {fix: f"{told.name}.{fix}" if fix else told.name for fix in told.variants()[:count]}
-    return [Recorder(told, fix, -1, logs / f"{name}.trace.log", data=data) for fix, name in names.items()]
+    names = {fix: f"{entry.name}.{fix}" if fix else entry.name for fix in entry.variants()[:count]}
+    return [Recorder(entry, fix, -1, logs / f"{name}.trace.log", data=data) for fix, name in names.items()]
 
 
-def grouped(told: Scenario, rounds: int, logs: Path, data: str) -> list[list[Timed]]:
+def grouped(entry: Scenario, rounds: int, logs: Path, data: str) -> list[list[Timed]]:
     """The processes of a scenario in the order of their turns, split into those that fit the GPU together."""
-    at_once = max(1, min(BUILT_AT_ONCE, int(gpu_gib() / told.gib)))
-    order = [fix for _ in range(rounds) for fix in told.variants()]
-    processes = [Timed(told, fix, i, logs / f"{told.name}.{i}.log", data=data) for i, fix in enumerate(order)]
+    at_once = max(1, min(BUILT_AT_ONCE, int(gpu_gib() / entry.gib)))
+    order = [fix for _ in range(rounds) for fix in entry.variants()]
+    processes = [Timed(entry, fix, i, logs / f"{entry.name}.{i}.log", data=data) for i, fix in enumerate(order)]
     return [processes[i : i + at_once] for i in range(0, len(processes), at_once)]
 
 
@@ -282,20 +282,20 @@ def end_all(processes: list[Timed]) -> None:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def launched(told: Scenario) -> list[str]:
+def launched(entry: Scenario) -> list[str]:
     """How the scenario's processes are started."""
-    if told.launcher == "torchrun":
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={told.gpus}"]
+    if entry.launcher == "torchrun":
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={entry.gpus}"]
     return [sys.executable]
 
 
-def write(told: Scenario, processes: list[Timed], out: Path | None) -> None:
+def write(entry: Scenario, processes: list[Timed], out: Path | None) -> None:
     """What was timed, with the machine and the versions."""
     timings = [process.timing for process in processes if process.timing is not None]
     truth = {"how": HOW, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}", "machine": machine(), "versions": versions()}
     lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in truth.items()]
     body = ",\n".join(f"  {json.dumps(rounded(timing))}" for timing in timings)
-    target = told.folder / "truth.json" if out is None else out / f"{told.name}.json"
+    target = entry.folder / "truth.json" if out is None else out / f"{entry.name}.json"
     target.write_text("\n".join(["{", *lines, f' "processes": [\n{body}\n ]', "}", ""]), encoding="utf-8")
 
 
@@ -308,9 +308,9 @@ def rounded(timing: dict[str, Any]) -> dict[str, Any]:
     return {key: value if value is None or isinstance(value, str) else short(value) for key, value in timing.items()}
 
 
-def summary(told: Scenario, processes: list[Timed]) -> Iterator[str]:
+def summary(entry: Scenario, processes: list[Timed]) -> Iterator[str]:
     """The steps of each variant, a process after the other."""
-    for fix in told.variants():
+    for fix in entry.variants():
         same = [process for process in processes if process.fix == fix]
         free = " ".join(f"{p.timing['free_ms']:.1f}" if p.timing else "–" for p in same)
         peak = max((p.timing["peak_mib"] or 0 for p in same if p.timing), default=0) / 1024

@@ -29,22 +29,22 @@ def parallel(chosen: Sequence[Scenario], out: Path, rounds: int, processes: int 
     `scenarios`. `processes`: of a program, where not one for each GPU that its scenario.json names.
     """
     failed = 0
-    for told in chosen:
-        wanted = told if processes is None else replace(told, gpus=processes)
-        failed |= measure([wanted], rounds, out, record=len(told.variants()))
-        failed |= pack(told, out, out / PACKED / told.name)
+    for entry in chosen:
+        wanted = entry if processes is None else replace(entry, gpus=processes)
+        failed |= measure([wanted], rounds, out, record=len(entry.variants()))
+        failed |= pack(entry, out, out / PACKED / entry.name)
     return failed
 
 
-def pack(told: Scenario, out: Path, target: Path) -> int:
+def pack(entry: Scenario, out: Path, target: Path) -> int:
     """Cuts the recordings of all variants, and puts the timings next to them. Returns 1 if one is missing."""
     target.mkdir(parents=True, exist_ok=True)
     failed = 0
-    timings = out / f"{told.name}.json"
+    timings = out / f"{entry.name}.json"
     if timings.exists():
         shutil.copy(timings, target / "truth.json")
-    for fix in told.variants():
-        run, kept = out / named(told.name, fix), target / named("recording", fix)
+    for fix in entry.variants():
+        run, kept = out / named(entry.name, fix), target / named("recording", fix)
         # Lengths of batches and a pipeline's micro-batches repeat only after some steps: all are kept.
         done = subprocess.run([sys.executable, str(_CUT), str(run), str(kept), "--all"], capture_output=True, text=True)
         if done.returncode:
@@ -53,7 +53,7 @@ def pack(told: Scenario, out: Path, target: Path) -> int:
             failed = 1
             continue
         size = sum(path.stat().st_size for path in kept.iterdir())
-        print(f"{told.name}/{kept.name}: {size / 1e6:.1f} MB", flush=True)
+        print(f"{entry.name}/{kept.name}: {size / 1e6:.1f} MB", flush=True)
     return failed
 
 

@@ -22,16 +22,16 @@ STEPS = 400
 """Of a training that is recorded: more than the recording needs, which ends it."""
 
 
-def traced(told: Scenario, fix: Fix | None, out: Path, tiny: bool) -> list[str]:
+def traced(entry: Scenario, fix: Fix | None, out: Path, tiny: bool) -> list[str]:
     """`gpuprof trace` of a scenario into the folder `out`."""
-    python, *rest = launched(told)
-    words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(out), *told.trace]
-    words += ["--stop"] if told.stops else []
-    if told.program is not None:
-        return [*words, *program.command(told.program, fix, tiny)]
+    python, *rest = launched(entry)
+    words = [python, "-m", "gpuprof", "trace", "--no-report", "--out", str(out), *entry.trace]
+    words += ["--stop"] if entry.stops else []
+    if entry.program is not None:
+        return [*words, *program.command(entry.program, fix, tiny)]
     switches = ["--fix", fix.name] if fix else []
-    steps = [] if tiny else ["--steps", str(max(STEPS, 2 * (told.free or 0)))]
-    return [*words, *rest, "-m", told.module, *steps, *switches]
+    steps = [] if tiny else ["--steps", str(max(STEPS, 2 * (entry.free or 0)))]
+    return [*words, *rest, "-m", entry.module, *steps, *switches]
 
 
 def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | None = None) -> int:
@@ -43,38 +43,38 @@ def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | N
     tiny = is_tiny()
     logs = out.resolve() / "logs"
     logs.mkdir(parents=True, exist_ok=True)
-    parts = {part for told in chosen if told.program for part in told.program.material}
+    parts = {part for entry in chosen if entry.program for part in entry.program.material}
     if parts:
         subprocess.run(
             [sys.executable, "-m", "scenarios.support.material", *sorted(parts)], check=True, cwd=ROOT.parent
         )
     started: list[tuple[Scenario, subprocess.Popen[bytes]]] = []
     with tempfile.TemporaryDirectory(prefix="programs-") as folder:
-        for told in chosen:
+        for entry in chosen:
             if within_s is not None and time.monotonic() - begun > within_s:
-                print(f"not recorded, the time is over: {told.name}", flush=True)
+                print(f"not recorded, the time is over: {entry.name}", flush=True)
                 continue
-            change = told.fix(fix)
-            name = f"{told.name}.{fix}" if fix else told.name
+            change = entry.fix(fix)
+            name = f"{entry.name}.{fix}" if fix else entry.name
             run = out.resolve() / name
             where = ROOT.parent
             environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(where), os.environ.get("PYTHONPATH", "")])}
-            if told.program is not None:
+            if entry.program is not None:
                 where = Path(folder) / name
                 where.mkdir()
-                program.workplace(told.program, where)
-                environment |= program.variables(told.program, change)
+                program.workplace(entry.program, where)
+                environment |= program.variables(entry.program, change)
             at = time.monotonic()
             with (logs / f"{name}.trace.log").open("wb") as log:
                 process = subprocess.Popen(
-                    traced(told, change, run, tiny), stdout=log, stderr=subprocess.STDOUT, cwd=where, env=environment
+                    traced(entry, change, run, tiny), stdout=log, stderr=subprocess.STDOUT, cwd=where, env=environment
                 )
-            started.append((told, process))
+            started.append((entry, process))
             await_end_of_training(run, process)
             print(f"{time.monotonic() - begun:5.0f} s  {name}: {time.monotonic() - at:.0f} s", flush=True)
         for _, process in started:
             process.wait()
-    failed = [told.name for told, process in started if process.returncode]
+    failed = [entry.name for entry, process in started if process.returncode]
     print(f"failed: {', '.join(failed)}" if failed else "all recorded", flush=True)
     return int(bool(failed))
 

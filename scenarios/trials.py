@@ -35,10 +35,10 @@ STEPS = 100_000
 _NUMBER = re.compile(r"workers=(\d+)")
 
 
-def candidates(told: Scenario) -> dict[str, Candidate]:
+def candidates(entry: Scenario) -> dict[str, Candidate]:
     """The scenario's fix → the same from outside, for those that `gpuprof try` has and that keep a step's work."""
     found = {}
-    for fix in told.fixes:
+    for fix in entry.fixes:
         padded = fix.finding == "recompiles" and "multiple" in fix.what
         name = "pad_to_multiple" if padded else fix.finding
         if name in NAMES and fix.work == 1.0:
@@ -52,46 +52,46 @@ def try_fixes(chosen: list[Scenario], rounds: int, out: Path, tiny: bool) -> int
     """Tries what can be applied, one scenario after the other, and writes `out`/NAME.trial.json. Returns 1 if any
     scenario could not be timed."""
     failed = 0
-    for told in chosen:
-        known = candidates(told)
+    for entry in chosen:
+        known = candidates(entry)
         if not known:
-            print(f"{told.name}: gpuprof try has none of its fixes", flush=True)
+            print(f"{entry.name}: gpuprof try has none of its fixes", flush=True)
             continue
         try:
-            trial = tried(told, list(known.values()), rounds, tiny)
+            trial = tried(entry, list(known.values()), rounds, tiny)
         except GpuprofError as error:
-            print(f"{told.name}: {error}", flush=True)
+            print(f"{entry.name}: {error}", flush=True)
             failed = 1
             continue
-        (out / f"{told.name}.trial.json").write_text(dumps(trial) + "\n", encoding="utf-8")
-        print(told.name, *compared(trial, known, own_gains(out / f"{told.name}.json")), sep="\n", flush=True)
+        (out / f"{entry.name}.trial.json").write_text(dumps(trial) + "\n", encoding="utf-8")
+        print(entry.name, *compared(trial, known, own_gains(out / f"{entry.name}.json")), sep="\n", flush=True)
     return failed
 
 
-def tried(told: Scenario, wanted: list[Candidate], rounds: int, tiny: bool) -> Trial:
+def tried(entry: Scenario, wanted: list[Candidate], rounds: int, tiny: bool) -> Trial:
     """The trial of a scenario's program. Raises GpuprofError where it cannot be timed."""
-    with place_of(told, tiny) as argv, Starter(Target(argv, told.name, argv[0], True, ()), network=False) as starter:
+    with place_of(entry, tiny) as argv, Starter(Target(argv, entry.name, argv[0], True, ()), network=False) as starter:
         return run_trial(
-            starter, argv, wanted, run=None, world_size=told.gpus if told.launcher == "torchrun" else 1,
+            starter, argv, wanted, run=None, world_size=entry.gpus if entry.launcher == "torchrun" else 1,
             budget_s=math.inf, rounds=rounds, allowed=True, tell=lambda _: None,
         )  # fmt: skip
 
 
 @contextlib.contextmanager
-def place_of(told: Scenario, tiny: bool) -> Iterator[tuple[str, ...]]:
+def place_of(entry: Scenario, tiny: bool) -> Iterator[tuple[str, ...]]:
     """The command of a scenario's program; within the block this process is where it runs, with its variables."""
     paths = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT.parent), os.environ.get("PYTHONPATH"))))}
-    if told.program is None:
+    if entry.program is None:
         with variables(paths):
-            yield (*launched(told), "-m", told.module, "--steps", str(STEPS))
+            yield (*launched(entry), "-m", entry.module, "--steps", str(STEPS))
         return
-    parts = sorted(told.program.material)
+    parts = sorted(entry.program.material)
     subprocess.run([sys.executable, "-m", "scenarios.support.material", *parts], check=True, cwd=ROOT.parent)
     with tempfile.TemporaryDirectory(prefix="programs-") as folder, contextlib.ExitStack() as back:
         back.callback(os.chdir, Path.cwd())
-        os.chdir(program.workplace(told.program, Path(folder)))
-        back.enter_context(variables(paths | program.variables(told.program, None)))
-        yield (*launched(told), *program.command(told.program, None, tiny))
+        os.chdir(program.workplace(entry.program, Path(folder)))
+        back.enter_context(variables(paths | program.variables(entry.program, None)))
+        yield (*launched(entry), *program.command(entry.program, None, tiny))
 
 
 @contextlib.contextmanager

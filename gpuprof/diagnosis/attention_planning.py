@@ -11,7 +11,7 @@ FUSED = re.compile(
 )
 CUDNN = re.compile(r"cudnn_attention")
 FIRST_TORCH = (2, 11)
-"""torch chose cuDNN's attention by itself from this version on, at the latest: recorded on an H200 with 2.11, where
+"""From this version on, at the latest, torch chooses cuDNN's attention by itself (scenarios/recompiles, on an H200);
 2.9 still preferred flash attention."""
 PREFERS = (9, 10)
 """Majors of the compute capability on which it does (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""

@@ -235,10 +235,10 @@ def _transfers(rows: _Rows, known: _Known, order: Ints, first: Ints) -> tuple[Fl
         return np.empty(0), np.empty(0), np.empty(0, bool)
     head = first[:-1]
     shortest = np.minimum.reduceat(np.where(rows.group >= 0, rows.took_ns, 0.0), head)
-    told = np.minimum.reduceat(known.transfer_ns[order], head)
+    measured = np.minimum.reduceat(known.transfer_ns[order], head)
     guess = np.fmin.reduceat(known.expected_ns[order], head)
     complete = np.minimum.reduceat(known.complete[order], head).astype(bool)
-    moving = np.where(np.isnan(told), np.fmin(shortest, guess), np.fmin(told, shortest))
+    moving = np.where(np.isnan(measured), np.fmin(shortest, guess), np.fmin(measured, shortest))
     moving = np.where(np.isnan(moving), shortest, moving)
     waited = np.where(complete, 0.0, shortest - moving).clip(0)
     return moving + waited, waited, complete

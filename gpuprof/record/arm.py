@@ -32,7 +32,7 @@ def arm(run: str, notes_writes: bool = True) -> None:
     def optimizers(module: Any) -> None:
         from .attach import holder
         from .import_time import imported
-        from .library_warnings import warned
+        from .performance_warnings import warned
 
         imported.mark()
         holder.record_into(run)

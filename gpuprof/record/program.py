@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .flags import flags
-from .library_warnings import warned
+from .performance_warnings import warned
 
 MOST_FIELDS = 600
 MOST_BASES = 10

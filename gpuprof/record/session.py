@@ -27,13 +27,13 @@ from .guard import guarded
 from .hooks import Patch, patch_backward, patch_loader
 from .import_time import imported
 from .journal import Journal
-from .library_warnings import warned
 from .loader_meter import Made
 from .loader_meter import meter as loader_meter
 from .memory import gpu_bytes_to_spare
 from .observer import observer
 from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
+from .performance_warnings import warned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .step_finder import StepFinder

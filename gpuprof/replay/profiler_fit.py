@@ -23,7 +23,7 @@ FARTHEST = 1.6
 """Beyond that the host itself was quicker or slower: by e to the power of this at most."""
 FLAT = 5e-3
 """Where taking out more gains less than this the step does not wait for what recording cost."""
-QUICKER, TOLD = 0.9, 0.01
+QUICKER, CLEAR = 0.9, 0.01
 """A step that a host of 0.9 of the time does not shorten by a hundredth says no more of the host: the GPU is the limit
 it."""
 FITTED = 1e-3
@@ -103,7 +103,7 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
     def determined(level: float, device: float) -> bool:
         graph = at(level, device)
         quicker = by_resource(graph, host=QUICKER, input=QUICKER)
-        return step_of(quicker) < (1 - TOLD) * step_of(graph)
+        return step_of(quicker) < (1 - CLEAR) * step_of(graph)
 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpuprof.calibration import memory as calibrated
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import PROBE
 from gpuprof.trial.processes import Outcome, Starter
@@ -20,11 +21,7 @@ from gpuprof.trial.trial import Fix
 SCHEMA = "gpuprof.fit/1"
 SETTLE, STEPS = 2, 2
 LIMIT_S = 600.0
-LEAST_SPREAD = 0.03
-"""Of what grows with the batch: allocators round, and kernels take workspaces."""
-UNSEEN_LENGTH = 0.5
-"""The same per doubling of the length, and for its half, where that could not be changed: scores of attention grow with
-its square."""
+LEAST_SPREAD, UNSEEN_LENGTH = calibrated.FIT_SPREAD.value, calibrated.FIT_UNSEEN_LENGTH.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,20 +28,20 @@ def draw(data: str, count: int, seed: int = 0, longest: int = LONGEST) -> list[i
     return spread(DATA[data], count, seed, longest)
 
 
-def spread(told: Lengths, count: int, seed: int = 0, longest: int = LONGEST) -> list[int]:
-    """Token counts that follow `told`."""
+def spread(lengths: Lengths, count: int, seed: int = 0, longest: int = LONGEST) -> list[int]:
+    """Token counts that follow `lengths`."""
     rng = random.Random(seed)
-    middle = _middle(told, longest)
-    drawn = (math.exp(rng.gauss(middle, told.scatter)) for _ in range(count))
-    return [round(min(max(length, told.fewest), longest)) for length in drawn]
+    middle = _middle(lengths, longest)
+    drawn = (math.exp(rng.gauss(middle, lengths.scatter)) for _ in range(count))
+    return [round(min(max(length, lengths.fewest), longest)) for length in drawn]
 
 
-def _middle(told: Lengths, longest: int) -> float:
+def _middle(lengths: Lengths, longest: int) -> float:
     """The mean of the logarithm with which samples that were cut have the mean that is given. By bisection."""
-    low, high = math.log(told.fewest), math.log(longest) + 2
+    low, high = math.log(lengths.fewest), math.log(longest) + 2
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if _cut_mean(middle, told.scatter, longest) < told.mean else (low, middle)
+        low, high = (middle, high) if _cut_mean(middle, lengths.scatter, longest) < lengths.mean else (low, middle)
     return (low + high) / 2
 
 

@@ -133,10 +133,10 @@ def build(
     **changes: Any,
 ) -> PreTrainedModel:
     """A model of that name with random weights, on the device, in training mode."""
-    told = config(name, tiny, **changes)
+    settings = config(name, tiny, **changes)
     torch.manual_seed(0)
     with no_init_weights(), torch.device(device):
-        model = AutoModelForCausalLM.from_config(told, dtype=dtype, attn_implementation=attention)
+        model = AutoModelForCausalLM.from_config(settings, dtype=dtype, attn_implementation=attention)
     randomize(model)
     model.tie_weights()
     return model.train()

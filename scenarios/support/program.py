@@ -58,7 +58,7 @@ def workplace(program: Program, folder: Path) -> Path:
     return folder
 
 
-def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
+def run_here(entry: Scenario, fix: Fix | None, run: Run) -> None:
     """Runs it in this process; `run` is called at each optimizer step, and after the last of its steps the program
     ends.
 
@@ -66,7 +66,7 @@ def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
     """
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    assert told.program is not None
+    assert entry.program is not None
     steps = 0
 
     def stepped(*_) -> None:
@@ -79,7 +79,7 @@ def run_here(told: Scenario, fix: Fix | None, run: Run) -> None:
             raise SystemExit(0)
 
     hook = register_optimizer_step_post_hook(stepped)
-    kind, *words = command(told.program, fix, run.tiny)
+    kind, *words = command(entry.program, fix, run.tiny)
     try:
         if kind == "-m":
             module, *words = words
@@ -104,18 +104,18 @@ def main() -> None:
     parser.add_argument("--free", type=int, default=None, help="free-running steps to time")
     parser.add_argument("--drained", type=int, default=DRAINED, help="with --free: steps in its turn before those")
     args = parser.parse_args()
-    told = scenario(args.name)
-    fix = told.fix(args.fix)
-    assert told.program is not None, f"{told.name} has a program of its own"
-    os.environ |= variables(told.program, fix)
-    for module in ("torch", *told.program.preload):
+    entry = scenario(args.name)
+    fix = entry.fix(args.fix)
+    assert entry.program is not None, f"{entry.name} has a program of its own"
+    os.environ |= variables(entry.program, fix)
+    for module in ("torch", *entry.program.preload):
         importlib.import_module(module)
-    material.make(*told.program.material)
+    material.make(*entry.program.material)
     run = Run(args.fix, None, args.timed, free=args.free, drained=args.drained)
     with tempfile.TemporaryDirectory(prefix="program-") as folder:
-        os.chdir(workplace(told.program, Path(folder)))
+        os.chdir(workplace(entry.program, Path(folder)))
         try:
-            run_here(told, fix, run)
+            run_here(entry, fix, run)
         finally:
             os.chdir("/")
 

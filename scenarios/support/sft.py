@@ -45,7 +45,7 @@ def arguments(run: Run, batch: int, **options: Any):
     """SFTConfig for a run whose steps are counted, of which nothing is saved; `options` go over what is here."""
     from trl import SFTConfig
 
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "output_dir": tempfile.mkdtemp(prefix="scenario_"),
         "max_steps": run.count,
         "per_device_train_batch_size": batch,
@@ -61,7 +61,7 @@ def arguments(run: Run, batch: int, **options: Any):
         "use_cpu": run.tiny,
         "seed": 0,
     }
-    return SFTConfig(**(told | options))
+    return SFTConfig(**(settings | options))
 
 
 class Counted:

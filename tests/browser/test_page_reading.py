@@ -304,7 +304,7 @@ def test_everything_that_can_be_used_has_a_name(unfolded):
     assert {"tab", "button", "link", "searchbox", "combobox", "application", "image"} <= set(roles)
     assert [role for role, name in zip(roles, names, strict=True) if role in used and not name] == []
     landmarks = [pair for pair in zip(roles, names, strict=True) if pair[0] in ("navigation", "region")]
-    assert len(landmarks) == len(set(landmarks)), "told apart by their names"
+    assert len(landmarks) == len(set(landmarks)), "distinct names"
 
 
 def test_what_is_selected_is_said(opened):

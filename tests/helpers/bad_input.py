@@ -76,7 +76,7 @@ def driven(todo: list[tuple[str, bytes, tuple[str, ...]]]) -> dict[str, Result]:
 
 
 def looks_well(result: Result) -> None:
-    """What holds of any run: no traceback, no bug told as a bug, nothing that a terminal would act on."""
+    """What holds of any run: no traceback, no bug reported as one, nothing that a terminal would act on."""
     assert result.code in (0, 2)
     for output in (result.stdout, result.stderr):
         assert "Traceback" not in output

@@ -25,7 +25,7 @@ PROGRAM = "tensor_pipeline"
 
 
 @pytest.fixture
-def told() -> Scenario:
+def entry() -> Scenario:
     """With one of its changes only."""
     whole = scenario(PROGRAM)
     return replace(whole, fixes=tuple(fix for fix in whole.fixes if fix.name == "long_stage"))
@@ -52,7 +52,7 @@ def recorded(folder: Path, job: Job) -> float:
     return step
 
 
-def test_what_is_packed_says_what_was_recorded(told: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_is_packed_says_what_was_recorded(entry: Scenario, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """From the runs of two variants to rows of the table: sends and receives survive that ops are left out."""
     out, kept = tmp_path / "out", tmp_path / "scenarios"
     steps = {
@@ -61,10 +61,10 @@ def test_what_is_packed_says_what_was_recorded(told: Scenario, tmp_path: Path, m
     }
     timed = [{"fix": fix, "free_ms": ms, "synchronised_ms": [ms, ms]} for fix, ms in steps.items()]
     (out / f"{PROGRAM}.json").write_text(json.dumps({"processes": timed}))
-    assert pack(told, out, kept / PROGRAM) == 0
+    assert pack(entry, out, kept / PROGRAM) == 0
     assert len(list(kept.glob("*/recording*/trace.*"))) == 8
     monkeypatch.setattr(catalogue, "ROOT", kept)
-    found = [outcome(told, fix) for fix in steps]
+    found = [outcome(entry, fix) for fix in steps]
     assert [one.right for one in found] == [True, True], found
     assert found[1].said == ("stage_imbalance", (2, 3))
     assert found[1].error == pytest.approx(0, abs=FAR)
@@ -78,13 +78,13 @@ def test_what_is_packed_says_what_was_recorded(told: Scenario, tmp_path: Path, m
 
 
 def test_what_was_not_recorded_is_named(
-    told: Scenario, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+    entry: Scenario, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ):
-    assert pack(told, tmp_path, tmp_path / "packed" / PROGRAM) == 1
+    assert pack(entry, tmp_path, tmp_path / "packed" / PROGRAM) == 1
     said = capsys.readouterr().out.splitlines()
     assert [line.partition(" was not packed: ")[0] for line in said] == [PROGRAM, f"{PROGRAM}.long_stage"]
     monkeypatch.setattr(catalogue, "ROOT", tmp_path)
-    found = [outcome(told, fix) for fix in told.variants()]
+    found = [outcome(entry, fix) for fix in entry.variants()]
     assert found == [Outcome(PROGRAM, ""), Outcome(PROGRAM, "long_stage")]
     assert (summary(found), "".join(lines(found))) == (
         "0 of 2 recorded",
@@ -93,9 +93,9 @@ def test_what_was_not_recorded_is_named(
 
 
 def test_the_programs_are_those_of_four_gpus():
-    found = [told for told in catalogue.scenarios() if told.gpus == 4]
-    assert sorted(told.name for told in found) == sorted(PROGRAMS)
-    assert all(told.role == "test" and told.trace == ("--steps", "4") for told in found)
+    found = [entry for entry in catalogue.scenarios() if entry.gpus == 4]
+    assert sorted(entry.name for entry in found) == sorted(PROGRAMS)
+    assert all(entry.role == "test" and entry.trace == ("--steps", "4") for entry in found)
 
 
 @pytest.mark.slow  # a dozen processes import torch

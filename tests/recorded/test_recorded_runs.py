@@ -35,7 +35,7 @@ OUTSIDE = {
     ("trainer_lora", "free"): "190.4 ms, 6 % below the least p10 (201.8 ms); a second recording: 193.2 ms",
     ("unsloth_qlora", "free"): "333.9 ms, 1 % above the p90 of the only process timed in turns (330.6 ms)",
 }
-"""Baselines that do not lie in the spread of the bare processes: told here rather than hidden by a wider spread."""
+"""Baselines that do not lie in the spread of the bare processes: named here, not hidden by a wider spread."""
 
 
 def diagnosed(name: str) -> Diagnosis:

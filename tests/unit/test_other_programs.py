@@ -19,7 +19,7 @@ from scenarios.support import program as others
 
 PROGRAM = Program(module="somebody.train", arguments={"--batch": 2, "--fast": "", "--seed": 1}, tiny={"--batch": 1})
 FIX = Fix("larger", "a larger batch", None, arguments={"--batch": 8, "--seed": None}, environment={"A": "1"})
-TOLD = Scenario("made_up", "Made up", "Not real.", ("host",), None, (FIX,), "test", free=30, program=PROGRAM)
+ENTRY = Scenario("made_up", "Made up", "Not real.", ("host",), None, (FIX,), "test", free=30, program=PROGRAM)
 
 
 def test_arguments_of_a_fix_replace_the_programs_own():
@@ -29,15 +29,15 @@ def test_arguments_of_a_fix_replace_the_programs_own():
 
 
 def test_a_recording_is_of_the_program_itself():
-    words = traced(TOLD, FIX, Path("/runs/made_up"), tiny=False)
+    words = traced(ENTRY, FIX, Path("/runs/made_up"), tiny=False)
     assert words[1:4] == ["-m", "gpuprof", "trace"]
     assert words[words.index("--stop") + 1 :] == ["-m", "somebody.train", "--batch=8", "--fast"]
 
 
 def test_a_fix_that_is_not_there_is_named_with_those_that_are():
     with pytest.raises(KeyError, match="larger"):
-        TOLD.fix("smaller")
-    assert TOLD.fix("") is None and TOLD.fix("larger") is FIX
+        ENTRY.fix("smaller")
+    assert ENTRY.fix("") is None and ENTRY.fix("larger") is FIX
 
 
 def test_a_script_is_found_in_the_checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -74,7 +74,7 @@ def test_an_interval_holds_where_it_meets_the_measured_steps():
 def test_a_fix_is_held_against_the_finding_that_does_the_same_work(work: float, word: str):
     found = {"id": "larger_batch", "title": "", "work": 1.1, "changes": None, "step_ms": [1.0, 2.0, 3.0]}
     fix = replace(FIX, finding="larger_batch", work=work)
-    said, contact, _ = other_programs_page.of_fix(TOLD, fix, {"findings": [found], "considered": []})
+    said, contact, _ = other_programs_page.of_fix(ENTRY, fix, {"findings": [found], "considered": []})
     assert (said, contact) == (word, None)  # it was never timed
 
 
@@ -124,7 +124,7 @@ def test_steps_are_counted_where_the_optimizer_steps(tmp_path: Path, monkeypatch
             self.over = True
 
     run = Run()
-    others.run_here(replace(TOLD, program=Program(script="train.py")), None, run)  # type: ignore[arg-type]
+    others.run_here(replace(ENTRY, program=Program(script="train.py")), None, run)  # type: ignore[arg-type]
     assert (run.seen, run.over) == (5, True)
 
 
@@ -135,4 +135,4 @@ def test_a_program_that_fails_early_fails(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.argv", ["program"])
     monkeypatch.setattr("sys.path", [*sys.path])
     with pytest.raises(OSError, match="no data"):
-        others.run_here(replace(TOLD, program=Program(script="train.py")), None, SimpleNamespace(tiny=True, count=5))  # type: ignore[arg-type]
+        others.run_here(replace(ENTRY, program=Program(script="train.py")), None, SimpleNamespace(tiny=True, count=5))  # type: ignore[arg-type]

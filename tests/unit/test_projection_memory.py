@@ -17,7 +17,7 @@ from gpuprof.tracefile.trace import ABSENT
 
 GB = 1e9
 PLAIN = Recorded(above_bytes=8 * GB, tokens=4_000)
-TOLD = RecordedMemory(10_000_000_000, PLAIN, embedding_bytes=2 * GB)
+RECORDED = RecordedMemory(10_000_000_000, PLAIN, embedding_bytes=2 * GB)
 
 
 def gpu(name: str) -> Gpu:
@@ -34,9 +34,9 @@ def near(line: Line, fixed: float, per_token: float) -> bool:
 
 
 def test_static_goes_with_layers_and_experts():
-    assert usage(TOLD).static_bytes == 10 * GB
-    assert usage(TOLD, deeper=3.0).static_bytes == 2 * GB + 3 * 8 * GB
-    moe = dataclasses.replace(TOLD, expert_share=0.5)
+    assert usage(RECORDED).static_bytes == 10 * GB
+    assert usage(RECORDED, deeper=3.0).static_bytes == 2 * GB + 3 * 8 * GB
+    moe = dataclasses.replace(RECORDED, expert_share=0.5)
     assert usage(moe, wider=4.0).static_bytes == 2 * GB + 4 * GB + 4 * 4 * GB
 
 
@@ -97,7 +97,7 @@ def test_scores_that_are_written_out_go_with_the_length_too():
 
 
 def test_what_fits():
-    use, one, total = usage(TOLD), gpu("RTX 4090"), 25_770_000_000
+    use, one, total = usage(RECORDED), gpu("RTX 4090"), 25_770_000_000
     found = fit(one, use, 8_000, 4, total)
     assert found.usable_bytes == int((total - 1_500_000_000) / 1.04)
     assert found.activation_bytes == 16_000_000_000

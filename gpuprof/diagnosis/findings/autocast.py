@@ -48,8 +48,8 @@ of the CPU (host). These shares are assumed. Programs limited by the CPU or by s
     wrong="""
 bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 also needs a gradient scaler. Attention in fp32
 may switch to a faster kernel as well, which is not counted. On Hopper and Blackwell torch then chooses cuDNN's,
-which plans for about 0.13 s at every new length: a BERT whose lengths vary took 160 to 190 ms a step instead of 31 to
-37 in its first 32 steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(False)`).
+which plans at every new length: a BERT whose lengths vary took 160 to 190 ms a step instead of 31 to 37 in its first 32
+steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(False)`).
 """,
 )
 

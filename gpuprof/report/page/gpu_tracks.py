@@ -20,7 +20,7 @@ from gpuprof.tracefile.trace import ABSENT, I64, KERNEL, Trace
 
 ALSO = 0.1
 """A second cause is named where it is this much of a gap."""
-TOLD_WHOLE = 500
+NAMED_WHOLE = 500
 """The longest gaps say to the nanosecond what they are made of; of the others the causes are named."""
 
 
@@ -70,7 +70,7 @@ def _wait_details(timeline: Timeline, gaps: GapColumns, rows: I64, texts: Texts)
         words = [_awaited(timeline, gaps, int(rows[i])), f"also {', '.join(others)}" if others else ""]
         details.append(texts.add(" · ".join(filter(None, words))))
     found = np.array(details, np.int64)[code] if len(rows) else np.empty(0, np.int64)
-    for i in np.argsort(-ns, kind="stable")[:TOLD_WHOLE].tolist():
+    for i in np.argsort(-ns, kind="stable")[:NAMED_WHOLE].tolist():
         found[i] = texts.add(_whole_story(timeline, gaps, int(rows[i])))
     return found
 
