@@ -19,13 +19,18 @@ from gpuprof.projection.memory import usable_bytes
 from gpuprof.trial.fit import measure, model_of, runs_with
 from gpuprof.trial.processes import Starter
 
-NEAR = 0.02
+GOAL = 0.85
+"""Of the largest batch that runs: what is advised should be no less."""
+NEAR = 0.04
 """Of the batch: the interval is halved until it is no wider."""
 
 
 def largest(first: int, runs: Callable[[int], bool]) -> int:
-    """The largest batch that runs, within NEAR; `first` is one that does."""
-    low, high = first, 2 * first
+    """The largest batch that runs, within NEAR; `first` is one that does.
+
+    What is asked first after it is the batch with which the goal would be missed.
+    """
+    low, high = first, int(first / GOAL) + 1
     while runs(high):
         low, high = high, 2 * high
     while high - low > max(NEAR * low, 1):
