@@ -63,14 +63,16 @@ def find_frozen_passes(timeline: Timeline) -> FrozenPasses | None:
     start, end = np.maximum(start, low), np.minimum(end, high)
     passes = Stretches(np.full(len(start), timeline.main_thread, np.int64), start, end)
     ops = timeline.trace.ops
-    where = place(passes, ops.thread[node].astype(np.int64), ops.start_ns[node])
-    trains = np.bincount(where[where >= 0], minlength=len(start)) > 0
     first, last, count = _tensor_work(timeline, passes)
+    # What lies between known passes can be a pass and a loss of the trained model, before or after it.
+    first, last = np.where(known, start, first), np.where(known, end, np.maximum(first, last))
+    where = place(Stretches(passes.thread, first, last), ops.thread[node].astype(np.int64), ops.start_ns[node])
+    trains = np.bincount(where[where >= 0], minlength=len(start)) > 0
     frozen = ~trains & (count >= FEWEST)
     thread = passes.thread[frozen]
     return FrozenPasses(
         Stretches(thread, start[frozen], end[frozen]),
-        Stretches(thread, np.where(known, start, first)[frozen], np.where(known, end, last)[frozen]),
+        Stretches(thread, first[frozen], last[frozen]),
         np.isin(name[frozen], np.unique(name[trains & known])),
         int(np.count_nonzero(trains & known)),
     )

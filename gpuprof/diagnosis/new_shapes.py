@@ -29,6 +29,10 @@ class NewShapes:
 
     extra_ns: float
     """By how much a step with new shapes is longer, in the middle."""
+    longest_known_ns: float
+    """The longest step without new shapes."""
+    mean_ns: float
+    """By how much a step with new shapes is longer on average: some compile a kernel for a second or two."""
     steps: int
     """Timed steps that had new shapes."""
     timed: int
@@ -39,6 +43,16 @@ class NewShapes:
     def recurs(self) -> bool:
         """Whether it goes on, rather than being over after the first steps."""
         return self.share >= RECURS
+
+    def due(self, ns: F64, excess_ns: F64) -> F64:
+        """What of their excess steps with new shapes owe to these, ns: up to what is usual of such steps; all of it
+        where a step takes longer than every step without new shapes."""
+        return due(ns, excess_ns, self.extra_ns, self.longest_known_ns)
+
+
+def due(ns: F64, excess_ns: F64, extra_ns: float, longest_known_ns: float) -> F64:
+    """See NewShapes.due."""
+    return np.where(ns > longest_known_ns, excess_ns, excess_ns.clip(max=extra_ns)).clip(0)
 
 
 def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
@@ -60,7 +74,9 @@ def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
     if longer < APART or np.median(with_new) < LONGER * np.median(without):
         return None
     later = first[len(first) // 2 :]
-    return NewShapes(extra, int(first.sum()), len(rows), float(later.mean()))
+    longest = float(without.max())
+    mean = float(due(with_new, with_new - np.median(without), extra, longest).mean())
+    return NewShapes(extra, longest, mean, int(first.sum()), len(rows), float(later.mean()))
 
 
 def first_seen(folder: RunFolder) -> Mask | None:

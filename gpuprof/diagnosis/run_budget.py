@@ -69,7 +69,7 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
     if shapes is not None:
         others = np.sum(list(measured.values()), axis=0)
         first = first_seen(folder)
-        room = (ns - expected - others).clip(0, shapes.extra_ns)
+        room = shapes.due(ns, ns - expected - others)
         measured["new_shapes"] = np.where(first[rows] if first is not None else False, room, 0.0)
     left_over = ns - expected - np.sum(list(measured.values()), axis=0)
     measured["allocator"] = _allocating(steps.device_allocations[rows], left_over)
@@ -174,7 +174,7 @@ def _ahead(folder: RunFolder, shapes: NewShapes | None) -> dict[str, int]:
     seen = int(steps.step[known].max(initial=0))
     lengths = steps.tokens[known] // steps.samples[known]
     expected = unseen_lengths(lengths, max(own.steps_total - seen, 0))
-    return {} if expected is None else {"new_shapes": round(expected * shapes.extra_ns)}
+    return {} if expected is None else {"new_shapes": round(expected * shapes.mean_ns)}
 
 
 def _expected(ns: F64, work: F64 | None) -> tuple[int | None, F64]:

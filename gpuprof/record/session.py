@@ -388,13 +388,14 @@ class Session:
             self._journal.begin_stage(self._stage, self._step + 1)
 
     def _may_stop(self) -> bool:
-        """Whether all is recorded. Several ranks end at the step that was planned, whatever became of their windows:
-        one that left earlier would leave the others waiting for it."""
+        """Whether all is recorded, a free stretch that continues after the windows included. Several ranks end at the
+        step that was planned, whatever became of their windows: one that left earlier would leave the others waiting
+        for it."""
         if self._planned_end is None:
             return False
         if self.world_size > 1:
             return self._step >= self._planned_end
-        return self._stage == "after"
+        return self._stage == "after" and self._after is None
 
     def _end_late_step(self) -> None:
         """After the windows a step costs us next to nothing: a look at the clock, and now and then a line.

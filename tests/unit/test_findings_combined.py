@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 from helpers.case import only, run_of
-from helpers.program import GAP, MS, US, Program, checkpointed
+from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.case import Case
@@ -131,6 +131,20 @@ def test_hooks_around_saved_tensors_go_with_checkpointing(tmp_path):
         assert mine.any()
         assert left[mine] == pytest.approx(share * graph.duration_ns[mine])
     assert not left[again].any()
+
+
+def test_planning_a_kernel_takes_as_long_without_the_hooks(tmp_path):
+    program = Program()
+    for _ in range(4):
+        program.step(lambda: (program.op("aten::_cudnn_attention_forward", PLAIN, host=60 * MS), checkpointed(program)))
+    for event in program.trace.events:
+        event["name"] = event["name"].replace("CheckpointFunctionBackward", "MmBackward0")
+    case = program.case(tmp_path)
+    graph = case.graph
+    planning = (graph.lane >= 0) & (graph.duration_ns > 10 * MS)
+    assert planning.sum() == 4
+    left = only(recompute, case).change(graph).duration_ns
+    assert left[planning].tolist() == graph.duration_ns[planning].tolist()
 
 
 def test_steps_of_no_time_have_no_verdict():

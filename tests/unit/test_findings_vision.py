@@ -196,6 +196,23 @@ def test_a_reference_of_the_model_itself_is_computed_before(tmp_path):
     assert not list(frozen_encoder.find(of(tmp_path, generates, network)))
 
 
+def test_a_reference_before_the_loss_of_the_trained_model_is_found_without_its_name(tmp_path):
+    """As in trl's DPO: the model, the reference, then a loss through which gradients flow, and the backward pass."""
+
+    def preference(program: Program) -> None:
+        start, first = program.now, program.sequence + 1
+        for _ in range(LAYERS):
+            convolve(program)
+        program.trace.annotation("forward", start, program.now)
+        encoder(program)
+        program.op("aten::log_sigmoid_forward", PLAIN, 1 * MS, [[4]], [BF16])
+        backward(program, first, LAYERS + 1)
+
+    case = of(tmp_path, preference)
+    assert case.frozen_passes is not None and len(case.frozen_passes) and not case.frozen_passes.of_trained.any()
+    assert case.step_ns / MS - after_ms(case, only(frozen_encoder, case, "encoder")) == pytest.approx(5, rel=0.01)
+
+
 def test_without_modules_nothing_is_found(tmp_path):
     def unnamed(program: Program) -> None:
         first = program.sequence + 1

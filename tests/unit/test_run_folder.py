@@ -541,6 +541,20 @@ def test_memory_that_is_allocated_in_a_step(tmp_path):
     assert found.residual_ns == 1 * MS - round(6 * MS / 12)
 
 
+@pytest.mark.parametrize(("pause_ms", "owed_ms"), [(380.0, 4 * 40 + 900), (1000.0, 5 * 40)])
+def test_a_new_shape_owes_all_of_a_step_that_is_longer_than_any_known_one(tmp_path, pause_ms: float, owed_ms: float):
+    """40 ms more for most new shapes, and 900 ms where a kernel is compiled; a step with a known one pauses."""
+    ms = [80.0, 120.0, 80.0, 80.0, 980.0, 80.0, 120.0, pause_ms, 80.0, 120.0, 80.0, 120.0]
+    run = RunBuilder().stage("baseline_free", ms).stage("trace", [160.0] * 3)
+    for step, took in zip(run.steps, ms, strict=False):
+        step["new_shapes"] = int(took in (120.0, 980.0))
+    found = facts(run, tmp_path).budget
+    assert found is not None
+    assert {one.cause: one.mean_ns for one in found.excess} == {
+        "new_shapes": pytest.approx(owed_ms * MS / 12, rel=0.01)
+    }
+
+
 @pytest.mark.parametrize(
     ("rows", "loader", "declared", "samples"),
     [(8, 8, None, 8), (16, 8, None, 8), (1, 8, None, 8), (12, 8, None, 12), (520, 64, 8, 8), (7, 8, None, 7)],

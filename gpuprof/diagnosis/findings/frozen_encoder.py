@@ -71,7 +71,8 @@ def find(case: Case) -> Iterator[Proposal]:
     online |= case.stack.kind in ("trl", "unsloth") and case.stack.has(FIELD) is False
     if not online and 0 < own.sum() <= GENERATES * passes.trained:
         yield from _proposal(case, passes, own, reference=True)
-    yield from _proposal(case, passes, ~own, reference=False)
+    # Of trainers with such a field, what the recording does not name is the reference.
+    yield from _proposal(case, passes, ~own, reference=not online and bool(case.stack.has(FIELD)))
 
 
 def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:

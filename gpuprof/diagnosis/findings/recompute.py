@@ -11,6 +11,7 @@ import numpy as np
 
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
+from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, is_model_wait
 from gpuprof.diagnosis.comparison.cells import Cell
@@ -44,6 +45,8 @@ UNPACKED_SHARE = calibrated.UNPACKED_SHARE.rising
 """of the backward pass's, where each saved tensor is fetched by a Python function."""
 READ_BACK = calibrated.READ_BACK.rising
 """Part of the repetition's time that is left: values that were kept are read from memory, not from the cache."""
+PLANNING_NS = thresholds_calibrated.PLANNING_NS.value
+"""A piece of an op's host work that takes this long is a library that plans, not a hook."""
 USABLE_SHARE = calibrated.USABLE_SHARE.value
 """Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
 rest."""
@@ -66,7 +69,8 @@ the fix says so, and nothing is advised that could not fit even into an empty GP
 The repeated ops are removed from the graph, on the CPU and on the GPU, together with the Python code between them; if
 checkpointing is an autograd function of its own, also everything it does before its backward pass begins.
 Checkpointing without one (`use_reentrant=False`) calls a Python function for every tensor that the forward pass saves
-and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left.
+and the backward pass fetches; without it 60 % of the forward's and 75 % of the backward's CPU time is left, but for
+libraries that plan a kernel for a new shape, and for passes of a reference model, which save nothing.
 """,
     wrong="""
 What counts is the memory peak of the longest batch. Checkpointing only some layers, or keeping only the results of
@@ -167,11 +171,19 @@ def _once(graph: Graph, again: Mask, hooked: tuple[Mask, Mask], level: int) -> G
 
 def _hooked(case: Case, again: Mask) -> tuple[Mask, Mask]:
     """Host work of forward and of backward where each saved tensor goes through a Python function: in checkpointing
-    that is not an autograd function of its own (then its backward bears its name)."""
+    that is not an autograd function of its own (then its backward bears its name).
+
+    An op that plans a kernel takes its time in the library, whatever is saved; a pass without a backward pass (a
+    reference model's) saves nothing.
+    """
     named = case.ops_named(CHECKPOINT.search) & (case.timeline.host.op == BACKWARD)
     graph = case.graph
     host = (graph.resource == HOST) & (graph.lane >= 0) & ~again & (not named.any())
-    return host & (graph.phase == FORWARD) & (graph.lane == case.timeline.main_thread), host & (graph.phase == BACKWARD)
+    host &= graph.duration_ns < PLANNING_NS
+    forward = host & (graph.phase == FORWARD) & (graph.lane == case.timeline.main_thread)
+    if forward.any() and case.frozen_passes is not None:
+        forward &= nodes_in(graph, case.frozen_passes.stretches) < 0
+    return forward, host & (graph.phase == BACKWARD)
 
 
 def recomputed(case: Case) -> Mask:
