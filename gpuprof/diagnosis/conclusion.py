@@ -37,7 +37,7 @@ from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
-from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_step
+from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_excess, with_step
 from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.timed_steps import TimedSteps
 from gpuprof.diagnosis.verdict import judge, with_doubts
@@ -203,10 +203,13 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
             stepless=steps.source == "none",
             budget=recorded.budget,
         )
-        verdict = judge_shares(busiest, parts, cost, recorded.whole, said)
+        mean = busiest
+        if measured and recorded.budget is not None:
+            mean, said = with_excess(busiest, recorded.budget), f"{in_words(recorded.budget)}{said}"
+        verdict = judge_shares(mean, parts, cost, recorded.whole, said)
         if verdict.bound is not None:
             doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
-            verdict = with_doubts(verdict, gains_of_shares(busiest, parts)[0], doubted)
+            verdict = with_doubts(verdict, gains_of_shares(mean, parts)[0], doubted)
     found_roof = roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns)
     return Conclusion(
         verdict=verdict,

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Profiler
 from gpuprof.diagnosis.gap_summary import cause_times
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.replay.host_pace import pace_and_spread
+from gpuprof.replay.mean_step import HOST_LUMPS
 from gpuprof.replay.profiler_cost import recorded_in_window, with_left_out
 from gpuprof.timeline.timeline import Timeline
 
@@ -20,6 +22,9 @@ of exposed communication: the other ranks are slowed too, and this one waits for
 _SLOWED_LAST = (("input", "transfer"), CAUSES)
 """Where a measured step says that still more must go."""
 
+
+_EXCESS = dict.fromkeys(HOST_LUMPS, "python") | {"input": "input", "allocator": "allocator"}
+"""What the device waits for while a step does what only some do; not known of evaluation, which runs on both."""
 
 UNKNOWN_SHARE = 0.25
 """With more of the idle time unexplained than this, the CPU-bound fraction is not small, it is not known."""
@@ -88,6 +93,16 @@ def _take(idle: dict[str, float], pools: Iterable[Iterable[str]], left: float) -
                 idle[cause] -= idle[cause] * take / pool
         left -= take
     return idle, left
+
+
+def with_excess(shares: Shares, budget: Budget) -> Shares:
+    """The mean step: the usual one with what some steps have in addition, as time in which the device is idle."""
+    idle = dict(shares.idle_ns)
+    for one in budget.excess:
+        cause = _EXCESS.get(one.cause, "unknown")
+        idle[cause] = idle.get(cause, 0) + (one.mean_ns or 0)
+    added = sum(idle.values()) - sum(shares.idle_ns.values())
+    return replace(shares, step_ns=shares.step_ns + added, idle_ns=idle)
 
 
 def with_step(shares: Shares, step_ns: int) -> Shares:
