@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.accuracy import MS, ROOT, Case, Fix, Result, error, run, scenarios
+from benchmarks.same_steps import SameSteps, same_steps
+from scenarios.catalogue import names, scenario
 
 TRUTH = Path(__file__).with_name("test_truth.json")
 Z80 = 1.2816
@@ -93,13 +95,14 @@ test_cases.__test__ = False  # type: ignore[attr-defined]
 
 def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | None = None) -> list[Claim]:
     """What gpuprof predicted of these recordings: fixes, and with `means` mean steps: those, or what was measured of
-    the program as it is."""
+    the program as it is, over the same steps where steps were timed one by one."""
     found = []
     for one in results:
         program, budget = program_of(one.case.name), one.diagnosis.budget
-        as_it_is = None if means is None else one.case.unprofiled_ms
-        measured = (means or {}).get(one.case.name, as_it_is)
+        measured = None if means is None else means.get(one.case.name, one.case.unprofiled_ms)
         if measured is not None and budget is not None:
+            if common := same_steps_of(one.case.name):
+                measured = common.of_stretch(budget.mean_ns / MS)
             low, high = budget.of_processes
             found.append(Claim(program, "mean step", budget.mean_ns / MS, low / MS, high / MS, measured))
         for fix, finding in one.fixes:
@@ -108,6 +111,11 @@ def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | No
                 ms = (step.expected / MS, step.low / MS, step.high / MS)
                 found.append(Claim(program, fix.name or fix.finding, *ms, fix.step_ms))
     return found
+
+
+def same_steps_of(name: str) -> SameSteps | None:
+    """Of the scenario of that name, if there is one."""
+    return same_steps(scenario(name)) if name in names() else None
 
 
 def program_of(name: str) -> str:

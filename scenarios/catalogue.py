@@ -83,6 +83,8 @@ class Scenario:
     role: Literal["fit", "test"]
     """fit: numbers of `gpuprof/calibration` may be chosen with it in view; test: never, so that its errors are out of
     sample."""
+    says_at_first: tuple[str, ...] = ()
+    """What was written down as `says` before the program was recorded, where that was wrong."""
     gpus: int = 1
     launcher: str | None = None
     """`torchrun`, where it is started so."""
@@ -184,7 +186,7 @@ def scenario(name: str) -> Scenario:
         raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")
     document = json.loads(path.read_text(encoding="utf-8"))
     fixes = tuple(Fix(**fix) for fix in document.pop("fixes"))
-    lists = {key: tuple(document.pop(key)) for key in ("says", "needs", "trace") if key in document}
+    lists = {key: tuple(document.pop(key)) for key in ("says", "says_at_first", "needs", "trace") if key in document}
     large = document.pop("described", None)
     described = Described(**large) if large else None
     program = _program(document.pop("program", None))
