@@ -101,24 +101,28 @@ def _report(
     return FitReport(
         command=tuple(redact(argv)), measured=tuple(points), of=found.of, changed=found.changed, tokens=tokens,
         cells=cells,
-        gpus=tuple(_on(gpu, model, sorted({cell.length for cell in cells})) for gpu in _here(found.gpu, gpus)),
+        gpus=tuple(
+            _on(gpu, memory_bytes, model, sorted({cell.length for cell in cells}))
+            for gpu, memory_bytes in _places(found.gpu, gpus)
+        ),
         unknown=(*found.notes, *_unknown(model, points, found.of, tokens)),
     )  # fmt: skip
 
 
-def _here(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPU of this machine, and those that are asked for."""
+def _places(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[tuple[Gpu, int | None]]:
+    """The GPU of this machine with the memory that its driver reports, and those that are asked for."""
     from gpuprof.costs.hardware import find
 
     own = find(facts["name"], facts.get("memory_bytes")) if facts and facts.get("name") else None
-    return [*([own] if own is not None else []), *(gpu for gpu in gpus if gpu != own)]
+    here = [(own, facts.get("memory_bytes"))] if facts and own is not None else []
+    return [*here, *((gpu, None) for gpu in gpus if gpu != own)]
 
 
-def _on(gpu: Gpu, model: Model, lengths: Sequence[int]) -> OnGpu:
+def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]) -> OnGpu:
     from gpuprof.projection.memory import usable_bytes
     from gpuprof.trial.fit import OnGpu
 
-    room = usable_bytes(gpu)
+    room = usable_bytes(gpu, memory_bytes)
     return OnGpu(gpu.name, room, tuple((length, *model.largest_batch(room, length)) for length in lengths))
 
 

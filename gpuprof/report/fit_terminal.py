@@ -27,7 +27,7 @@ def render(report: FitReport, width: int = 80) -> Group:
     return Group(
         Text(f"Peak by batch and length: {OF[report.of]}", "bold"),
         *section("measured", measured),
-        *section("peaks", _grid(report, inner)),
+        *section("peaks" if _wide(report, inner) else "at most", _grid(report, inner)),
         *section("fits", fits),
         *section("changed", [Text(changed, "dim")]),
         *section("not known", [Text(line, "yellow") for line in report.unknown]),
@@ -39,17 +39,22 @@ def _of_length(report: FitReport, length: int) -> str:
 
 
 def _grid(report: FitReport, width: int) -> list[Text]:
-    """A row for each length, a column for each batch; with many columns the ends of the interval are left out."""
+    """A row for each length, a column for each batch; with many columns only the upper end of the interval."""
     batches = sorted({cell.batch for cell in report.cells})
     lengths = sorted({cell.length for cell in report.cells})
     known = {(cell.batch, cell.length): cell for cell in report.cells}
     head = ("length" if report.tokens else "", *(f"batch {batch}" for batch in batches))
-    wide = width >= 16 + 20 * len(batches)
+    wide = _wide(report, width)
     rows = [
         (f"{length:,}" if report.tokens else "", *(_cell(known[batch, length], wide) for batch in batches))
         for length in lengths
     ]
     return table([head, *rows], (Column("dim", right=True), *(Column(right=True) for _ in batches)), width)
+
+
+def _wide(report: FitReport, width: int) -> bool:
+    """Whether there is room for both ends of each interval."""
+    return width >= 16 + 20 * len({cell.batch for cell in report.cells})
 
 
 def _cell(cell: Cell, wide: bool) -> str:

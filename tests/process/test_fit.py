@@ -11,6 +11,9 @@ from helpers.installed import need
 from helpers.started import finished
 from helpers.trainings import variables
 from helpers.warm_torch import warm_python
+from jsonschema import Draft202012Validator
+
+from gpuprof.trial.fit_json import schema
 
 need("torch")
 
@@ -60,7 +63,8 @@ def test_a_larger_batch_takes_what_was_said(tmp_path: Path):
     """Predicted from batches of 4 and 8, lengths of 64 and 128; counted with a batch of 16."""
     done = fit(tmp_path, TRAINING, "--batch", "16,64", "--json", "--to", "L40S")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert not list(Draft202012Validator(schema()).iter_errors(found))
     assert found["changed"] == {"batch": "--batch_size", "length": "--seq_len"}
     assert [(one["batch"], one["length"]) for one in found["measured"]] == [(4, 64), (8, 64), (4, 128)]
     assert found["of"] == "tensors" and any("what a GPU adds" in line for line in found["unknown"])
