@@ -115,10 +115,10 @@ def less_static(saved_bytes: float, without_temporaries: bool = False) -> Memory
     return change
 
 
-def half_adapters(parameters: float, cast_bytes: float) -> MemoryChange:
+def half_adapters(parameters: float, cast_bytes: float, with_state: bool = True) -> MemoryChange:
     """Adapters in half precision: their weights, gradients and state take half; `cast_bytes` per token less of inputs
-    that were cast for them and kept."""
-    static = less_static(3 * SINGLE_LESS * parameters)
+    that were cast for them and kept. with_state: the state of Adam is of their precision."""
+    static = less_static((3 if with_state else 1) * SINGLE_LESS * parameters)
 
     def change(parts: Parts, _: int) -> Parts:
         floor = parts.floor_bytes / 2
