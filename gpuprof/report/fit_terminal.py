@@ -13,6 +13,7 @@ from gpuprof.trial.fit import Cell, FitReport
 OF = {
     "gpu": "peak of the allocator, measured on this GPU",
     "tensors": "bytes of the tensors that are alive, counted on the CPU",
+    "fake": "bytes of the tensors that are alive, counted without their data",
 }
 
 
@@ -23,9 +24,12 @@ def render(report: FitReport, width: int = 80) -> Group:
     measured = [
         Text(f"batch {one.batch}{_of_length(report, one.length)}: {size(one.peak_bytes)}") for one in report.measured
     ]
-    fits = [Text(line) for line in fitting(report)]
+    fits = [Text(line) for line in fitting(report)] or [
+        Text("--to GPU says what fits on one, such as --to H200", "dim")
+    ]
+    of = OF["fake" if report.fake else report.of]
     return Group(
-        Text(f"Peak by batch and length: {OF[report.of]}", "bold"),
+        Text(f"Peak by batch and length: {of}", "bold"),
         *section("measured", measured),
         *section("peaks" if _wide(report, inner) else "at most", _grid(report, inner)),
         *section("fits", fits),
