@@ -181,11 +181,8 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     facts, error = _facts(outcome), outcome.process.error
     if error is not None or facts is None:
         if value == "1x1" and error is not None:
-            wants_gpu = fake and "cuda" in error.lower()
-            hint = " (without data it has to run on the CPU: let it take the GPU only where there is one)"
-            raise GpuprofError(
-                f"the program as it is did not come to its fourth step: {error}{hint if wants_gpu else ''}"
-            )
+            hint = _hint(error) if fake else ""
+            raise GpuprofError(f"the program as it is did not come to its fourth step: {error}{hint}")
         return None
     rank = outcome.ranks[0]
     peak = rank.get("peak_bytes") if _of(rank) == "gpu" else facts.get("tensors")
@@ -194,6 +191,13 @@ def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     if not peak or not batch:
         raise GpuprofError("neither embeddings nor a DataLoader showed how many samples a pass of this program has")
     return _Probed(Point(batch, length, int(peak), None if fake else outcome.process.step_ns), facts, rank)
+
+
+def _hint(error: str) -> str:
+    """Why a program may fail that ran without data."""
+    if "cuda" in error.lower():
+        return " (with --fake it has to run on the CPU: let it take the GPU only where there is one)"
+    return " (it ran without data: gpuprof fit without --fake may get further)"
 
 
 def _facts(outcome: Outcome) -> dict[str, Any] | None:
