@@ -90,6 +90,19 @@ CHUNK_BYTES = Number(
     "Of a loss that goes through the logits in chunks, per token and unit of the hidden size: the gradient of the "
     "hidden states, and a chunk of logits that is about as large as these.",
 )  # fmt: skip
+CHUNKED_PRODUCTS = Number(
+    1.1, 1.0, 1.5, "", "assumed",
+    "GPU time of the head's matmuls in a loss that goes through the logits in chunks, over that with all of them: "
+    "smaller matmuls, and 1.5 where the backward pass computes the logits again.",
+)  # fmt: skip
+CHUNKED_REST = Number(
+    0.8, 0.3, 1.5, "", "assumed",
+    "The same of the loss's other kernels: 0.3 in one fused kernel, 1.5 where its forward part is done again.",
+)  # fmt: skip
+CHUNKED_HOST = Number(
+    4.0, 1.0, 12.0, "", "assumed",
+    "The same of the CPU time of their ops, which are launched for each chunk.",
+)  # fmt: skip
 BACKWARD_BYTES = Number(
     10.0, 0.0, 24.0, "bytes", "assumed",
     "Gradients of activations while the last layer goes backward, per token and unit of the hidden size, in addition "

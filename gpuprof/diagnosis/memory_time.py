@@ -8,10 +8,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+
 from gpuprof.calibration import memory as calibrated
+from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.findings import adapter_casts, eager_attention, optimizer, padding, recompute
 from gpuprof.diagnosis.findings.larger_batch import scaled_batch
+from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.predict import predict_together
 from gpuprof.diagnosis.proposal import Finder, Proposal
 from gpuprof.memory.advice import Bounds
@@ -20,7 +24,8 @@ from gpuprof.projection.memory import RecordedMemory, Trained
 from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
-from gpuprof.timeline.phases import FORWARD, OPTIMIZER
+from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER
+from gpuprof.tracefile.trace import NO_TEXT, Mask
 
 FINDERS: dict[str, Finder] = {
     "no_checkpointing": recompute.find,
@@ -30,7 +35,6 @@ FINDERS: dict[str, Finder] = {
     "equal_passes": padding.find,
 }
 """Changes that a finding replays."""
-NO_REPLAY = {"chunked_loss": "the kernels of such a loss are not in the recording"}
 REPEATED = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
 STATE_MOVED = {"eight_bit_optimizer": 4, "paged_eight_bit_optimizer": 4, "paged_optimizer": 16}
@@ -64,15 +68,18 @@ def step_with(fixes: Sequence[MemoryFix], case: Case, memory: RecordedMemory) ->
 
 def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str:
     """One change; or why its time is not known."""
-    if fix.id in NO_REPLAY:
-        return NO_REPLAY[fix.id]
     if fix.id == "offloaded_optimizer":
         return _offloaded(memory.trained)
     finder = FINDERS.get(fix.id)
     if finder is not None:
         proposal = next(iter(finder(case)), None)
         return _Priced((proposal,)) if proposal else "its finding does not see in this recording what it would replace"
-    make = _per_tensor_step(fix.id, case, memory.trained) if fix.id in STATE_MOVED else _of_passes(fix, case)
+    if fix.id in STATE_MOVED:
+        make = _per_tensor_step(fix.id, case, memory.trained)
+    elif fix.id == "chunked_loss":
+        make = _chunked_loss(case, memory)
+    else:
+        make = _of_passes(fix, case)
     if make is None:
         return "nothing in the recording says what it would take"
     return _Priced((Proposal(fix.title, (), "", make(1), make(0), make(2)),))
@@ -95,6 +102,40 @@ def _of_passes(fix: MemoryFix, case: Case) -> Callable[[int], Change] | None:
         "half_length": lambda level: scaled_batch(case, 0.5, level),
     }
     return makers.get(fix.id)
+
+
+def _chunked_loss(case: Case, memory: RecordedMemory) -> Callable[[int], Change] | None:
+    """The same of a loss that goes through the logits in chunks, or in one fused kernel; None where the recording does
+    not show the ops of the head and the loss."""
+    loss = memory.recorded.loss
+    products, rest = _ops_of_logits(case, loss.vocabulary if loss else 0)
+    if not products.any() or not rest.any():
+        return None
+    passes = np.isin(case.graph.phase, (FORWARD, BACKWARD))
+    multiplies, others = case.nodes_within(products) & passes, case.nodes_within(rest) & passes
+
+    def change(level: int, graph: Graph) -> Graph:
+        host = ~graph.on_gpu & ~graph.waits
+        for nodes, number in (
+            (multiplies & graph.on_gpu, calibrated.CHUNKED_PRODUCTS),
+            (others & ~multiplies & graph.on_gpu, calibrated.CHUNKED_REST),
+            ((multiplies | others) & host, calibrated.CHUNKED_HOST),
+        ):
+            graph = scaled(graph, nodes, number.rising[level])
+        return graph
+
+    return lambda level: partial(change, level)
+
+
+def _ops_of_logits(case: Case, vocabulary: int) -> tuple[Mask, Mask]:
+    """Ops that are the head's matmuls, and others whose tensors have the vocabulary as their width."""
+    ops = case.trace.ops
+    texts = np.unique(ops.dims[ops.dims != NO_TEXT])
+    shapes = {int(text): [one for one in shapes_in(case, int(text)) if one and len(one) > 1] for text in texts}
+    any_side = [text for text, found in shapes.items() if any(vocabulary in one for one in found)]
+    last_side = [text for text, found in shapes.items() if any(one[-1] == vocabulary for one in found)]
+    products = np.isin(ops.dims, any_side) & case.ops_named(is_matmul)
+    return products, np.isin(ops.dims, last_side) & ~products
 
 
 def _per_tensor_step(name: str, case: Case, trained: Trained | None) -> Callable[[int], Change] | None:

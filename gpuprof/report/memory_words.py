@@ -120,7 +120,7 @@ def lines(report: MemoryReport) -> list[str]:
         *([failed(device.failure)] if device.failure else []),
         *(f"grows each step: {leak(one)}" for one in device.leaks[:2]),
     ]
-    best = worth(report.advice)[:2] if report.advice else []
+    best = [one for one in worth(report.advice) if one.id != SEGMENTS][:2] if report.advice else []
     for one in best:
         assert report.advice is not None
         title, peak, step, _ = remedy(one, report.advice)
@@ -132,6 +132,8 @@ def lines(report: MemoryReport) -> list[str]:
 # -- of a run
 
 
+SEGMENTS = "expandable_segments"
+"""The change that saves of what is reserved, and nothing of the peak."""
 WORTH = 0.01
 """Share of the peak that a change saves or costs from which on it is shown."""
 
@@ -158,8 +160,8 @@ def name(one: Remedy) -> str:
 def remedy(one: Remedy, advice: Advice) -> tuple[str, str, str, str]:
     """(title, what the peak becomes, what the step becomes, the largest batch)."""
     title = f"{name(one)} *" if one.changes else name(one)
-    if one.id == "expandable_segments" or one.peak_bytes is None:
-        return title, f"{signed(-(one.saved_bytes or 0))} reserved", _step(one, advice), ""
+    if one.id == SEGMENTS or one.peak_bytes is None:
+        return title, signed(-(one.saved_bytes or 0)), _step(one, advice), ""
     return title, ends(one.peak_bytes), _step(one, advice), largest(one.fits[0]) if one.fits else ""
 
 
@@ -192,6 +194,10 @@ def notes(advice: Advice) -> list[str]:
     """What is not known of a change, what a star means, and what paged optimizers move."""
     found = [f"{name(one)}: {one.title}" for one in advice.remedies if name(one) != one.title]
     found += [f"{one.title}: {one.unknown}" for one in advice.remedies if one.unknown]
+    found += [
+        f"{one.title}: {size(one.saved_bytes or 0)} less is reserved that no tensor uses"
+        for one in worth(advice) if one.id == SEGMENTS
+    ]  # fmt: skip
     reasons: dict[str, list[str]] = {}
     for one in worth(advice):
         if one.step_unknown:

@@ -96,6 +96,13 @@ def test_what_cannot_be_chosen_is_one_line(names: str, line: str):
     assert done.returncode == 2 and line in done.stderr and len(done.stderr.splitlines()) == 1
 
 
+def test_a_chunked_loss_costs_about_the_same():
+    """It does the same work in other kernels: the loss is a tenth of this step, so that little can change."""
+    found = document("memory", RUN)["advice"]
+    (loss,) = [one["step_ns"] for one in found["remedies"] if one["id"] == "chunked_loss"]
+    assert loss["low"] < found["now_ns"] < loss["high"] < 1.2 * found["now_ns"]
+
+
 def test_a_paged_optimizer_says_what_each_step_moves():
     run = ROOT / "scenarios" / "optimizer_memory" / "recording"
     if not run.is_dir():
