@@ -78,6 +78,11 @@ PAGED_HOST_NS = Number(
     20_000, 5_000, 60_000, "ns", "assumed",
     "CPU time per tensor of asking the driver for its paged state before the update, in addition to the 8-bit Adam's.",
 )  # fmt: skip
+OFFLOADED_LAYERS = Number(
+    1.0, 0.0, 3.0, "", "assumed",
+    "Layers whose activations are on the GPU at a time, in addition to those of the layer that goes backward, where "
+    "all are moved to the CPU and back: those on their way.",
+)  # fmt: skip
 OFFLOAD_NS = Number(
     0.6, 0.15, 1.7, "ns", "published",
     "What a step takes more per trained parameter with the state of Adam on the CPU, which updates the parameters: "

@@ -10,6 +10,7 @@ from functools import partial
 
 import numpy as np
 
+from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.case import Case, Change
@@ -21,7 +22,7 @@ from gpuprof.diagnosis.proposal import Finder, Proposal
 from gpuprof.memory.advice import Bounds
 from gpuprof.projection.batch import model_phases
 from gpuprof.projection.memory import RecordedMemory, Trained
-from gpuprof.projection.memory_fixes import MemoryFix
+from gpuprof.projection.memory_fixes import MemoryFix, recorded_footprint
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER
@@ -70,6 +71,8 @@ def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str
     """One change; or why its time is not known."""
     if fix.id == "offloaded_optimizer":
         return _offloaded(memory.trained)
+    if fix.id == "offloaded_activations":
+        return _offloaded_activations(case, memory)
     finder = FINDERS.get(fix.id)
     if finder is not None:
         proposal = next(iter(finder(case)), None)
@@ -91,6 +94,24 @@ def _offloaded(trained: Trained | None) -> _Priced | str:
         return "how fast this CPU updates the parameters is not in the recording"
     low, usual, high = (each * trained.parameters for each in calibrated.OFFLOAD_NS.rising)
     return _Priced(more_ns=(low, usual, high))
+
+
+def _offloaded_activations(case: Case, memory: RecordedMemory) -> _Priced | str:
+    """What layers keep goes to the CPU during the forward pass and comes back during the backward pass: at best next to
+    the GPU's work, at worst after it."""
+    link = case.roofline.ceilings.link_bytes_per_s if case.roofline is not None else None
+    tokens = case.run.work.tokens if case.run is not None else None
+    if not link or not tokens:
+        return "the tokens of a step, or the GPU's link to the CPU, are not known"
+    now, graph = recorded_footprint(memory).likely, case.graph
+    moved = (now.layers + now.scores) * tokens
+    quick, usual, slow = (1e9 * moved / (link * rate) for rate in allocator.PINNED_RATE.falling)
+    works = [
+        float(graph.duration_ns[graph.on_gpu & (graph.phase == phase)].sum()) / graph.steps
+        for phase in (FORWARD, BACKWARD)
+    ]
+    hidden = [sum(max(ns - work, 0.0) for work in works) for ns in (quick, usual)]
+    return _Priced(more_ns=(hidden[0], (hidden[1] + 2 * usual) / 2, 2 * slow))
 
 
 def _of_passes(fix: MemoryFix, case: Case) -> Callable[[int], Change] | None:

@@ -81,6 +81,8 @@ def _checkpointing(recorded: Recorded) -> list[MemoryFix]:
                       replaces=CHECKPOINTING, share=1.0),
             MemoryFix("checkpointing_half", "checkpoint every 2nd layer",
                       changes.checkpointed(layers, hidden, EVERY_SECOND), replaces=CHECKPOINTING, share=EVERY_SECOND),
+            MemoryFix("offloaded_activations", "activations on the CPU", changes.offloaded_activations(layers, hidden),
+                      replaces=CHECKPOINTING),
         ]  # fmt: skip
     if recorded.layer_bytes is None:
         why = "what its layers would keep cannot be counted from the recorded ops"

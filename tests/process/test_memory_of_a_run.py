@@ -88,12 +88,21 @@ def test_every_kth_layer_lies_between_all_and_none():
         ("more_memory", "choose from"),
         ("checkpointing_every_9999", "choose from"),
         ("checkpointing,checkpointing_half", "only one of the two"),
+        ("offloaded_activations,checkpointing_every_2", "only one of the two"),
         ("eight_bit_optimizer,offloaded_optimizer", "only one of the two"),
     ],
 )
 def test_what_cannot_be_chosen_is_one_line(names: str, line: str):
     done = in_process("memory", RUN, "--with", names)
     assert done.returncode == 2 and line in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_activations_on_the_cpu_leave_room_and_are_moved():
+    found = document("memory", RUN)["advice"]
+    (away,) = [one for one in found["remedies"] if one["id"] == "offloaded_activations"]
+    activations = next(one["bytes"] for one in found["owners"] if one["owner"] == "activations")
+    assert 0.5 * activations < away["saved_bytes"] <= activations
+    assert found["now_ns"] < away["step_ns"]["expected"] < away["step_ns"]["high"]
 
 
 def test_a_chunked_loss_costs_about_the_same():

@@ -16,6 +16,7 @@ a change, and where to make it:
 - *checkpoint all layers*, *checkpoint every 2nd layer*: layers keep their input and compute the rest again;
   `gradient_checkpointing=True`, or `torch.utils.checkpoint` around every second block. For every third block:
   `gpuprof memory --with checkpointing_every_3`.
+- *activations on the CPU*: what layers keep is moved to the CPU and back; `activation_offloading=True` in TRL.
 - *chunked or fused loss*: the logits of all rows are never there at once; Liger's fused linear cross entropy
   (`use_liger_kernel=True`), or a loss over slices of the rows.
 - *half micro-batch, 2× passes*: half of `per_device_train_batch_size`, twice `gradient_accumulation_steps`.
@@ -43,8 +44,9 @@ peaks with measured ones.
 What layers keep is not counted for functions of their own (Unsloth, Liger), experts, compiled models, and dropout
 inside a model that is trained whole: then nothing is said about removing checkpointing. The time of expandable
 segments is not in a recording, and is not estimated. The time of paging and of an optimizer on the CPU is not in it
-either: it comes from published measurements and the GPU's link, and its interval is wide, as is that of a chunked or
-fused loss, whose share of the recorded loss's kernels is assumed. Paged optimizers are offered where tensors are large
+either: it comes from published measurements and the GPU's link, and its interval is wide, as are those of activations
+on the CPU, which may move next to the GPU's work or after it, and of a chunked or fused loss, whose share of the
+recorded loss's kernels is assumed. Paged optimizers are offered where tensors are large
 enough for bitsandbytes to page their state (100,000 parameters), so not for small adapters. The largest batch assumes
 that passes of the run differ as the recorded ones do.
 """,
