@@ -144,6 +144,7 @@ def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool, fake:
             "what a GPU adds: its kernels' workspaces, the attention that it picks, formats that the CPU computes in "
             "otherwise, and what the allocator leaves unused; measure on the GPU before a long run"
         )
+        found.append("what would stay on the CPU: a data set that is held in tensors counts, too")
     if fake:
         found.append("what depends on computed numbers: every one that the program asked for was 1")
     found.append(f"passes longer than those of {len(points)} × 4 steps: samples of uneven length may make some")

@@ -15,7 +15,7 @@ from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.errors import GpuprofError
 from gpuprof.memory.advice import Advice, Bounds, Fits, Moved, Part, Remedy
 from gpuprof.projection.footprint import Footprint
-from gpuprof.projection.memory import RecordedMemory, fit
+from gpuprof.projection.memory import RecordedMemory, fit, usable_bytes
 from gpuprof.projection.memory_fixes import (
     OPTIMIZER,
     MemoryFix,
@@ -114,6 +114,9 @@ def _remedy(
     after = fix.change(found)
     low, likely, high = (round(end) for end in after.peak_bytes(memory.recorded.tokens))
     step, why = step_with(made_of, case, memory)
+    if step is not None and fix.moved_bytes:
+        room = usable_bytes(subject.gpu, subject.memory_bytes) - likely
+        step = _with_paging(step, fix.moved_bytes, subject.gpu, room)
     return Remedy(
         id=fix.id,
         title=fix.title,
@@ -125,6 +128,12 @@ def _remedy(
         unknown=None,
         fits=tuple(fits(gpu, after, subject, fix.moved_bytes) for gpu in places),
     )
+
+
+def _with_paging(step: Bounds, state_bytes: float, gpu: Gpu, room_bytes: float) -> Bounds:
+    """The recorded step with paged state for which there is so much room."""
+    more = moved_ns(gpu, state_bytes, room_bytes) or (0.0, 0.0, 0.0)
+    return Bounds(*(round(ns + each) for ns, each in zip((step.low, step.expected, step.high), more, strict=True)))
 
 
 def _chosen(fixes: Sequence[MemoryFix], names: Sequence[str], memory: RecordedMemory) -> list[MemoryFix]:

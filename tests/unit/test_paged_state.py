@@ -55,5 +55,8 @@ def test_moving_a_gigabyte_takes_what_bitsandbytes_documents():
     assert v100 is not None and gh200 is not None
     found = moved_ns(v100, 1e9)
     assert found is not None and found[1] == pytest.approx(127e6, rel=0.01) and found[0] < found[1] < found[2]
+    assert moved_ns(v100, 1e9, room_bytes=1e9) == (0, 0, 0), "all fits"
+    half = moved_ns(v100, 1e9, room_bytes=0.5e9)
+    assert half is not None and half == (pytest.approx(found[0] / 2), found[1], found[2])
     faster = moved_ns(gh200, 1e9)
     assert faster is not None and faster[2] < found[0]

@@ -171,11 +171,13 @@ def counter(torch: Any) -> Any:
             self.bytes = self.peak = 0
 
         def restart(self) -> None:
-            """The peak from now on, of all tensors that are there: other threads may have loaded weights."""
-            for one in gc.get_objects():
-                if issubclass(type(one), torch.Tensor) and one.device.type != "meta":
-                    with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse ones have no storage
-                        self.add(one.untyped_storage())
+            """The peak from now on, with all weights that are there: another thread may have loaded them."""
+            for module in gc.get_objects():
+                if issubclass(type(module), torch.nn.Module):
+                    for one in (*module._parameters.values(), *module._buffers.values()):
+                        if one is not None and one.device.type != "meta":
+                            with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse: it has no storage
+                                self.add(one.untyped_storage())
             self.peak = self.bytes
 
         def freed(self, size: int) -> None:
