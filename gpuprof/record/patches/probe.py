@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..fake_tensors import without_data
 from .context import Context, Patch, Proof, has_gpu, wrap
-from .fake_tensors import without_data
 
 PATCH = Patch(
     name="probe",

@@ -18,7 +18,7 @@ def without_data(torch: Any) -> Any:
         FakeTensor,
         FakeTensorMode,
     )
-    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
     from torch.utils._pytree import tree_leaves, tree_map_only
 
     aten, not_known = torch.ops.aten, (DataDependentOutputException, DynamicOutputShapeException)
@@ -92,10 +92,8 @@ def without_data(torch: Any) -> Any:
         return found
 
     def as_array(self: Any, *_: Any, **__: Any) -> Any:
-        import numpy
-
-        kind = "float32" if is_number(self) else str(self.dtype).rpartition(".")[2]
-        return numpy.ones(tuple(self.shape), dtype=kind)
+        with _disable_current_modes():
+            return torch.ones(self.shape, dtype=torch.float32 if is_number(self) else self.dtype).numpy()
 
     FakeTensor.numpy = as_array  # type: ignore[method-assign]
     mode = WithoutData()
