@@ -68,10 +68,45 @@ EIGHT_BIT_GPU_NS = Number(
     "The same of the GPU's time for a small tensor: 6.0 and 7.9 µs.",
     ("scenarios/qwen3_8b_unsloth/recording", "scenarios/qwen3_32b_unsloth/recording"),
 )  # fmt: skip
+PAGED_RATE = Number(
+    0.5, 0.2, 0.9, "", "published",
+    "Rate at which paged optimizer state that does not fit comes to the GPU and leaves it again, once a step: its "
+    "bytes over that time, as a share of the link's stated rate in one direction. bitsandbytes' documentation gives "
+    "half of the rate or less, with prefetching over PCIe 3.0; the ends are a guess.",
+)  # fmt: skip
+PAGED_HOST_NS = Number(
+    20_000, 5_000, 60_000, "ns", "assumed",
+    "CPU time per tensor of asking the driver for its paged state before the update, in addition to the 8-bit Adam's.",
+)  # fmt: skip
+OFFLOADED_LAYERS = Number(
+    1.0, 0.0, 3.0, "", "assumed",
+    "Layers whose activations are on the GPU at a time, in addition to those of the layer that goes backward, where "
+    "all are moved to the CPU and back: those on their way.",
+)  # fmt: skip
+OFFLOAD_NS = Number(
+    0.6, 0.15, 1.7, "ns", "published",
+    "What a step takes more per trained parameter with the state of Adam on the CPU, which updates the parameters: "
+    "0.23 and 0.55 (torchao) and 1.7 (DeepSpeed, not tuned) with a Ryzen 5600, 1.5 (Megatron-LM) and, with the update "
+    "within the backward pass, 0.0 to 0.6 (prime-rl) on servers, as published with the code. A longer backward pass to "
+    "hide it in, more cores and faster memory of the CPU make it less.",
+)  # fmt: skip
 CHUNK_BYTES = Number(
     8.0, 4.0, 16.0, "bytes", "assumed",
     "Of a loss that goes through the logits in chunks, per token and unit of the hidden size: the gradient of the "
     "hidden states, and a chunk of logits that is about as large as these.",
+)  # fmt: skip
+CHUNKED_PRODUCTS = Number(
+    1.1, 1.0, 1.5, "", "assumed",
+    "GPU time of the head's matmuls in a loss that goes through the logits in chunks, over that with all of them: "
+    "smaller matmuls, and 1.5 where the backward pass computes the logits again.",
+)  # fmt: skip
+CHUNKED_REST = Number(
+    0.8, 0.3, 1.5, "", "assumed",
+    "The same of the loss's other kernels: 0.3 in one fused kernel, 1.5 where its forward part is done again.",
+)  # fmt: skip
+CHUNKED_HOST = Number(
+    4.0, 1.0, 12.0, "", "assumed",
+    "The same of the CPU time of their ops, which are launched for each chunk.",
 )  # fmt: skip
 BACKWARD_BYTES = Number(
     10.0, 0.0, 24.0, "bytes", "assumed",

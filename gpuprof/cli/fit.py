@@ -48,6 +48,7 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
 @click.option("--batch", callback=_numbers, metavar="N,…", help="Batches of the table (½ to 8 times the program's).")
 @click.option("--length", callback=_numbers, metavar="N,…", help="Lengths of the table (½ to 4 times the program's).")
 @click.option("--to", "to", multiple=True, metavar="GPU", help="Say what fits on this GPU, too. Repeatable.")
+@click.option("--fake", is_flag=True, help="Without data or a GPU, for a model that does not fit here.")
 @click.option("--yes", is_flag=True, help="Allow connections beyond this machine.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
@@ -56,6 +57,7 @@ def command(
     batch: tuple[int, ...],
     length: tuple[int, ...],
     to: tuple[str, ...],
+    fake: bool,
     yes: bool,
     as_json: bool,
     module: str | None,
@@ -65,7 +67,8 @@ def command(
 
     TARGET is what gpuprof trace takes: train.py --lr 1e-4, python …. Nothing is edited or saved: the batch and the
     length are changed from outside, in what the program parsed, its trainer's arguments or its DataLoader. Without a
-    GPU the tensors are counted on the CPU, and what a GPU adds to them is said to be unknown.
+    GPU the tensors are counted on the CPU, and what a GPU adds to them is said to be unknown. With --fake these tensors
+    have a shape and no data, so that a model of any size takes no memory.
     """
     from gpuprof.cli.try_ import target_of
     from gpuprof.projection.gpu_names import gpu_named
@@ -74,7 +77,7 @@ def command(
     gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
     target = target_of(words, module, "gpuprof fit")
     with Starter(target, network=yes) as starter:
-        report = _report(starter, target.argv, batch, length, gpus)
+        report = _report(starter, target.argv, batch, length, gpus, fake)
     if as_json:
         from gpuprof.trial.fit_json import dumps
 
@@ -87,12 +90,17 @@ def command(
 
 
 def _report(
-    starter: Starter, argv: Sequence[str], batch: Sequence[int], length: Sequence[int], gpus: Sequence[Gpu]
+    starter: Starter,
+    argv: Sequence[str],
+    batch: Sequence[int],
+    length: Sequence[int],
+    gpus: Sequence[Gpu],
+    fake: bool,
 ) -> FitReport:
     from gpuprof.record.redact import redact
     from gpuprof.trial.fit import FitReport, measure, model_of, table
 
-    found = measure(starter, say)
+    found = measure(starter, say, fake)
     points, tokens = found.points, found.tokens
     model = model_of(points)
     if length and not tokens:
@@ -101,28 +109,32 @@ def _report(
     return FitReport(
         command=tuple(redact(argv)), measured=tuple(points), of=found.of, changed=found.changed, tokens=tokens,
         cells=cells,
-        gpus=tuple(_on(gpu, model, sorted({cell.length for cell in cells})) for gpu in _here(found.gpu, gpus)),
-        unknown=(*found.notes, *_unknown(model, points, found.of, tokens)),
+        gpus=tuple(
+            _on(gpu, memory_bytes, model, sorted({cell.length for cell in cells}))
+            for gpu, memory_bytes in _places(found.gpu, gpus)
+        ),
+        unknown=(*found.notes, *_unknown(model, points, found.of, tokens, fake)), fake=fake,
     )  # fmt: skip
 
 
-def _here(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[Gpu]:
-    """The GPU of this machine, and those that are asked for."""
+def _places(facts: dict[str, Any] | None, gpus: Sequence[Gpu]) -> list[tuple[Gpu, int | None]]:
+    """The GPU of this machine with the memory that its driver reports, and those that are asked for."""
     from gpuprof.costs.hardware import find
 
     own = find(facts["name"], facts.get("memory_bytes")) if facts and facts.get("name") else None
-    return [*([own] if own is not None else []), *(gpu for gpu in gpus if gpu != own)]
+    here = [(own, facts.get("memory_bytes"))] if facts and own is not None else []
+    return [*here, *((gpu, None) for gpu in gpus if gpu != own)]
 
 
-def _on(gpu: Gpu, model: Model, lengths: Sequence[int]) -> OnGpu:
+def _on(gpu: Gpu, memory_bytes: int | None, model: Model, lengths: Sequence[int]) -> OnGpu:
     from gpuprof.projection.memory import usable_bytes
     from gpuprof.trial.fit import OnGpu
 
-    room = usable_bytes(gpu)
+    room = usable_bytes(gpu, memory_bytes)
     return OnGpu(gpu.name, room, tuple((length, *model.largest_batch(room, length)) for length in lengths))
 
 
-def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool) -> list[str]:
+def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool, fake: bool) -> list[str]:
     """What the measurement cannot say."""
     found = []
     if tokens and not model.length_known:
@@ -132,5 +144,8 @@ def _unknown(model: Model, points: Sequence[Point], of: str, tokens: bool) -> li
             "what a GPU adds: its kernels' workspaces, the attention that it picks, formats that the CPU computes in "
             "otherwise, and what the allocator leaves unused; measure on the GPU before a long run"
         )
+        found.append("what would stay on the CPU: a data set that is held in tensors counts, too")
+    if fake:
+        found.append("what depends on computed numbers: every one that the program asked for was 1")
     found.append(f"passes longer than those of {len(points)} × 4 steps: samples of uneven length may make some")
     return found

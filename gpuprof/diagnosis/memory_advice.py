@@ -1,51 +1,35 @@
 """What a recorded run's peak is made of, and what each change would save and cost: memory from the footprint, time from
-one replay of the recorded steps."""
+`memory_time`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.hardware import Gpu
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.findings import adapter_casts, eager_attention, optimizer, padding, recompute
-from gpuprof.diagnosis.findings.larger_batch import scaled_batch
-from gpuprof.diagnosis.predict import predict
+from gpuprof.diagnosis.memory_time import step_with
 from gpuprof.diagnosis.projection_input.memory import weight_bytes
 from gpuprof.diagnosis.projection_input.subject import subject_of
-from gpuprof.diagnosis.proposal import Finder, Proposal
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.advice import Advice, Bounds, Fits, Part, Remedy
-from gpuprof.projection.batch import model_phases
+from gpuprof.memory.advice import Advice, Bounds, Fits, Moved, Part, Remedy
 from gpuprof.projection.footprint import Footprint
-from gpuprof.projection.memory import RecordedMemory, fit
-from gpuprof.projection.memory_fixes import EVERY_SECOND, MemoryFix, memory_fixes, recorded_footprint
+from gpuprof.projection.memory import RecordedMemory, fit, usable_bytes
+from gpuprof.projection.memory_fixes import (
+    OPTIMIZER,
+    MemoryFix,
+    checkpointing_every,
+    memory_fixes,
+    recorded_footprint,
+)
+from gpuprof.projection.paging import moved_ns
 from gpuprof.projection.projection import MemoryFit
 from gpuprof.projection.subject import Subject
-from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import scaled
-from gpuprof.timeline.phases import FORWARD, OPTIMIZER
 
-FINDERS: dict[str, Finder] = {
-    "no_checkpointing": recompute.find,
-    "fused_attention": eager_attention.find,
-    "half_adapters": adapter_casts.find,
-    "fused_optimizer": optimizer.find,
-    "equal_passes": padding.find,
-}
-"""Changes that a finding replays."""
 TOGETHER = "together"
-NO_REPLAY = {
-    TOGETHER: "several changes are not replayed at once",
-    "chunked_loss": "the kernels of such a loss are not in the recording",
-    "offloaded_optimizer": "how fast this CPU updates the parameters is not in the recording",
-}
 MUCH_UNUSED = 1.05
 """Reserved over allocated from which on it is worth a word."""
-REPEATED = (0.85, 1.0, 1.1)
-"""Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
 
 
 def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequence[str] = ()) -> Advice | None:
@@ -68,10 +52,11 @@ def memory_advice(diagnosis: Diagnosis, gpus: Sequence[Gpu] = (), together: Sequ
     found = recorded_footprint(memory)
     tokens, places = memory.recorded.tokens, (subject.gpu, *(gpu for gpu in gpus if gpu != subject.gpu))
     fixes = memory_fixes(memory, subject.pass_tokens)
-    remedies = [_remedy(fix, found, subject, case, places) for fix in fixes]
+    remedies = [_remedy(fix, (fix,), found, subject, case, places) for fix in fixes]
     remedies += _segments(memory)
     if together:
-        remedies.append(_remedy(_together(fixes, together), found, subject, case, places))
+        chosen = _chosen(fixes, together, memory)
+        remedies.append(_remedy(_together(chosen), chosen, found, subject, case, places))
     remedies.sort(key=lambda one: -(one.saved_bytes or 0))
     return Advice(
         peak_bytes=_peak(memory),
@@ -90,8 +75,9 @@ def _peak(memory: RecordedMemory) -> int:
     return round(memory.allocated_bytes + memory.recorded.above_bytes)
 
 
-def fits(gpu: Gpu, found: Footprint, subject: Subject) -> Fits:
-    """The largest batch and the longest samples that a GPU holds of a footprint."""
+def fits(gpu: Gpu, found: Footprint, subject: Subject, paged_bytes: float = 0.0) -> Fits:
+    """The largest batch and the longest samples that a GPU holds of a footprint, next to which the optimizer's state
+    takes `paged_bytes` where there is room."""
     assert subject.memory is not None
     tokens, batch = subject.memory.recorded.tokens, subject.pass_samples
     own = subject.memory_bytes if gpu == subject.gpu else None
@@ -100,7 +86,12 @@ def fits(gpu: Gpu, found: Footprint, subject: Subject) -> Fits:
     # Samples as long as a pass of one; written-out scores grow faster than that, so that nothing is said with them.
     known = batch and not found.likely.scores
     length = _largest(fit(gpu, use, tokens, tokens / batch, own)) if known and batch else None
-    return Fits(gpu.name, one.usable_bytes, _largest(one), length)
+    return Fits(gpu.name, one.usable_bytes, _largest(one), length, _moved(gpu, paged_bytes))
+
+
+def _moved(gpu: Gpu, state_bytes: float) -> Moved | None:
+    found = moved_ns(gpu, state_bytes) if state_bytes else None
+    return None if found is None else Moved(round(state_bytes), Bounds(*map(round, found)))
 
 
 def _largest(found: MemoryFit) -> Bounds | None:
@@ -111,7 +102,10 @@ def _largest(found: MemoryFit) -> Bounds | None:
     return Bounds(low, likely, high)
 
 
-def _remedy(fix: MemoryFix, found: Footprint, subject: Subject, case: Case, places: Sequence[Gpu]) -> Remedy:
+def _remedy(
+    fix: MemoryFix, made_of: Sequence[MemoryFix], found: Footprint, subject: Subject, case: Case, places: Sequence[Gpu]
+) -> Remedy:
+    """One change, or several as one, which it is made of."""
     memory = subject.memory
     assert memory is not None
     changes = fix.changes_training or None
@@ -119,7 +113,10 @@ def _remedy(fix: MemoryFix, found: Footprint, subject: Subject, case: Case, plac
         return Remedy(fix.id, fix.title, None, None, None, None, changes, fix.unknown, ())
     after = fix.change(found)
     low, likely, high = (round(end) for end in after.peak_bytes(memory.recorded.tokens))
-    step, why = step_with(fix, case, memory)
+    step, why = step_with(made_of, case, memory)
+    if step is not None and fix.moved_bytes:
+        room = usable_bytes(subject.gpu, subject.memory_bytes) - likely
+        step = _with_paging(step, fix.moved_bytes, subject.gpu, room)
     return Remedy(
         id=fix.id,
         title=fix.title,
@@ -129,28 +126,48 @@ def _remedy(fix: MemoryFix, found: Footprint, subject: Subject, case: Case, plac
         step_unknown=why,
         changes=changes,
         unknown=None,
-        fits=tuple(fits(gpu, after, subject) for gpu in places),
+        fits=tuple(fits(gpu, after, subject, fix.moved_bytes) for gpu in places),
     )
 
 
-def _together(fixes: Sequence[MemoryFix], names: Sequence[str]) -> MemoryFix:
-    """Several changes as one, in the order in which they are named."""
+def _with_paging(step: Bounds, state_bytes: float, gpu: Gpu, room_bytes: float) -> Bounds:
+    """The recorded step with paged state for which there is so much room."""
+    more = moved_ns(gpu, state_bytes, room_bytes) or (0.0, 0.0, 0.0)
+    return Bounds(*(round(ns + each) for ns, each in zip((step.low, step.expected, step.high), more, strict=True)))
+
+
+def _chosen(fixes: Sequence[MemoryFix], names: Sequence[str], memory: RecordedMemory) -> list[MemoryFix]:
+    """The changes with these ids. Raises GpuprofError for one that is not there, or not known, and for two of which
+    only one can be made."""
     known = {one.id: one for one in fixes}
-    for name in names:
-        if name not in known:
+    chosen: list[MemoryFix] = []
+    for name in dict.fromkeys(names):
+        fix = known.get(name) or checkpointing_every(memory, name)
+        if fix is None:
             raise GpuprofError(f"there is no change {name!r} for this run; choose from {', '.join(known)}")
-        if known[name].change is None:
-            raise GpuprofError(f"{known[name].title}: {known[name].unknown}")
-    chosen = [known[name] for name in dict.fromkeys(names)]
+        if fix.change is None:
+            raise GpuprofError(f"{fix.title}: {fix.unknown}")
+        other = next((one for one in chosen if one.replaces and one.replaces == fix.replaces), None)
+        if other is not None:
+            raise GpuprofError(f"{other.id} and {fix.id}: only one of the two can be made")
+        chosen.append(fix)
+    return chosen
+
+
+def _together(chosen: Sequence[MemoryFix]) -> MemoryFix:
+    """Several changes as one, in the order in which they are named."""
+    other_optimizer = any(one.replaces == OPTIMIZER for one in chosen)
 
     def change(found: Footprint) -> Footprint:
         for one in chosen:
-            assert one.change is not None
-            found = one.change(found)
+            made = (other_optimizer and one.with_other_state) or one.change
+            assert made is not None
+            found = made(found)
         return found
 
     says = "; ".join(one.changes_training for one in chosen if one.changes_training)
-    return MemoryFix(TOGETHER, " + ".join(one.title for one in chosen), change, says)
+    moved = sum(one.moved_bytes for one in chosen)
+    return MemoryFix(TOGETHER, " + ".join(one.title for one in chosen), change, says, moved_bytes=moved)
 
 
 def _segments(memory: RecordedMemory) -> list[Remedy]:
@@ -162,76 +179,6 @@ def _segments(memory: RecordedMemory) -> list[Remedy]:
     why = "mapping pages takes CPU time that is not in the recording"
     return [Remedy("expandable_segments", "expandable segments", Bounds(peak, peak, peak),
                    memory.reserved_bytes - left, None, why, None, None, ())]  # fmt: skip
-
-
-# -- time
-
-
-def step_with(fix: MemoryFix, case: Case, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
-    """The mean step with a change, ns; or why it is not known."""
-    if fix.id in NO_REPLAY:
-        return None, NO_REPLAY[fix.id]
-    finder = FINDERS.get(fix.id)
-    if finder is not None:
-        proposal = next(iter(finder(case)), None)
-        if proposal is None:
-            return None, "its finding does not see in this recording what it would replace"
-        return _bounds(case, proposal), None
-    changes = _changes(fix.id, case, memory)
-    if changes is None:
-        return None, "nothing in the recording says what it would take"
-    best, usual, worst = changes
-    return _bounds(case, Proposal(fix.title, (), "", usual, best, worst)), None
-
-
-def _bounds(case: Case, proposal: Proposal) -> Bounds:
-    """The step for the recorded work."""
-    found = predict(case, proposal)
-    return Bounds(*(round(ns / proposal.work) for ns in (found.low, found.expected, found.high)))
-
-
-def _changes(name: str, case: Case, memory: RecordedMemory) -> tuple[Change, Change, Change] | None:
-    """What a change does to the graph at best, usually, at worst."""
-    makers: dict[str, Callable[[int], Change]] = {
-        "checkpointing": lambda level: partial(_repeats, share=REPEATED[level]),
-        "checkpointing_half": lambda level: partial(_repeats, share=EVERY_SECOND * REPEATED[level]),
-        "half_micro_batch": lambda level: partial(_twice, smaller=scaled_batch(case, 0.5, level)),
-        "half_length": lambda level: scaled_batch(case, 0.5, level),
-    }
-    if name == "eight_bit_optimizer" and memory.trained is not None and case.run is not None:
-        tensors = float((case.run.optimizer or {}).get("tensors") or 0)
-        if not tensors or case.roofline is None:
-            return None
-        # Weights are read and written, gradients and, twice, a state of two bytes read, at the memory's ceiling.
-        moved = 3 * memory.trained.gradient_bytes + 4 * memory.trained.parameters
-        moved_ns = 1e9 * moved / case.roofline.ceilings.memory_bytes_per_s
-        makers[name] = lambda level: partial(
-            _per_tensor, host_ns=tensors * calibrated.EIGHT_BIT_HOST_NS.rising[level],
-            gpu_ns=tensors * calibrated.EIGHT_BIT_GPU_NS.rising[level] + moved_ns,
-        )  # fmt: skip
-    make = makers.get(name)
-    return None if make is None else (make(0), make(1), make(2))
-
-
-def _repeats(graph: Graph, share: float) -> Graph:
-    """The forward pass a second time, where the backward pass needs it: as long again, on the CPU and the GPU."""
-    return scaled(graph, (graph.phase == FORWARD) & ~graph.waits, 1 + share)
-
-
-def _twice(graph: Graph, smaller: Change) -> Graph:
-    """Each pass twice, with half the batch."""
-    less = smaller(graph)
-    return scaled(less, model_phases(less) & ~less.waits, 2.0)
-
-
-def _per_tensor(graph: Graph, host_ns: float, gpu_ns: float) -> Graph:
-    """The optimizer's step as a kernel for each tensor."""
-    own = graph.phase == OPTIMIZER
-    for nodes, ns in ((own & graph.on_gpu, gpu_ns), (own & ~graph.on_gpu & ~graph.waits, host_ns)):
-        now = float(graph.duration_ns[nodes].sum()) / graph.steps
-        if now > 0:
-            graph = scaled(graph, nodes, ns / now)
-    return graph
 
 
 # -- owners

@@ -26,6 +26,15 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Moved:
+    """Optimizer state that each step moves to the GPU and back."""
+
+    bytes: int
+    step_ns: Bounds
+    """What that adds to a step."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fits:
     """The largest forward pass that fits on one GPU."""
 
@@ -36,6 +45,8 @@ class Fits:
     """Samples of a forward pass; None where the recorded number is not known."""
     tokens: Bounds | None
     """Tokens of one sample with the recorded batch; None where that is not known."""
+    moved: Moved | None = None
+    """With the largest batch; None: nothing is moved, or it is not known how fast."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,8 @@ class Trained:
     """Whether it is an Adam of two moments: what its state in 8 bits takes is known."""
     single_adapters: bool
     """Whether they are adapters in single precision next to a model in half."""
+    tensors: int = 0
+    """That they are; 0: not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ MemoryChange = Callable[[Footprint], Footprint]
 
 CHUNK_BYTES = calibrated.CHUNK_BYTES.rising
 EIGHT_BIT_STATE = calibrated.EIGHT_BIT_STATE.value
+OFFLOADED_LAYERS = calibrated.OFFLOADED_LAYERS.rising
 KEPT_MAY = calibrated.KEPT_MAY.rising
 INPUT_BYTES = 2.0
 """Of an element of a layer's input, which checkpointing keeps."""
@@ -38,6 +39,18 @@ def checkpointed(layers: int, hidden: int, share: float = 1.0) -> MemoryChange:
         kept = share * layers * min(inputs, each) + (1 - share) * parts.layers
         again = each + parts.scores / layers + max(parts.backward, BACKWARD_BYTES[end] * hidden)
         return replace(parts, layers=kept, scores=(1 - share) * parts.scores, backward=again)
+
+    return lambda found: each_end(found, change)
+
+
+def offloaded_activations(layers: int, hidden: int) -> MemoryChange:
+    """What layers keep is moved to the CPU and brought back, a layer at a time."""
+
+    def change(parts: Parts, end: int) -> Parts:
+        each, scores = parts.layers / layers, parts.scores / layers
+        kept = min(OFFLOADED_LAYERS[end], layers) * (each + scores)
+        backward = each + scores + max(parts.backward, BACKWARD_BYTES[end] * hidden)
+        return replace(parts, layers=min(kept, parts.layers), scores=0.0, backward=backward)
 
     return lambda found: each_end(found, change)
 
@@ -115,10 +128,10 @@ def less_static(saved_bytes: float, without_temporaries: bool = False) -> Memory
     return change
 
 
-def half_adapters(parameters: float, cast_bytes: float) -> MemoryChange:
+def half_adapters(parameters: float, cast_bytes: float, with_state: bool = True) -> MemoryChange:
     """Adapters in half precision: their weights, gradients and state take half; `cast_bytes` per token less of inputs
-    that were cast for them and kept."""
-    static = less_static(3 * SINGLE_LESS * parameters)
+    that were cast for them and kept. with_state: the state of Adam is of their precision."""
+    static = less_static((3 if with_state else 1) * SINGLE_LESS * parameters)
 
     def change(parts: Parts, _: int) -> Parts:
         floor = parts.floor_bytes / 2

@@ -13,6 +13,7 @@ from gpuprof.trial.fit import Cell, FitReport
 OF = {
     "gpu": "peak of the allocator, measured on this GPU",
     "tensors": "bytes of the tensors that are alive, counted on the CPU",
+    "fake": "bytes of the tensors that are alive, counted without their data",
 }
 
 
@@ -23,11 +24,14 @@ def render(report: FitReport, width: int = 80) -> Group:
     measured = [
         Text(f"batch {one.batch}{_of_length(report, one.length)}: {size(one.peak_bytes)}") for one in report.measured
     ]
-    fits = [Text(line) for line in fitting(report)]
+    fits = [Text(line) for line in fitting(report)] or [
+        Text("--to GPU says what fits on one, such as --to H200", "dim")
+    ]
+    of = OF["fake" if report.fake else report.of]
     return Group(
-        Text(f"Peak by batch and length: {OF[report.of]}", "bold"),
+        Text(f"Peak by batch and length: {of}", "bold"),
         *section("measured", measured),
-        *section("peaks", _grid(report, inner)),
+        *section("peaks" if _wide(report, inner) else "at most", _grid(report, inner)),
         *section("fits", fits),
         *section("changed", [Text(changed, "dim")]),
         *section("not known", [Text(line, "yellow") for line in report.unknown]),
@@ -39,17 +43,22 @@ def _of_length(report: FitReport, length: int) -> str:
 
 
 def _grid(report: FitReport, width: int) -> list[Text]:
-    """A row for each length, a column for each batch; with many columns the ends of the interval are left out."""
+    """A row for each length, a column for each batch; with many columns only the upper end of the interval."""
     batches = sorted({cell.batch for cell in report.cells})
     lengths = sorted({cell.length for cell in report.cells})
     known = {(cell.batch, cell.length): cell for cell in report.cells}
     head = ("length" if report.tokens else "", *(f"batch {batch}" for batch in batches))
-    wide = width >= 16 + 20 * len(batches)
+    wide = _wide(report, width)
     rows = [
         (f"{length:,}" if report.tokens else "", *(_cell(known[batch, length], wide) for batch in batches))
         for length in lengths
     ]
     return table([head, *rows], (Column("dim", right=True), *(Column(right=True) for _ in batches)), width)
+
+
+def _wide(report: FitReport, width: int) -> bool:
+    """Whether there is room for both ends of each interval."""
+    return width >= 16 + 20 * len({cell.batch for cell in report.cells})
 
 
 def _cell(cell: Cell, wide: bool) -> str:

@@ -60,8 +60,8 @@ def advised(advice: Advice | None, width: int, alone: bool = False) -> list[Text
         *title,
         *section("made of", _parts([(one.owner, one.bytes) for one in advice.owners], advice.peak_bytes, width)),
         *section("fixes", _remedies(advice, width)),
-        *section("unknown", [Text(line, "dim") for line in words.unknown(advice)]),
-        *section("fits", [Text(words.fits(one)) for one in advice.fits]),
+        *section("notes", [Text(line, "dim") for line in words.notes(advice)]),
+        *section("fits", [Text(line) for line in words.fitting(advice)]),
     ]
 
 

@@ -120,7 +120,7 @@ def lines(report: MemoryReport) -> list[str]:
         *([failed(device.failure)] if device.failure else []),
         *(f"grows each step: {leak(one)}" for one in device.leaks[:2]),
     ]
-    best = worth(report.advice)[:2] if report.advice else []
+    best = [one for one in worth(report.advice) if one.id != SEGMENTS][:2] if report.advice else []
     for one in best:
         assert report.advice is not None
         title, peak, step, _ = remedy(one, report.advice)
@@ -132,6 +132,8 @@ def lines(report: MemoryReport) -> list[str]:
 # -- of a run
 
 
+SEGMENTS = "expandable_segments"
+"""The change that saves of what is reserved, and nothing of the peak."""
 WORTH = 0.01
 """Share of the peak that a change saves or costs from which on it is shown."""
 
@@ -150,11 +152,16 @@ def worth(advice: Advice) -> list[Remedy]:
     return [one for one in advice.remedies if one.saved_bytes is not None and abs(one.saved_bytes) >= least]
 
 
+def name(one: Remedy) -> str:
+    """What a change is called; several at once have no name of their own."""
+    return "all of --with" if one.id == "together" else one.title
+
+
 def remedy(one: Remedy, advice: Advice) -> tuple[str, str, str, str]:
     """(title, what the peak becomes, what the step becomes, the largest batch)."""
-    title = f"{one.title} *" if one.changes else one.title
-    if one.id == "expandable_segments" or one.peak_bytes is None:
-        return title, f"{signed(-(one.saved_bytes or 0))} reserved", _step(one, advice), ""
+    title = f"{name(one)} *" if one.changes else name(one)
+    if one.id == SEGMENTS or one.peak_bytes is None:
+        return title, signed(-(one.saved_bytes or 0)), _step(one, advice), ""
     return title, ends(one.peak_bytes), _step(one, advice), largest(one.fits[0]) if one.fits else ""
 
 
@@ -183,16 +190,41 @@ def largest(one: Fits) -> str:
     return "" if one.batch is None else f"batch ≤ {one.batch.expected:,}"
 
 
-def unknown(advice: Advice) -> list[str]:
-    """What is not known of a change, and what a star means."""
-    found = [f"{one.title}: {one.unknown}" for one in advice.remedies if one.unknown]
+def notes(advice: Advice) -> list[str]:
+    """What is not known of a change, what a star means, and what paged optimizers move."""
+    found = [f"{name(one)}: {one.title}" for one in advice.remedies if name(one) != one.title]
+    found += [f"{one.title}: {one.unknown}" for one in advice.remedies if one.unknown]
+    found += [
+        f"{one.title}: {size(one.saved_bytes or 0)} less is reserved that no tensor uses"
+        for one in worth(advice) if one.id == SEGMENTS
+    ]  # fmt: skip
     reasons: dict[str, list[str]] = {}
     for one in worth(advice):
         if one.step_unknown:
-            reasons.setdefault(one.step_unknown, []).append(one.title)
+            reasons.setdefault(one.step_unknown, []).append(name(one))
     found += [f"time of {', '.join(titles)}: {why}" for why, titles in reasons.items()]
-    found += [f"* {one.title}: {one.changes}" for one in worth(advice) if one.changes]
-    return found
+    changes: dict[str, list[str]] = {}
+    for one in worth(advice):
+        if one.changes:
+            changes.setdefault(one.changes, []).append(name(one))
+    found += [f"* {', '.join(titles)}: {what}" for what, titles in changes.items()]
+    paged = [one for one in worth(advice) if any(place.moved for place in one.fits)]
+    if paged:
+        found.append("paged: the state stays on the GPU while all fits, and moves in and out with the largest batch")
+    return found + [moved(one) for one in paged]
+
+
+def moved(one: Remedy) -> str:
+    """`paged optimizer: 14.3 GiB in each step, +271 ms – 1.2 s on H200 SXM`."""
+    found = [(place.gpu, place.moved) for place in one.fits if place.moved]
+    each = (f"+{duration_range(it.step_ns.low, it.step_ns.high)} on {gpu}" for gpu, it in found)
+    return f"{name(one)}: {size(found[0][1].bytes)} in each step, {', '.join(each)}"
+
+
+def fitting(advice: Advice) -> list[str]:
+    """What fits as it is, and with the changes that were chosen."""
+    chosen = [one for one in advice.remedies if one.id == "together"]
+    return [*map(fits, advice.fits), *(f"with {name(one)}, {fits(place)}" for one in chosen for place in one.fits)]
 
 
 def fits(one: Fits) -> str:

@@ -104,6 +104,8 @@ class FitReport:
     gpus: tuple[OnGpu, ...]
     unknown: tuple[str, ...]
     """What this cannot know."""
+    fake: bool = False
+    """Whether tensors had a shape and no data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +132,11 @@ class _Probed:
 Tell = Callable[[str], None]
 
 
-def measure(starter: Starter, tell: Tell) -> Measured:
-    """Runs the probes. Raises GpuprofError, one line, where the program does not run, or its batch cannot be changed
-    from outside."""
+def measure(starter: Starter, tell: Tell, fake: bool = False) -> Measured:
+    """Runs the probes; fake: with tensors that have no data. Raises GpuprofError, one line, where the program does not
+    run, or its batch cannot be changed from outside."""
     tell("a few steps of the program as it is")
-    one = _probe(starter, "1x1")
+    one = _probe(starter, "1x1", fake)
     if one is None:
         raise GpuprofError("the program as it is did not come to its fourth step: its own output says why")
     first, by = one.point, dict(one.facts.get("by") or {})
@@ -142,7 +144,7 @@ def measure(starter: Starter, tell: Tell) -> Measured:
     points, notes = [first], []
     tell("and with another batch")
     for factor in ("2x1", "0.5x1") if "batch" in by else ():
-        second = _probe(starter, factor)
+        second = _probe(starter, factor, fake)
         if second is not None and second.point.batch != first.batch:
             points.append(second.point)
             break
@@ -154,7 +156,7 @@ def measure(starter: Starter, tell: Tell) -> Measured:
     if tokens and "length" in by:
         tell("and with another length")
         for factor in ("1x2", "1x0.5"):
-            third = _probe(starter, factor)
+            third = _probe(starter, factor, fake)
             if third is not None and third.point.length != first.length:
                 points.append(third.point)
                 break
@@ -172,14 +174,15 @@ def _of(rank: dict[str, Any]) -> str:
     return "gpu" if rank.get("peak_of") == "gpu" else "tensors"
 
 
-def _probe(starter: Starter, value: str) -> _Probed | None:
+def _probe(starter: Starter, value: str, fake: bool = False) -> _Probed | None:
     """One process; None where it runs out of memory, or ends before it was measured. Raises GpuprofError where the
-    program as it is fails for another reason."""
-    outcome = starter.run((Fix(PROBE, value),), SETTLE, STEPS, 1.0, LIMIT_S, brief=True)
+    program as it is fails."""
+    outcome = starter.run((Fix(PROBE, f"{value} fake" if fake else value),), SETTLE, STEPS, 1.0, LIMIT_S, brief=True)
     facts, error = _facts(outcome), outcome.process.error
     if error is not None or facts is None:
         if value == "1x1" and error is not None:
-            raise GpuprofError(f"the program as it is did not come to its fourth step: {error}")
+            hint = _hint(error) if fake else ""
+            raise GpuprofError(f"the program as it is did not come to its fourth step: {error}{hint}")
         return None
     rank = outcome.ranks[0]
     peak = rank.get("peak_bytes") if _of(rank) == "gpu" else facts.get("tensors")
@@ -187,7 +190,14 @@ def _probe(starter: Starter, value: str) -> _Probed | None:
     batch, length = shape if shape else (round(rank.get("samples") or 0), 1)
     if not peak or not batch:
         raise GpuprofError("neither embeddings nor a DataLoader showed how many samples a pass of this program has")
-    return _Probed(Point(batch, length, int(peak), outcome.process.step_ns), facts, rank)
+    return _Probed(Point(batch, length, int(peak), None if fake else outcome.process.step_ns), facts, rank)
+
+
+def _hint(error: str) -> str:
+    """Why a program may fail that ran without data."""
+    if "cuda" in error.lower():
+        return " (with --fake it has to run on the CPU: let it take the GPU only where there is one)"
+    return " (it ran without data: gpuprof fit without --fake may get further)"
 
 
 def _facts(outcome: Outcome) -> dict[str, Any] | None:

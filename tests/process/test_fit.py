@@ -11,6 +11,9 @@ from helpers.installed import need
 from helpers.started import finished
 from helpers.trainings import variables
 from helpers.warm_torch import warm_python
+from jsonschema import Draft202012Validator
+
+from gpuprof.trial.fit_json import schema
 
 need("torch")
 
@@ -60,7 +63,8 @@ def test_a_larger_batch_takes_what_was_said(tmp_path: Path):
     """Predicted from batches of 4 and 8, lengths of 64 and 128; counted with a batch of 16."""
     done = fit(tmp_path, TRAINING, "--batch", "16,64", "--json", "--to", "L40S")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert not list(Draft202012Validator(schema()).iter_errors(found))
     assert found["changed"] == {"batch": "--batch_size", "length": "--seq_len"}
     assert [(one["batch"], one["length"]) for one in found["measured"]] == [(4, 64), (8, 64), (4, 128)]
     assert found["of"] == "tensors" and any("what a GPU adds" in line for line in found["unknown"])
@@ -72,11 +76,51 @@ def test_a_larger_batch_takes_what_was_said(tmp_path: Path):
     assert cell["peak_bytes"] == pytest.approx(counted["peak_bytes"], rel=0.03)
 
 
+TRAINER = """
+import sys
+import torch
+import transformers
+args = transformers.HfArgumentParser(transformers.TrainingArguments).parse_args_into_dataclasses()[0]
+args.report_to, args.logging_steps = [], 1
+config = transformers.LlamaConfig(hidden_size=64, num_hidden_layers=2, intermediate_size=128, num_attention_heads=4,
+                                  num_key_value_heads=2, vocab_size=500)
+data = [{"input_ids": torch.arange(64) + i, "labels": torch.arange(64) + i} for i in range(400)]
+model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+transformers.Trainer(model, args, train_dataset=data).train()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "words"), [(TRAINING, ()), (TRAINER, ("--output_dir", "out", "--use_cpu", "True"))])
+def test_without_data_it_says_the_same(tmp_path: Path, code: str, words: tuple[str, ...]):
+    if code is TRAINER:
+        need("transformers", "accelerate")
+    with_data, without = (
+        json.loads(fit(tmp_path, code, "--json", *options, words=words).stdout) for options in ((), ("--fake",))
+    )
+    assert not list(Draft202012Validator(schema()).iter_errors(without))
+    assert without["fake"] and not with_data["fake"] and without["of"] == with_data["of"] == "tensors"
+    assert [one["step_ns"] for one in without["measured"]] == [None] * len(without["measured"])
+    for one, other in zip(with_data["measured"], without["measured"], strict=True):
+        assert (one["batch"], one["length"]) == (other["batch"], other["length"])
+        assert other["peak_bytes"] == pytest.approx(one["peak_bytes"], rel=0.01)
+
+
 @pytest.mark.parametrize(
-    ("code", "line"), [(FIXED, "neither embeddings nor a DataLoader"), ("raise ValueError('no data')", "no data")]
+    ("options", "code", "line"),
+    [
+        ((), FIXED, "neither embeddings nor a DataLoader"),
+        ((), "raise ValueError('no data')", "no data"),
+        (
+            ("--fake",),
+            "import torch\n(torch.randn(9) > 0).nonzero()",
+            "aten.nonzero.default returns depends on computed",
+        ),
+        (("--fake",), "import torch\ntorch.nn.Linear(2, 2).cuda()", "has to run on the CPU"),
+    ],
 )
-def test_what_cannot_be_changed_is_one_line(tmp_path: Path, code: str, line: str):
-    done = fit(tmp_path, code)
+def test_what_cannot_be_changed_is_one_line(tmp_path: Path, options: tuple[str, ...], code: str, line: str):
+    done = fit(tmp_path, code, *options)
     assert done.returncode == 2 and done.stdout == ""
     assert line in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
 

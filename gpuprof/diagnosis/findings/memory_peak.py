@@ -14,12 +14,15 @@ the backward pass of the last layer, or in the optimizer's step. Only what is th
 a change, and where to make it:
 
 - *checkpoint all layers*, *checkpoint every 2nd layer*: layers keep their input and compute the rest again;
-  `gradient_checkpointing=True`, or `torch.utils.checkpoint` around every second block.
+  `gradient_checkpointing=True`, or `torch.utils.checkpoint` around every second block. For every third block:
+  `gpuprof memory --with checkpointing_every_3`.
+- *activations on the CPU*: what layers keep is moved to the CPU and back; `activation_offloading=True` in TRL.
 - *chunked or fused loss*: the logits of all rows are never there at once; Liger's fused linear cross entropy
   (`use_liger_kernel=True`), or a loss over slices of the rows.
 - *half micro-batch, 2× passes*: half of `per_device_train_batch_size`, twice `gradient_accumulation_steps`.
-- *8-bit optimizer*: `optim="adamw_bnb_8bit"`; the paged one, `optim="paged_adamw_8bit"`, moves its state to the CPU's
-  memory when the GPU's runs short. *optimizer state on the CPU*: DeepSpeed's or torchao's offload.
+- *8-bit optimizer*: `optim="adamw_bnb_8bit"`. *paged optimizer*, *paged 8-bit optimizer*: `optim="paged_adamw_32bit"`,
+  `optim="paged_adamw_8bit"`; the driver moves their state to the CPU's memory when the GPU's runs short.
+  *optimizer state on the CPU*: DeepSpeed's or torchao's offload, where the CPU updates the parameters.
 - *fused optimizer*: `optim="adamw_torch_fused"`; no temporary copy of the parameters.
 - *adapters in bf16*: `autocast_adapter_dtype=False`. *fused attention*: `attn_implementation="sdpa"`.
 - *expandable segments*: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`; less is reserved that no tensor uses.
@@ -39,8 +42,12 @@ peaks with measured ones.
 """,
     wrong="""
 What layers keep is not counted for functions of their own (Unsloth, Liger), experts, compiled models, and dropout
-inside a model that is trained whole: then nothing is said about removing checkpointing. The time of a chunked loss, of
-offloading and of expandable segments is not in a recording, and is not estimated. The largest batch assumes that
-passes of the run differ as the recorded ones do.
+inside a model that is trained whole: then nothing is said about removing checkpointing. The time of expandable
+segments is not in a recording, and is not estimated. The time of paging and of an optimizer on the CPU is not in it
+either: it comes from published measurements and the GPU's link, and its interval is wide, as are those of activations
+on the CPU, which may move next to the GPU's work or after it, and of a chunked or fused loss, whose share of the
+recorded loss's kernels is assumed. Paged optimizers are offered where tensors are large
+enough for bitsandbytes to page their state (100,000 parameters), so not for small adapters. The largest batch assumes
+that passes of the run differ as the recorded ones do.
 """,
 )

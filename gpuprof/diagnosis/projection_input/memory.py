@@ -83,6 +83,7 @@ def recorded_memory(diagnosis: Diagnosis, case: Case, micro: float, expert_share
             gradient_bytes=gradients,
             adam=(optimizer.get("class") or "") in ADAMS,
             single_adapters=bool(model.get("lora")) and training_of(model).single_adapters,
+            tensors=int(optimizer.get("tensors") or 0),
         ),
         reserved_bytes=run.memory.reserved_bytes,
     )

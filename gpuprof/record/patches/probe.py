@@ -6,12 +6,16 @@ command line, the arguments of its trainer, the batch size of its DataLoader.
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import json
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..fake_tensors import without_data
 from .context import Context, Patch, Proof, has_gpu, wrap
 
 PATCH = Patch(
@@ -20,8 +24,10 @@ PATCH = Patch(
     line="",
     cannot="a batch that no flag, trainer's arguments or DataLoader hold",
     default="1x1",
-    values="factor of the batch x factor of the length",
+    values="factor of the batch x factor of the length, and fake: without data",
 )
+FAKE = "fake"
+"""Behind the factors: tensors have no data."""
 BATCHES = ("per_device_train_batch_size", "micro_batch_size", "train_batch_size", "batch_size")
 LENGTHS = ("max_length", "max_seq_length", "max_seq_len", "seq_length", "seq_len", "block_size", "context_length")
 
@@ -30,7 +36,9 @@ class Probe:
     """What one process changes and sees."""
 
     def __init__(self, context: Context) -> None:
-        batch, _, length = context.value.partition("x")
+        factors, _, how = context.value.partition(" ")
+        batch, _, length = factors.partition("x")
+        self.fake = how == FAKE
         self.factors = {"batch": float(batch), "length": float(length)}
         self.context = context
         self.by: dict[str, str] = {}
@@ -87,6 +95,9 @@ class Probe:
                     new = self.scale("batch", batch_size, "DataLoader(batch_size)")
                     batch_size = batch_size if new is None else new
                 init(loader, dataset, batch_size, *args, **kwargs)
+                if self.fake:  # tensors without data cannot come from other processes
+                    loader.num_workers, loader.prefetch_factor, loader.timeout = 0, None, 0
+                    loader.__dict__["persistent_workers"] = False
 
             return wrapper
 
@@ -104,7 +115,9 @@ class Probe:
                     self.shape = shape[0], shape[1]
 
         torch.nn.modules.module.register_module_forward_pre_hook(enters)
-        if not has_gpu():
+        if self.fake:
+            without_data(torch)
+        if self.fake or not has_gpu():
             self.counter = counter(torch)
 
     def watch_optimizers(self, module: Any) -> None:
@@ -129,6 +142,10 @@ class Probe:
 def apply(context: Context) -> Callable[[], Proof]:
     """Hooks in wherever a program may keep its batch and its length."""
     probe = Probe(context)
+    if probe.fake:
+        # No GPU is used, and weights are loaded in this thread, in which tensors have no data.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        os.environ["HF_DEACTIVATE_ASYNC_LOAD"] = "1"
     context.on_import("argparse", probe.watch_argparse)
     context.hub.set_arguments(probe.chosen)
     context.on_import("torch.utils.data.dataloader", probe.watch_loaders)
@@ -154,7 +171,13 @@ def counter(torch: Any) -> Any:
             self.bytes = self.peak = 0
 
         def restart(self) -> None:
-            """The peak from now on."""
+            """The peak from now on, with all weights that are there: another thread may have loaded them."""
+            for module in gc.get_objects():
+                if issubclass(type(module), torch.nn.Module):
+                    for one in (*module._parameters.values(), *module._buffers.values()):
+                        if one is not None and one.device.type != "meta":
+                            with contextlib.suppress(RuntimeError, NotImplementedError):  # sparse: it has no storage
+                                self.add(one.untyped_storage())
             self.peak = self.bytes
 
         def freed(self, size: int) -> None:

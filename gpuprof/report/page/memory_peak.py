@@ -71,8 +71,8 @@ def at_peak(report: MemoryReport) -> Peak:
         measured=words.measured(advice) if advice else "",
         now=words.as_it_is(advice) if advice else (),
         remedies=tuple(words.remedy(one, advice) for one in words.worth(advice)) if advice else (),
-        fits=tuple(words.fits(one) for one in advice.fits) if advice else (),
-        notes=tuple(words.unknown(advice)) if advice else (),
+        fits=tuple(words.fitting(advice)) if advice else (),
+        notes=tuple(words.notes(advice)) if advice else (),
     )
 
 
