@@ -3,6 +3,7 @@
     python -m benchmarks.try_proof                      # six programs, two fixes each, two rounds; needs a GPU
     python -m benchmarks.try_proof --only sft dpo       # some of them
     python -m benchmarks.try_proof --keep proof.json    # adds to what earlier calls measured, and prints all of it
+    python -m benchmarks.try_proof --show benchmarks/try_proof_h200.json    # measures nothing, prints what was measured
     python -m benchmarks.try_proof --tiny --at-once 1   # the same on a CPU, small
 
 Each program is recorded, then its variants take turns as in `gpuprof try`: as it is, fix 1 from outside, fix 1 by
@@ -159,15 +160,15 @@ _LARGER = ("--per_device_train_batch_size", "8", "--gradient_accumulation_steps"
 _WORKERS = ("--dataloader_num_workers", "4", "--dataloader_persistent_workers", "True")
 
 PROGRAMS = (
-    Program("slow_input", "this file", _INPUT, by_hand={
+    Program("slow_input", "its own", _INPUT, by_hand={
         "input_workers=8": ("shuffle=True)", "shuffle=True, num_workers=8, persistent_workers=True)"),
         "optimizer=fused": ("lr=1e-4)", "lr=1e-4, fused=True)"),
     }),
-    Program("fp32_loop", "this file", _FP32, by_hand={
+    Program("fp32_loop", "its own", _FP32, by_hand={
         "tf32": ("torch.manual_seed(0)", 'torch.manual_seed(0)\ntorch.set_float32_matmul_precision("high")'),
         "optimizer=fused": ("foreach=False", "fused=True"),
     }),
-    Program("eager_checkpointed", "this file", _EAGER, by_hand={
+    Program("eager_checkpointed", "its own", _EAGER, by_hand={
         "eager_attention=sdpa": ('attn_implementation="eager"', 'attn_implementation="sdpa"'),
         "recompute": ("model.gradient_checkpointing_enable()\n", ""),
     }),
@@ -385,7 +386,11 @@ def main() -> int:
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="processes that are started together")
     parser.add_argument("--tiny", action="store_true", help="small models, for a CPU")
     parser.add_argument("--keep", type=Path, help="a JSON file that is read, added to and written")
+    parser.add_argument("--show", type=Path, help="a JSON file whose rows are printed; nothing is run")
     asked = parser.parse_args()
+    if asked.show:
+        print(table(json.loads(asked.show.read_text(encoding="utf-8"))))
+        return 0
     if asked.tiny:
         os.environ["OMP_NUM_THREADS"] = "1"
     kept = asked.keep.absolute() if asked.keep else None

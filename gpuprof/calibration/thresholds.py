@@ -39,6 +39,11 @@ WARM_UP = Number(
     "Usual steps that one of the first steps of a stretch takes longer, with nothing measured to explain it, if it is "
     "still warming up.",
 )  # fmt: skip
+PAUSE = Number(
+    1.0, 0.5, 3.0, "steps", "assumed",
+    "Usual steps that a timed step takes longer, with nothing measured to explain it, if it paused: scatter is less, "
+    "and what it did then is no shorter in a shorter step.",
+)  # fmt: skip
 DISPATCH_NS = Number(
     100_000, 36_000, 1_000_000, "ns", "measured",
     "Longest time between the calls of two ops that is still dispatch: 99 % of such stretches in launch-bound "

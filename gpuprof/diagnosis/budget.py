@@ -29,6 +29,8 @@ WARM_UP_STEPS, WARM_UP = 3, calibrated.WARM_UP.value
 are explained neither by its work nor by a measured cause."""
 SEEN = 0.05
 """A step had a cause if it took this share of the usual step at least."""
+PAUSE = calibrated.PAUSE.value
+"""A step paused if nothing explains more than this many usual steps of its time."""
 FEWEST = 4
 """Steps of a stretch that has a mean worth speaking of."""
 
@@ -89,6 +91,8 @@ def budget(stretch: Stretch) -> Budget | None:
     half = _half_width(stretch, share, scheduled, once_ns)
     excess = [replace(one, recorded=stretch.recorded.get(one.cause)) for one in excess if one.mean_ns != 0]
     excess.sort(key=lambda one: -(one.mean_ns or 0))
+    residual = mean - stretch.usual_ns - sum(one.mean_ns or 0 for one in excess)
+    pauses = _pauses(stretch, share)
     return Budget(
         mean_ns=mean,
         low=max(round(mean - half), 0),
@@ -98,10 +102,18 @@ def budget(stretch: Stretch) -> Budget | None:
         once=tuple(
             _once(cause, share[cause], stretch) for cause in (*once_ns, *_healing(stretch)) if share[cause].any()
         ),
-        residual_ns=mean - stretch.usual_ns - sum(one.mean_ns or 0 for one in excess),
+        residual_ns=residual,
         steps=n,
         source=stretch.source,
+        paused_ns=max(min(round(float(pauses.sum()) / n), residual), 0),
+        pauses=len(pauses) if residual > 0 else 0,
     )
+
+
+def _pauses(stretch: Stretch, share: Mapping[str, F64]) -> F64:
+    """By what the steps that paused are longer than their work and the measured causes explain, ns."""
+    left = np.nan_to_num(stretch.step_ns - stretch.expected_ns) - sum(share.values())
+    return left[left > PAUSE * stretch.usual_ns]
 
 
 def attributed(stretch: Stretch) -> dict[str, F64]:
@@ -212,12 +224,17 @@ def in_words(found: Budget) -> str:
     """`The mean step takes 50 ms: usually 22.7 ms, and waiting for batches adds 27.2 ms (2 of 10 steps). `; empty where
     the mean step is the usual one."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
-    if not large:
-        return _not_measured(found)
-    added = ", ".join(
+    parts = [
         f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)} ({_how_often(one, found.steps)})"
         for one in large
-    )
+    ]
+    if found.paused_ns >= WORTH_SAYING * found.mean_ns:
+        parts.append(
+            f"pauses of no measured cause add {in_ms(found.paused_ns)} ({found.pauses} of {found.steps} steps)"
+        )
+    if not parts:
+        return _not_measured(found)
+    added = ", ".join(parts)
     mean, usual = in_ms(found.mean_ns), in_ms(found.usual_ns)
     return f"The mean step takes {mean}: usually {usual}, and {added}. {_not_measured(found)}"
 

@@ -57,6 +57,11 @@ class Budget:
     """Steps that the mean is of."""
     source: str
     """free: timed without a profiler. recorded: the recorded steps, the profiler's cost removed."""
+    paused_ns: int = 0
+    """The part of the residual that is due to steps which take more than twice their usual time for no measured
+    cause."""
+    pauses: int = 0
+    """How many of the steps these are."""
 
     @property
     def of_processes(self) -> tuple[int, int]:

@@ -82,6 +82,8 @@ class Recorded:
         if self.budget is None:
             return MeanStep(graph)
         lumps = {one.cause: float(one.mean_ns or 0) for one in self.budget.excess if one.cause != "input"}
+        if self.budget.paused_ns:
+            lumps["pauses"] = float(self.budget.paused_ns)
         return MeanStep(
             graph,
             usual_ns=self.budget.usual_ns,

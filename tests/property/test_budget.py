@@ -51,6 +51,7 @@ def test_the_parts_sum_to_the_mean_exactly(stretch: Stretch):
     assert found is not None
     assert found.mean_ns == found.usual_ns + sum(one.mean_ns or 0 for one in found.excess) + found.residual_ns
     assert found.low <= found.mean_ns <= found.high
+    assert 0 <= found.paused_ns <= max(found.residual_ns, 0)
 
 
 @given(stretches())

@@ -4,6 +4,7 @@ truth."""
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,15 @@ from types import SimpleNamespace
 import pytest
 from helpers.installed import need
 
-from benchmarks import blind_predictions, other_programs_page
+from benchmarks import blind_predictions, other_programs_page, try_proof
+from benchmarks.same_steps import same_steps
 from scenarios.catalogue import Fix, Program, Scenario, scenarios
 from scenarios.record import traced
 from scenarios.support import program as others
 
 PROGRAM = Program(module="somebody.train", arguments={"--batch": 2, "--fast": "", "--seed": 1}, tiny={"--batch": 1})
 FIX = Fix("larger", "a larger batch", None, arguments={"--batch": 8, "--seed": None}, environment={"A": "1"})
+ROOT = Path(__file__).parents[2]
 ENTRY = Scenario("made_up", "Made up", "Not real.", ("host",), None, (FIX,), "test", free=30, program=PROGRAM)
 
 
@@ -136,3 +139,30 @@ def test_a_program_that_fails_early_fails(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("sys.path", [*sys.path])
     with pytest.raises(OSError, match="no data"):
         others.run_here(replace(ENTRY, program=Program(script="train.py")), None, SimpleNamespace(tiny=True, count=5))  # type: ignore[arg-type]
+
+
+def test_the_proof_of_trials_is_the_one_that_was_measured():
+    """Twelve fixes of six programs: their table is in docs/try.md, no fix by hand differs from the same one tried by
+    more than processes do, and half of them differ by less than 5 %."""
+    rows = json.loads((ROOT / "benchmarks" / "try_proof_h200.json").read_text(encoding="utf-8"))
+    shown, *_ = try_proof.table(rows).split("\n\n")
+    assert shown in (ROOT / "docs" / "try.md").read_text(encoding="utf-8")
+    assert len(rows) == 12 and len({row["program"] for row in rows if row["of"] == "TRL"}) == 3
+    assert not any(try_proof.disagrees(row) or row["why"] for row in rows)
+    apart = [abs(one) for row in rows if (one := try_proof.difference(row)) is not None]
+    assert statistics.median(apart) < 0.05
+
+
+def test_steps_that_both_took_are_compared():
+    """The recorded steps of one committed recording, from a plain reading of its files."""
+    entry = next(one for one in scenarios() if one.name == "timm_resnet50")
+    found = same_steps(entry)
+    assert found is not None and entry.recording is not None and entry.truth is not None
+    lines = map(json.loads, (entry.recording / "steps.jsonl").read_text(encoding="utf-8").splitlines())
+    own = [line["ns"] / 1e6 for line in lines if line["stage"] == "baseline_free" and line["step"] >= 15]
+    assert (found.first, found.last) == (15, 20) and len(own) == 6
+    assert found.recorded_ms == pytest.approx(statistics.fmean(own))
+    timed = [each["free_each_ms"][:6] for each in entry.truth["processes"] if each["fix"] == ""]
+    assert found.timed_ms == pytest.approx([statistics.fmean(each) for each in timed])
+    slowest = max(found.timed_ms) / found.recorded_ms
+    assert found.of_stretch(200.0)[1] == pytest.approx(200 * slowest)

@@ -20,6 +20,7 @@ import gpuprof
 from gpuprof.cli import main
 from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.baseline import durations, line, step_time
+from gpuprof.diagnosis.budget import in_words
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import to_json
 from gpuprof.diagnosis.run import RunFacts, run_facts
@@ -539,6 +540,14 @@ def test_memory_that_is_allocated_in_a_step(tmp_path):
     assert [(one.cause, one.steps) for one in found.excess] == [("allocator", 1)]
     assert found.excess[0].mean_ns == round(6 * MS / 12)
     assert found.residual_ns == 1 * MS - round(6 * MS / 12)
+
+
+def test_steps_that_pause_for_no_measured_cause_are_counted(tmp_path):
+    ms = [80.0, 90.0, 80.0, 80.0, 1280.0, 80.0, 100.0, 80.0, 680.0, 80.0, 80.0, 70.0]
+    found = facts(RunBuilder().stage("baseline_free", ms).stage("trace", [160.0] * 3), tmp_path).budget
+    assert found is not None
+    assert (found.pauses, found.paused_ns) == (2, pytest.approx((1200 + 600) * MS / 12, rel=0.01))
+    assert "pauses of no measured cause add 150 ms (2 of 12 steps)" in in_words(found)
 
 
 @pytest.mark.parametrize(("pause_ms", "owed_ms"), [(380.0, 4 * 40 + 900), (1000.0, 5 * 40)])
