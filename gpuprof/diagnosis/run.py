@@ -550,7 +550,8 @@ def _after_issues(free: StepTime | None, after: StepTime | None) -> Iterator[Iss
             "slower_after",
             "warning",
             f"Steps take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the profiler may"
-            " still be active in the process, or the machine has become busier or hotter.",
+            " still be active in the process, the machine may have become busier or hotter, or the steps may do more"
+            " (longer samples, for instance).",
         )
 
 

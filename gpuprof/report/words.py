@@ -40,6 +40,14 @@ def label(diagnosis: Diagnosis) -> str:
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
 
+def summary(diagnosis: Diagnosis) -> str:
+    """What the verdict says, without what an issue of the recording says as well."""
+    text = diagnosis.verdict.summary
+    for issue in diagnosis.quality.issues:
+        text = text.replace(issue.message, "")
+    return text.strip()
+
+
 def _balanced(diagnosis: Diagnosis) -> str:
     """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
     found = diagnosis.sensitivities
@@ -77,6 +85,9 @@ def step_time(diagnosis: Diagnosis) -> str:
 
 def _step_time(diagnosis: Diagnosis) -> str:
     steps = diagnosis.steps
+    if steps is None and diagnosis.budget is not None:
+        found = diagnosis.budget
+        return f"{duration(found.mean_ns)} a step{f' (usually {duration(found.usual_ns)})' if differs(found) else ''}"
     if steps is None:
         baseline = diagnosis.run.baseline if diagnosis.run else None
         unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None

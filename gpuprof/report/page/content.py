@@ -28,8 +28,6 @@ from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 KERNELS = 12
 RANGES = 12
 """Rows of the table that stands in for the interactive one."""
-SURE = 1.05
-"""Speedup at the low end of the interval from which on a fix is one to begin with."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
 
@@ -109,8 +107,6 @@ class Card:
     present: float
     code: tuple[str, ...]
     """The fix in the parts between which its lines may break."""
-    surely: bool
-    """Whether it gains even at the low end of its interval."""
     facts: tuple[str, ...]
     """What it rests on, changes about the training and costs."""
     places: tuple[Place, ...]
@@ -136,12 +132,6 @@ def _seen_from(diagnosis: Diagnosis) -> str:
     if len(ranks) < 2 or own is None:
         return ""
     return f"{len(ranks)} ranks, shown: rank {own}"
-
-
-def summary(diagnosis: Diagnosis) -> str:
-    """The verdict in a sentence or two; nothing where an error below says the same."""
-    said = diagnosis.verdict.summary
-    return "" if any(issue.message == said for issue in diagnosis.quality.issues) else said
 
 
 def tiles(diagnosis: Diagnosis) -> list[Tile]:
@@ -285,7 +275,7 @@ def _cause(key: str) -> str:
 
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
-    """The findings, most gain first; with the combination of them last, where there is one."""
+    """The findings in the order of the diagnosis: the first is what to do first, here and on the terminal."""
     now = fixes.now_ns(diagnosis)
     if not now:
         return []
@@ -293,11 +283,6 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     return [
         _card(number, finding, diagnosis, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)
     ]
-
-
-def first(found: list[Card]) -> Card | None:
-    """What to do first: the first fix that gains even at the low end of its interval."""
-    return next((card for card in found if card.surely), None)
 
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
@@ -316,7 +301,6 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         high=high,
         present=100 * now / longest,
         code=parts("\n".join(map(escape, finding.fix.splitlines()))),
-        surely=finding.speedup.low >= SURE,
         facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
