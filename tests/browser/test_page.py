@@ -130,17 +130,6 @@ def test_a_fix_is_copied_as_it_is_written(demo, opened_demo):
     assert seen.page.evaluate("() => navigator.clipboard.readText()") == demo.diagnosis.findings[0].fix
 
 
-def test_what_to_do_first_gains_for_sure(run, visit, tmp_path):
-    one, other = (replace(run.diagnosis.findings[0], id=i, title=i) for i in ("unsure", "sure"))
-    findings = (replace(one, speedup=Range(1.02, 1.4, 1.9)), replace(other, speedup=Range(1.1, 1.2, 1.3)))
-    for shown, title in ((findings, "sure"), (findings[:1], None)):
-        diagnosis = replace(run.diagnosis, findings=shown, combined=None, window=None)
-        report = write(diagnosis, tmp_path / "page.html")
-        with visit(report, scripts=False) as seen:
-            first = seen.page.locator("#verdict .first .fix-title")
-            assert (first.inner_text() if first.count() else None) == title
-
-
 def test_a_phone_shows_the_time_of_kernels_and_whole_identifiers(demo, visit):
     with visit(demo, width=390) as seen:
         page = seen.drawn().page
