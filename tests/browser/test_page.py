@@ -17,7 +17,7 @@ from helpers.rank_program import RankProgram
 from helpers.rank_program import write as write_ranks
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Issue, Range
+from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.report import fixes
 from gpuprof.report.names import escape
 from gpuprof.report.palette import CAUSE_PAINTS
