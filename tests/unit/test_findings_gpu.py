@@ -421,6 +421,14 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
     assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
 
 
+def test_rows_with_one_label_each_are_not_packed(tmp_path):
+    """A reward model or classifier reads one output per row: only the lengths of rows may become alike."""
+    case = padded(tmp_path, 0.5)
+    for name in ("Qwen2ForSequenceClassification", "PeftModelForSequenceClassification"):
+        found = padding.find(replace(case, stack=replace(case.stack, model_class=name)))
+        assert [proposal.key for proposal in found] == ["grouped"]
+
+
 def test_little_padding_or_none_known_is_no_finding(tmp_path):
     case = padded(tmp_path, 0.95)
     assert not list(padding.find(case))
