@@ -580,6 +580,13 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
 def _run_issues(folder: RunFolder, run: Run) -> Iterator[Issue]:
     if folder.status in ("failed", "killed", "interrupted"):
         yield Issue("run_ended", "info", f"{capital(_ended(folder))} after {_so_far(run)}.")
+    if any(one.window == folder.window and one.steps == 0 for one in folder.own.windows):
+        yield Issue(
+            "no_whole_step",
+            "warning",
+            "The recording ended within its first step: it holds a part of a step, whose time and work are less than a"
+            " step's.",
+        )
     if folder.damaged:
         yield Issue("run_damaged", "warning", f"Damaged files in the run folder: {', '.join(folder.damaged[:5])}.")
     missing = _not_adapted(run.model)

@@ -592,15 +592,22 @@ class Session:
             observer.end()
         if result is not None:
             self._journal.windows.append(result)
-            after = "" if self._more_windows() else "; the training continues unprofiled"
-            size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
-            self._journal.tell(f"step {self._step}: {result['steps']} steps recorded{size}{after}")
+            self._tell_recorded(result)
         gc.collect()
         if self._more_windows() or self._continues_free():
             self._hook_model(ranges=self._ranges.listening)
         else:
             self._let_go()
         self._write()
+
+    def _tell_recorded(self, result: dict[str, Any]) -> None:
+        count = result["steps"]
+        if not count:
+            self._journal.tell(f"step {self._step + 1}: the recording ended within its first step")
+            return
+        after = "" if self.ended or self._more_windows() else "; the training continues unprofiled"
+        size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
+        self._journal.tell(f"step {self._step}: {count} step{'s' * (count != 1)} recorded{size}{after}")
 
     def _stop_training(self) -> None:
         """`--stop`: ends the program as sys.exit(0) would, with its own clean-up."""

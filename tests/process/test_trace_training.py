@@ -143,13 +143,16 @@ def test_a_script_that_ends_inside_the_window_yields_its_whole_steps(tmp_path: P
     assert "ProfilerStep#28" in run.ranges()
 
 
-def test_a_training_that_raises_inside_the_window(tmp_path: Path):
-    code = """
+@pytest.mark.parametrize(
+    ("at", "whole", "says"), [(30, 2, "2 steps recorded"), (28, 0, "the recording ended within its first step")]
+)
+def test_a_training_that_raises_inside_the_window(tmp_path: Path, at: int, whole: int, says: str):
+    code = f"""
     class Bad(torch.optim.SGD):
         count = 0
         def step(self, closure=None):
             Bad.count += 1
-            if Bad.count == 30:
+            if Bad.count == {at}:
                 raise RuntimeError("out of luck")
             return super().step(closure)
     train(40, optimizer=Bad)
@@ -157,7 +160,8 @@ def test_a_training_that_raises_inside_the_window(tmp_path: Path):
     run = trace(tmp_path, code)
     assert run.code == 1
     assert "RuntimeError: out of luck" in run.stderr
-    assert run.rank()["windows"][0]["steps"] == 2
+    assert says in run.stderr and "continues unprofiled" not in run.stderr
+    assert run.rank()["windows"][0]["steps"] == whole
     assert run.manifest["status"] == "failed"
 
 

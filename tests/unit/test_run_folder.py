@@ -474,6 +474,12 @@ def test_a_training_on_the_cpu_gets_no_advice_on_recording_a_gpu(tmp_path):
     assert label(diagnosis) == "NO GPU"
 
 
+def test_a_recording_that_ended_within_its_first_step_is_said_to(small, tmp_path):
+    run = RunBuilder().stage("baseline_free", [7.0] * 8).stage("trace", [])
+    run.manifest |= {"status": "failed", "exit": {"code": 1, "signal": None}}
+    assert issues(gpuprof.diagnose(run.write(tmp_path, small)))["no_whole_step"] == "warning"
+
+
 def every_fifth(cause: str) -> RunBuilder:
     """Steps of 9 ms, and every fifth takes 50 ms more for something that the recorder measures."""
     run = RunBuilder().stage("baseline_free", [9.0, 9.0, 9.0, 9.0, 59.0] * 4, device_ns=None)

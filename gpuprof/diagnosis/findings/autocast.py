@@ -125,7 +125,7 @@ def _absent(case: Case) -> str | None:
     return why_unknown(case, roof) or known
 
 
-ABSENT = Absent("bf16 or fp16 autocast", _absent)
+ABSENT = Absent("16-bit autocast", _absent)
 
 
 def _products(case: Case, roof: Roofline) -> Mask:
