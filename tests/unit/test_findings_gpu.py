@@ -221,9 +221,15 @@ def test_a_gpu_without_bf16_is_advised_fp16(tmp_path):
 def test_formats_that_were_not_recorded_are_not_said_to_be_fine(tmp_path):
     """Kernels of matrix multiplications without shapes: they may well run in fp32."""
     program = Program()
+
+    def body() -> None:
+        program.op("aten::mm", "cutlass_80_simt_sgemm_256x128", 12 * MS)
+        program.mm(1024, 1024, 1024)
+
     for _ in range(3):
-        program.step(lambda: program.op("aten::mm", "cutlass_80_simt_sgemm_256x128", 12 * MS))
+        program.step(body)
     case = program.case(tmp_path)
+    assert case.roofline is not None and case.roofline.mfu(case.step_ns) is None, "most FLOPs are not known"
     for name in ("tf32", "autocast"):
         why = ABSENT[name].why(case)
         assert why is not None and "take 12 ms a step, and their operands are not known" in why

@@ -60,12 +60,13 @@ def test_a_fix_shows_what_it_gains_and_what_to_write():
 def test_the_report_begins_with_the_fix_that_the_terminal_begins_with():
     """Also where the next one gains more surely: the order of the findings is the only rule."""
     found = diagnosis(
-        finding(id="compile", title="the likely one", speedup=Range(1.03, 1.18, 1.29)),
+        finding(id="compile", title="the likely one", speedup=Range(1.03, 1.18, 1.29), changes="more samples"),
         finding(id="syncs", title="the sure one", speedup=Range(1.09, 1.17, 1.25)),
     )
     page = render(replace(found, window=None))
     start = page.index("Do this first")
-    assert "the likely one" in page[start : page.index("</aside>", start)]
+    first = page[start : page.index("</aside>", start)]
+    assert "the likely one" in first and "Changes the training: more samples." in first
     fixes = plain(found).split("fixes")[1]
     assert fixes.index("the likely one") < fixes.index("the sure one")
 

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
-from gpuprof.diagnosis.sentences import gpu_named
+from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.code_lines import parts
@@ -107,8 +107,10 @@ class Card:
     present: float
     code: tuple[str, ...]
     """The fix in the parts between which its lines may break."""
+    conditions: tuple[str, ...]
+    """What it changes about the training and costs."""
     facts: tuple[str, ...]
-    """What it rests on, changes about the training and costs."""
+    """What it rests on, and the conditions."""
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
@@ -195,7 +197,16 @@ def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
     """One per device; its compute is split by what limits the kernels, where that is known."""
     bars = stepbar.bars(diagnosis)
     limits = roof.bound_shares if (roof := diagnosis.roofline and diagnosis.tables.roofline) else {}
-    return [_step_bar(bar, f"GPU {bar.device}" if len(bars) > 1 else "", limits) for bar in bars]
+    of, how = _of_bars(diagnosis), "without the profiler" if diagnosis.devices_estimated else "as recorded"
+    titles = [f"GPU {bar.device}: {of}, {how}" if len(bars) > 1 else f"{capital(of)} of the GPU, {how}" for bar in bars]
+    return [_step_bar(bar, title, limits) for bar, title in zip(bars, titles, strict=True)]
+
+
+def _of_bars(diagnosis: Diagnosis) -> str:
+    """What the bars show: the mean step, one step, or all where there are none."""
+    if diagnosis.steps is None or diagnosis.steps.source == "none":
+        return "the whole recording"
+    return f"{'the mean' if of_mean_step(diagnosis) else 'one'} {diagnosis.unit}"
 
 
 def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
@@ -287,6 +298,7 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
+    conditions = tuple(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))
     low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
     return Card(
         number=number,
@@ -301,7 +313,8 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         high=high,
         present=100 * now / longest,
         code=parts("\n".join(map(escape, finding.fix.splitlines()))),
-        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
+        conditions=conditions,
+        facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )
