@@ -201,8 +201,8 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
         )
     elif not run.steps_seen:
         text = (
-            f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step(), or"
-            f" where a loop without one calls gpuprof.Recorder.step(); {LOG} in the run folder lists what gpuprof saw."
+            f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step(),"
+            f" or where a loop without one calls gpuprof.Recorder.step(); {LOG} in the run folder lists what was seen."
         )
     elif last in (*WINDOWS, "after"):
         text = (
