@@ -51,6 +51,34 @@ def test_a_plain_loop_as_a_module(tmp_path: Path):
     assert run.manifest["exit"] == {"code": 0, "signal": None}
 
 
+@pytest.mark.parametrize("parts", [1, 20])
+def test_optimizers_that_step_inside_of_the_backward_pass(tmp_path: Path, parts: int):
+    """One for each parameter, as layer-wise methods have it to keep no gradients. A profiler that began inside of the
+    pass would crash the process at its end."""
+    code = f"""
+    class Wide(Model):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(16, 16) for _ in range({parts})])
+    model = Wide()
+    optimizers = {{p: torch.optim.SGD([p], lr=1e-3) for p in model.parameters()}}
+    def step(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    for batch in batches(45):
+        loss_of(model, batch).backward()
+    print(sum(p.detach().double().sum().item() for p in model.parameters()))
+    """
+    run = trace(tmp_path, code)
+    assert run.code == 0, run.stderr
+    assert run.stdout == bare(tmp_path).stdout
+    assert_whole(run)
+    assert run.rank()["steps_seen"] == 45
+    assert run.ranges().count("backward") == 3
+
+
 def test_short_steps_settle_for_longer(tmp_path: Path):
     run = trace(tmp_path, "train(50)", settle=())
     assert run.stages()["settle"] == 10
