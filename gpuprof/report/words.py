@@ -98,12 +98,12 @@ def _step_time(diagnosis: Diagnosis) -> str:
     mean = budget is not None and differs(budget)
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if mean else ""
-        return f"{taken} a step ({usually}{_under_profiler(steps, budget.usual_ns)})"
+        return f"{taken} a step ({usually}{as_recorded(steps, budget.usual_ns)})"
     if steps.unprofiled_ns is not None:
-        return f"{taken} a step ({_under_profiler(steps, steps.unprofiled_ns)})"
+        return f"{taken} a step ({as_recorded(steps, steps.unprofiled_ns)})"
     if steps.estimated_ns is not None:
         also = f"{duration(budget.mean_ns)} in the mean, " if budget is not None and mean else ""
-        return f"about {taken} a step ({also}{_under_profiler(steps, steps.estimated_ns)})"
+        return f"about {taken} a step ({also}{as_recorded(steps, steps.estimated_ns)})"
     return f"{taken} a step{f' (usually {recorded})' if mean else ''}, as recorded"
 
 
@@ -120,7 +120,7 @@ def headline_ns(diagnosis: Diagnosis) -> int:
     return next((ns for ns in known if ns is not None), 0)
 
 
-def _under_profiler(steps: Steps, without_ns: int) -> str:
+def as_recorded(steps: Steps, without_ns: int) -> str:
     """`168 ms under the profiler`. Recording makes no step shorter: a recorded step that is, is the CPU's, which ran
     ahead of the GPU, or of less work than the others."""
     slower = steps.recorded_ns >= (1 - SAME) * without_ns

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from gpuprof.diagnosis.run import RunFacts, run_facts
 from gpuprof.errors import GpuprofError, UnreadableTrace
 from gpuprof.report import words
 from gpuprof.report.notebook import diagnosis_html
+from gpuprof.report.page import content
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import label
 from gpuprof.tracefile.read import read_recording
@@ -502,6 +504,8 @@ def test_a_training_on_the_cpu_is_headed_by_its_mean_step(tmp_path):
     assert words.step_time(diagnosis).startswith("19 ms a step (usually 9.0 ms")
     assert "evaluation adds 10 ms (4 of 20 timed steps" in diagnosis.verdict.summary
     assert isinstance(diagnosis.steps.cut, int)
+    shorter = replace(diagnosis, steps=replace(diagnosis.steps, recorded_ns=5 * MS))
+    assert content.tiles(shorter)[0].note == "usually 9.0 ms, 5.0 ms on the CPU as recorded"
 
 
 def test_a_training_on_the_cpu_says_what_every_step_waits_for(tmp_path):

@@ -174,11 +174,14 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        return Tile(duration(budget.mean_ns), f"{each}, mean", f"{usually}{recorded} under the profiler")
+        note = f"{usually}{words.as_recorded(steps, budget.usual_ns)}"
+        return Tile(duration(budget.mean_ns), f"{each}, mean", note)
     if steps.unprofiled_ns is not None:
-        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", f"{recorded} under the profiler")
+        note = words.as_recorded(steps, steps.unprofiled_ns)
+        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", note)
     if steps.estimated_ns is not None:
-        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", f"{recorded} under the profiler")
+        note = words.as_recorded(steps, steps.estimated_ns)
+        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", note)
     return Tile(recorded, each, "as recorded")
 
 
@@ -265,13 +268,17 @@ def _excess_row(one: Excess, found: Budget) -> BudgetRow:
 
 
 def once(diagnosis: Diagnosis) -> list[str]:
-    """What came once and is not in the mean: `compilation 2.1 s in 1 step`, and what it is spread over all steps."""
+    """What came once and is not in the mean: `Once, not in the mean: compilation, 2.1 s in 1 step`; and what is in it,
+    but becomes rarer; each with what it is spread over all steps."""
     found, run = diagnosis.budget, diagnosis.run
     if found is None or found.source != "free":
         return []
     lines = []
     for one in found.once:
-        line = f"{_cause(one.cause)}: {duration(one.ns)} in {amount(one.steps, 'step')}"
+        if one in found.left_out:
+            line = f"Once, not in the mean: {_cause(one.cause)}, {duration(one.ns)} in {amount(one.steps, 'step')}"
+        else:
+            line = f"Becomes rarer: {_cause(one.cause)}"
         if one.per_step_ns is not None and run is not None and run.steps_total:
             line += f", {duration(one.per_step_ns)} a step over the {amount(run.steps_total, 'step')} of this training"
         lines.append(line)
