@@ -532,6 +532,9 @@ class Session:
             found = replace(found, stacks=0)
             self._journal.note(f"stacks are left out: {unsafe}")
         self._queue = found.stages(NSYS if self._nsys else "trace")
+        if self.world_size > 1 and (left is None or left > found.needs()):
+            # What each rank has just looked at took some ranks longer than others, which wait in the next step.
+            self._queue.insert(0, ("settle", 1))
         if self.options["stop"]:
             if self.world_size > 1 and self.options["ranks"] is not None:
                 self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
