@@ -30,7 +30,7 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     verdict = diagnosis.verdict
     if verdict.bound is not None:
         verdict = _verdict(verdict, gang, straggler)
-        if not measured and diagnosis.steps is not None:
+        if not measured and diagnosis.step_ns:
             verdict = replace(verdict, summary=f"{verdict.summary}{_with_waits(gang, diagnosis.step_ns)}")
     return replace(
         diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks,
