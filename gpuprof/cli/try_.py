@@ -16,6 +16,7 @@ from gpuprof.cli.output import say, show, write
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.diagnosis import Finding
     from gpuprof.record.command import Target
     from gpuprof.trial.fixes import Candidate
     from gpuprof.trial.subject import Subject
@@ -182,18 +183,27 @@ def _ask_for_consent(folder: Path, yes: bool) -> None:
 
 def _choose(subject: Subject, asked: list[Any], argv: Sequence[str]) -> list[Candidate]:
     """What is tried: as asked for, else what is advised."""
-    from gpuprof.trial.fixes import Candidate, advised, with_predictions
-    from gpuprof.trial.subject import predict_workers, with_flags, worth_trying
+    from gpuprof.trial.fixes import advised, with_predictions
+    from gpuprof.trial.subject import predict_workers, with_flags
+
+    if asked:
+        found, _ = advised(subject.diagnosis)
+        chosen = [predict_workers(subject, one) for one in with_predictions(asked, found)]
+    else:
+        chosen, by_hand = _advised(subject)
+        for finding in by_hand:
+            say(f"not tried, to be made by hand: {finding.title}: {' '.join(finding.fix.split())}")
+    return [with_flags(subject, one, argv) for one in chosen]
+
+
+def _advised(subject: Subject) -> tuple[list[Candidate], list[Finding]]:
+    """What is tried where nothing is asked for, and the findings that have to be made by hand."""
+    from gpuprof.trial.fixes import Candidate, advised
+    from gpuprof.trial.subject import worth_trying
     from gpuprof.trial.trial import Fix
 
     found, by_hand = advised(subject.diagnosis)
-    if asked:
-        chosen = [predict_workers(subject, one) for one in with_predictions(asked, found)]
-    else:
-        for finding in by_hand:
-            say(f"not tried, to be made by hand: {finding.title}: {' '.join(finding.fix.split())}")
-        chosen = worth_trying(subject, found, Candidate(Fix("input_workers", "4")))
-    return [with_flags(subject, one, argv) for one in chosen]
+    return worth_trying(subject, found, Candidate(Fix("input_workers", "4"))), by_hand
 
 
 # -- the trial
@@ -282,12 +292,12 @@ def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> N
 
 def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
     from gpuprof.record.patches import NAMES, patch_named
-    from gpuprof.trial.fixes import Candidate, advised
+    from gpuprof.trial.fixes import Candidate
     from gpuprof.trial.subject import with_flags
     from gpuprof.trial.trial import Fix
     from gpuprof.trial.written import changes_of
 
-    found, by_hand = advised(subject.diagnosis if subject is not None else None)
+    found, by_hand = ([], []) if subject is None else _advised(subject)
     known = {one.fix.name: one.fix for one in found}
     rows = []
     for one in (patch_named(name).PATCH for name in NAMES):

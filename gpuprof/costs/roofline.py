@@ -16,6 +16,11 @@ from gpuprof.timeline.phases import RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import F64, I64
 
+PRODUCTS = ("gemm", "grouped_gemm", "attention")
+"""Categories whose kernels do nearly all FLOPs of a model."""
+MOST_UNKNOWN = 0.5
+"""Share of their time for which FLOPs may be unknown where MFU is stated."""
+
 
 @dataclass(frozen=True, slots=True)
 class GroupRoof:
@@ -63,12 +68,20 @@ class Roofline:
     """All kernels by name, most time first."""
 
     def mfu(self, step_ns: float) -> float | None:
-        """Model FLOPs over what the dense peak would do in a step of this length; each format against its own peak."""
-        return _utilization(self.model_flops, self.ceilings, step_ns)
+        """Model FLOPs over what the dense peak would do in a step of this length; each format against its own peak.
+        None where most of the work that has FLOPs is not known."""
+        return _utilization(self.model_flops, self.ceilings, step_ns) if self._knows_flops else None
 
     def hfu(self, step_ns: float) -> float | None:
         """The same with everything that was executed."""
-        return _utilization(self.hardware_flops, self.ceilings, step_ns)
+        return _utilization(self.hardware_flops, self.ceilings, step_ns) if self._knows_flops else None
+
+    @property
+    def _knows_flops(self) -> bool:
+        """Whether FLOPs are known for most of the time of matrix multiplications and attention."""
+        with_flops = [group for group in self.by_category if CATEGORIES[group.key] in PRODUCTS]
+        unknown = sum(group.split_ns["unmodelled"] for group in with_flops)
+        return unknown <= MOST_UNKNOWN * sum(group.ns for group in with_flops)
 
     @property
     def bound_shares(self) -> dict[str, float]:

@@ -123,7 +123,7 @@ def attributed(stretch: Stretch) -> dict[str, F64]:
     """
     excess = np.nan_to_num(stretch.step_ns - stretch.expected_ns).clip(0)
     measured = {cause: np.nan_to_num(ns).clip(0) for cause, ns in stretch.measured_ns.items()}
-    beyond = {cause: _beyond_usual(ns) if cause == "input" else ns for cause, ns in measured.items()}
+    beyond = {cause: _beyond_usual(cause, ns) for cause, ns in measured.items()}
     total = np.sum(list(beyond.values()), axis=0) if beyond else np.zeros(len(excess))
     warm_up = np.where(np.arange(len(excess)) < WARM_UP_STEPS, excess - total, 0.0)
     warm_up[warm_up < WARM_UP * stretch.usual_ns] = 0
@@ -133,9 +133,14 @@ def attributed(stretch: Stretch) -> dict[str, F64]:
     return {cause: ns * part for cause, ns in beyond.items()}
 
 
-def _beyond_usual(ns: F64) -> F64:
-    """Waiting for a batch that goes beyond what every step waits: that much is in the usual step."""
-    return (ns - np.median(ns)).clip(0) if len(ns) else ns
+def _beyond_usual(cause: str, ns: F64) -> F64:
+    """What a cause takes beyond what it takes in most steps: that much is in the usual step, as are waiting for each
+    batch and generating the samples that each step then trains on. Something that comes in half of the steps, or in
+    fewer, is not usual; waits, which no step is without, are compared with their median."""
+    if not len(ns):
+        return ns
+    usual = np.median(ns) if cause == "input" else np.quantile(ns, 0.5, method="lower")
+    return (ns - usual).clip(0)
 
 
 def _events(share: Mapping[str, F64], measured: Mapping[str, F64], cause: str) -> F64:

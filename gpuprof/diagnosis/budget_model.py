@@ -64,6 +64,12 @@ class Budget:
     """How many of the steps these are."""
 
     @property
+    def left_out(self) -> tuple[Once, ...]:
+        """Costs that are not in the mean: one that still recurs is, and becomes rarer in the steps to come."""
+        recurring = {one.cause for one in self.excess}
+        return tuple(one for one in self.once if one.cause not in recurring)
+
+    @property
     def of_processes(self) -> tuple[int, int]:
         """Ends of the 80 % interval of the mean step that processes of this program have on this machine, ns: this
         process's interval and the noise from one process to the next, added as squares of logarithms."""

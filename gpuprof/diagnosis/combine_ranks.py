@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuprof.diagnosis.budget import WORTH_SAYING
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.findings.straggler import find_straggler, named
 from gpuprof.diagnosis.ranks import Gang, RankSummary
@@ -29,10 +30,19 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     verdict = diagnosis.verdict
     if verdict.bound is not None:
         verdict = _verdict(verdict, gang, straggler)
+        if not measured and diagnosis.step_ns:
+            verdict = replace(verdict, summary=f"{verdict.summary}{_with_waits(gang, diagnosis.step_ns)}")
     return replace(
         diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks,
         job=gang.job,
     )  # fmt: skip
+
+
+def _with_waits(gang: Gang, own_ns: float) -> str:
+    """What is said where the step was estimated from the shown rank alone, and all ranks together take longer."""
+    if not gang.step_ns or gang.step_ns < (1 + WORTH_SAYING) * own_ns:
+        return ""
+    return f" With its waits for the other ranks a step takes {in_ms(gang.step_ns)}."
 
 
 def _at(gang: Gang, factor: float) -> Gang:

@@ -40,6 +40,7 @@ from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_excess, with_step
 from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.timed_steps import TimedSteps
+from gpuprof.diagnosis.usual_wait import usual_wait
 from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
@@ -135,9 +136,13 @@ class Conclusion:
 
 
 def no_gpu_work(recorded: Recorded) -> Conclusion:
-    """Of a recording in which no device did anything."""
+    """Of a recording in which no device did anything: what its timed steps tell, if there are any."""
     quality = recorded.quality
-    return Conclusion(no_verdict(quality), quality, recorded.steps, recorded.profiler)
+    verdict = no_verdict(quality)
+    if recorded.budget is not None:
+        said = f"{in_words(recorded.budget)}{usual_wait(recorded.folder, recorded.budget)}{verdict.summary}"
+        verdict = replace(verdict, summary=said)
+    return Conclusion(verdict, quality, recorded.steps, recorded.profiler, recorded.budget)
 
 
 def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analysis, advise: bool) -> Conclusion:

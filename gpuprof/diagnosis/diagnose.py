@@ -12,6 +12,7 @@ from gpuprof.calibration import profiler as calibrated
 from gpuprof.costs.roofline import Roofline, roofline
 from gpuprof.diagnosis.analyse import Analysis, analyse
 from gpuprof.diagnosis.baseline import RareStep
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.conclusion import Conclusion, Recorded, by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.diagnosis import (
@@ -247,18 +248,19 @@ def _without_trace(run: RunFolder, failure: str) -> Diagnosis:
     said = ("no_baseline", "baseline_work", "run_ended")  # by the first issue, or of no use without a trace
     others = (issue for issue in facts.issues if issue.id not in said)
     quality = judged((no_trace(run, facts.run, failure), *others))
-    return _nothing_recorded(Source(run.path, "run", 0, 0), environment_of(None, run), quality, facts.run, run)
+    source = Source(run.path, "run", 0, 0)
+    return _nothing_recorded(source, environment_of(None, run), quality, facts.run, run, facts.budget)
 
 
 def _nothing_recorded(
-    source: Source, environment: Environment, quality: Quality, run: Run | None, folder: RunFolder | None
-) -> Diagnosis:
+    source: Source, environment: Environment, quality: Quality, run: Run | None, folder: RunFolder | None,
+    budget: Budget | None = None,
+) -> Diagnosis:  # fmt: skip
     """Without a timeline: what is wrong with the recording, and what the run knows."""
     return Diagnosis(
-        source=source, quality=quality, environment=environment, run=run, steps=None, budget=None,
-        window=None, devices=(),
-        devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None, verdict=no_verdict(quality),
-        _folder=folder,
+        source=source, quality=quality, environment=environment, run=run, steps=None, budget=budget,
+        window=None, devices=(), devices_estimated=None, gaps=None, kernels=None, phases=(), profiler=None,
+        verdict=no_verdict(quality), _folder=folder,
     )  # fmt: skip
 
 

@@ -79,7 +79,7 @@ TITLES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("no_gradient_checkpointing",),
     "dequantize": ("bf16_weights_instead_of_quantised_ones",),
     "tf32": ("tf32_matrix_multiplications",),
-    "autocast": ("bf16_autocast", "bf16_autocast_without_cudnn_attention"),
+    "autocast": ("bf16_autocast", "bf16_autocast_without_cudnn_attention", "fp16_autocast"),
     "frozen_encoder": (
         "reference_log_probabilities_computed_once",
         "outputs_of_frozen_modules_computed_once",

@@ -201,8 +201,8 @@ def no_trace(folder: RunFolder, run: Run, failure: str) -> Issue:
         )
     elif not run.steps_seen:
         text = (
-            f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step();"
-            f" {LOG} in the run folder lists what gpuprof saw."
+            f"This run has no trace: {_ended(folder)} before a step was seen. A step ends with an optimizer's step(),"
+            f" or where a loop without one calls gpuprof.Recorder.step(); {LOG} in the run folder lists what was seen."
         )
     elif last in (*WINDOWS, "after"):
         text = (
@@ -550,7 +550,8 @@ def _after_issues(free: StepTime | None, after: StepTime | None) -> Iterator[Iss
             "slower_after",
             "warning",
             f"Steps take {ms_or_us(after.ns)} since the recording, {ms_or_us(free.ns)} before it: the profiler may"
-            " still be active in the process, or the machine has become busier or hotter.",
+            " still be active in the process, the machine may have become busier or hotter, or the steps may do more"
+            " (longer samples, for instance).",
         )
 
 
@@ -579,6 +580,13 @@ def _throttling(telemetry: Telemetry | None) -> Iterator[Issue]:
 def _run_issues(folder: RunFolder, run: Run) -> Iterator[Issue]:
     if folder.status in ("failed", "killed", "interrupted"):
         yield Issue("run_ended", "info", f"{capital(_ended(folder))} after {_so_far(run)}.")
+    if any(one.window == folder.window and one.steps == 0 for one in folder.own.windows):
+        yield Issue(
+            "no_whole_step",
+            "warning",
+            "The recording ended within its first step: it holds a part of a step, whose time and work are less than a"
+            " step's.",
+        )
     if folder.damaged:
         yield Issue("run_damaged", "warning", f"Damaged files in the run folder: {', '.join(folder.damaged[:5])}.")
     missing = _not_adapted(run.model)

@@ -109,7 +109,7 @@ class Goodput:
     usual_ns: int
     """The median free-running step of the rank."""
     productive_ns: int
-    """`steps` × `usual_ns`."""
+    """`steps` × `usual_ns`, as far as the training's loop took that long."""
     share: float
     """Productive share of the wall time, 0 to 1."""
     lost_ns: dict[str, int]

@@ -174,6 +174,12 @@ class Stack:
         known = name is not None and _TASK.search(name) is not None
         return self.from_transformers and (not known or str(name).endswith("ForCausalLM"))
 
+    @property
+    def labels_rows(self) -> bool:
+        """Whether the model is known to give one output for each row of a batch (a classifier, a reward model): then a
+        row cannot hold several samples."""
+        return bool(re.search(r"For(SequenceClassification|MultipleChoice)$", self.model_class or ""))
+
     def loaded(self, **options: Any) -> str:
         """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it."""
         given = ", ".join(f"{name}={_code(value)}" for name, value in options.items())

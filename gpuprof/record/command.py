@@ -30,6 +30,8 @@ class Target(NamedTuple):
 _INTERPRETER = r"(python|pypy)[\d.]*t?d?"
 _ARCHIVES = (".pyz", ".zip")
 _LONGEST_STEM = 60
+_LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch", "deepspeed")
+"""Modules that start the program that is named behind them."""
 
 
 def resolve(
@@ -49,7 +51,9 @@ def resolve(
         if not module:
             raise CannotStart("-m wants the name of a module")
         python, notes = _interpreter(executable, has_torch, path)
-        return Target((python, "-m", module, *words), _stem(module.rpartition(".")[2]), python, True, notes)
+        return Target(
+            (python, "-m", module, *words), _stem(_named_in((python, "-m", module, *words))), python, True, notes
+        )
     if not words or not words[0]:
         raise CannotStart("nothing to run: gpuprof trace train.py, or -m module, torchrun …, python …")
     program = words[0]
@@ -146,14 +150,17 @@ def _deaf_flags(arguments: Sequence[str]) -> list[str]:
 
 def _named_in(words: Sequence[str]) -> str:
     """What a launcher is asked to run, or the launcher itself."""
+    launcher = _base(words[0])
     for i, word in enumerate(words[1:], 1):
         if word.endswith(".py") and not word.startswith("-"):
             return _base(word)
         if word in ("-m", "--module") and i + 1 < len(words) and not words[i + 1].startswith("-"):
-            return words[i + 1].rpartition(".")[2]
+            launcher = words[i + 1].rpartition(".")[2]
+            if words[i + 1] not in _LAUNCHERS:
+                return launcher
         if word == "-c":
             break
-    return _base(words[0])
+    return launcher
 
 
 def _base(path: str) -> str:

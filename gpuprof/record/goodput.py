@@ -30,7 +30,8 @@ class Goodput(NamedTuple):
     steps: int
     usual_ns: int
     productive_ns: int
-    """`steps` × `usual_ns`."""
+    """`steps` × `usual_ns`; less where that is more than the training's loop took beyond what was lost in it, because
+    later steps are shorter than those that were timed."""
     lost_ns: dict[str, int]
     """By cause, all of CAUSES. imports: from the start to the moment when torch and the trainer were imported (0 where
     that was not seen); loading: from then to the first step: model, data and set-up; first_steps: what steps before
@@ -73,29 +74,45 @@ def split(manifest: dict[str, Any], facts: dict[str, Any], lines: Iterable[dict[
     imported = min(max(_whole(facts.get("imported")), started), began)
     lost: dict[str, int] = dict.fromkeys(CAUSES, 0)
     lost |= {"imports": imported - started, "loading": began - imported, "finish": ended - looped}
+    usually = _usually(steps)
     for kind in KINDS:
-        lost[kind] = _lumps(steps, kind, count, facts.get("intervals"))
+        lost[kind] = _lumps(steps, kind, count, facts.get("intervals"), usually[kind])
     lost["input"] = _input(steps, count)
-    lost["first_steps"] = _beyond(steps, ("settle",), usual)
+    lost["first_steps"] = _beyond(steps, ("settle",), usual, usually)
     windows = facts.get("windows")
     rows = windows if isinstance(windows, list) else []
     stops = sum(_whole(row.get("stop_ns")) for row in rows if isinstance(row, dict))
-    lost["recording"] = _beyond(steps, _RECORDING, usual) + stops
-    lost["other"] = (ended - started) - count * usual - sum(lost.values())
-    return Goodput(ended - started, count, usual, count * usual, lost)
+    lost["recording"] = _beyond(steps, _RECORDING, usual, usually) + stops
+    left = ended - started - sum(lost.values())
+    productive = max(min(count * usual, left), 0)
+    lost["other"] = left - productive
+    return Goodput(ended - started, count, usual, productive, lost)
 
 
-def _lumps(steps: list[dict[str, Any]], kind: str, count: int, intervals: Any) -> int:
-    """Time of one kind of event in the whole run: by the trainer's schedule where it says one. Garbage collection and
-    logging continue at the pace of the steps in which they were measured; all else is what was measured."""
+def _usually(steps: list[dict[str, Any]]) -> dict[str, int]:
+    """Kind of event → what it takes in a usual step, which is no loss: a training on what it has just generated calls
+    the model outside of training in every step."""
+    free = [line for line in steps if line.get("stage") == "baseline_free"]
+    return {kind: statistics.median_low(_whole(line.get(f"{kind}_ns")) for line in free) for kind in KINDS}
+
+
+def _lumps(steps: list[dict[str, Any]], kind: str, count: int, intervals: Any, usual: int) -> int:
+    """Time of one kind of event in the whole run, beyond what is `usual` in a step: by the trainer's schedule where it
+    says one. Garbage collection and logging continue at the pace of the steps in which they were measured; all else is
+    what was measured."""
     measured = [line for line in steps if line.get("stage") not in ("settle", "after")]
-    took = [ns for line in measured if (ns := _whole(line.get(f"{kind}_ns")))]
+    took = [ns for line in measured if (ns := _more(line, kind, usual))]
     every = _whole(intervals.get(kind)) if isinstance(intervals, dict) else 0
     if every and took:
         return round(statistics.fmean(took) * (count // every))
     if kind in ("garbage_collection", "logging") and measured:
         return round(sum(took) / len(measured) * count)
-    return sum(_whole(line.get(f"{kind}_ns")) for line in steps)
+    return sum(_more(line, kind, usual) for line in steps)
+
+
+def _more(line: dict[str, Any], kind: str, usual: int) -> int:
+    """What one kind of event takes in a step beyond what is usual, ns."""
+    return max(_whole(line.get(f"{kind}_ns")) - usual, 0)
 
 
 def _input(steps: list[dict[str, Any]], count: int) -> int:
@@ -105,10 +122,10 @@ def _input(steps: list[dict[str, Any]], count: int) -> int:
     return round(sum(max(wait - usual, 0) for wait in waits) / len(waits) * count)
 
 
-def _beyond(steps: list[dict[str, Any]], stages: tuple[str, ...], usual: int) -> int:
+def _beyond(steps: list[dict[str, Any]], stages: tuple[str, ...], usual: int, usually: dict[str, int]) -> int:
     """What the steps of some stages take beyond the usual one, less what has a cause of its own."""
     own = [line for line in steps if line.get("stage") in stages]
-    known = sum(_whole(line.get(f"{kind}_ns")) for line in own for kind in KINDS)
+    known = sum(_more(line, kind, usually[kind]) for line in own for kind in KINDS)
     return max(sum(line["ns"] - usual for line in own) - known, 0)
 
 

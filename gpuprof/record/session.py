@@ -36,9 +36,9 @@ from .other_profilers import patch_profilers, profiler_is_active, profiler_is_al
 from .performance_warnings import warned
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
-from .step_finder import StepFinder
+from .step_finder import INSIDE, StepFinder
 from .step_meter import StepMeter
-from .timing import FreeRunning, devices_in_use, is_capturing, synchronise
+from .timing import FreeRunning, devices_in_use, is_capturing, is_in_backward, synchronise, training_thread
 from .training import Training
 from .window import SHAPES_GPU_BYTES, Window, room_for_window, why_no_stacks
 
@@ -60,13 +60,17 @@ class Session:
 
     def __init__(self, folder: Path, options: dict[str, Any], source: str) -> None:
         self.folder, self.options, self.source = folder, options, source
-        self.pid, self.thread = os.getpid(), threading.get_ident()
+        self.pid, self.thread = os.getpid(), training_thread()
         self.rank, self.local_rank, self.world_size = place_among_ranks()
         self.ended = False
         self._journal = Journal(folder, self.rank, self._leads())
         # What is followed.
         self._finder = StepFinder()
         self._follows_optimizers = source == "optimizer"
+        self._stepped_inside: Any = None
+        """An optimizer that has stepped inside of the backward pass at hand."""
+        self._steps_inside = False
+        """Whether optimizers do so, and backward passes have to be followed to the end."""
         self._patches: list[Patch] = []
         self._backward_patch: Patch | None = None
         self._ranges = Ranges()
@@ -160,13 +164,28 @@ class Session:
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
-        """An optimizer has done its step."""
-        if not self._is_here():
-            return
+        """An optimizer has done its step: here, or in a hook of a backward pass, on whatever thread autograd has.
+
+        No step ends inside of a backward pass. A profiler that began there would crash the process: autograd puts back
+        the state of the thread that it found, in which there was none.
+        """
+        if is_in_backward():
+            self._stepped_inside = optimizer
+        elif self._is_here():
+            self._follow(optimizer, id(optimizer))
+
+    def _follow(self, optimizer: Any, key: int) -> None:
         if not self._training.known:
             self._training.meet(optimizer=optimizer)
-        if self._follows_optimizers and self._finder.ended(id(optimizer)):
+        if self._follows_optimizers and self._finder.ended(key):
             self._end_step()
+
+    def _follow_inside(self) -> None:
+        """The backward pass is over in which optimizers have stepped, if any has."""
+        optimizer, self._stepped_inside = self._stepped_inside, None
+        if optimizer is not None:
+            self._steps_inside = True
+            self._follow(optimizer, INSIDE)
 
     @guarded
     def on_training(self, source: str, left: int | None, model: Any, optimizer: Any) -> None:
@@ -217,10 +236,23 @@ class Session:
         if not self._is_here():
             return None
         self._close_if_asked()
+        self._follow_inside()
         self._finder.backward()
         self._meter.micro_steps += 1
         self._meter.trained(time.perf_counter_ns())
-        return self._ranges.open("backward")
+        close = self._ranges.open("backward")
+
+        def ended() -> None:
+            if close is not None:
+                close()
+            self._backward_ended()
+
+        return ended
+
+    @guarded
+    def _backward_ended(self) -> None:
+        if self._is_here():
+            self._follow_inside()
 
     @guarded
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
@@ -468,7 +500,8 @@ class Session:
         """The plan is done: from now on steps are only counted."""
         self._over = True
         self._let_go()
-        if self._backward_patch is not None and not (self._follows_optimizers and self._finder.needs_backwards):
+        needed = self._follows_optimizers and (self._finder.needs_backwards or self._steps_inside)
+        if self._backward_patch is not None and not needed:
             self._backward_patch.undo()
             self._finder.without_backwards()
         self._line_due_ns = time.perf_counter_ns() + THINNED_NS
@@ -500,6 +533,9 @@ class Session:
             found = replace(found, stacks=0)
             self._journal.note(f"stacks are left out: {unsafe}")
         self._queue = found.stages(NSYS if self._nsys else "trace")
+        if self.world_size > 1 and (left is None or left > found.needs()):
+            # What each rank has just looked at took some ranks longer than others, which wait in the next step.
+            self._queue.insert(0, ("settle", 1))
         if self.options["stop"]:
             if self.world_size > 1 and self.options["ranks"] is not None:
                 self._journal.note("--stop is left out: with --ranks the other ranks would wait for those that end")
@@ -593,15 +629,22 @@ class Session:
             observer.end()
         if result is not None:
             self._journal.windows.append(result)
-            after = "" if self._more_windows() else "; the training continues unprofiled"
-            size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
-            self._journal.tell(f"step {self._step}: {result['steps']} steps recorded{size}{after}")
+            self._tell_recorded(result)
         gc.collect()
         if self._more_windows() or self._continues_free():
             self._hook_model(ranges=self._ranges.listening)
         else:
             self._let_go()
         self._write()
+
+    def _tell_recorded(self, result: dict[str, Any]) -> None:
+        count = result["steps"]
+        if not count:
+            self._journal.tell(f"step {self._step + 1}: the recording ended within its first step")
+            return
+        after = "" if self.ended or self._more_windows() else "; the training continues unprofiled"
+        size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
+        self._journal.tell(f"step {self._step}: {count} step{'s' * (count != 1)} recorded{size}{after}")
 
     def _stop_training(self) -> None:
         """`--stop`: ends the program as sys.exit(0) would, with its own clean-up."""

@@ -8,6 +8,9 @@ MEMORY = 64
 """Optimizer events that are remembered: enough for a critic that trains dozens of times per generator."""
 
 
+INSIDE = 0
+"""Stands for all optimizers that step inside of a backward pass, one for each parameter perhaps: together they are one
+that steps at its end."""
 UNKNOWN_GAP = 8
 """Events within which an optimizer that has ended once is expected again."""
 

@@ -531,7 +531,8 @@ class _Run:
 
         first = ranks[0].get("rank")
         taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
-        needed = plan(**({"settle": LONGEST_SETTLE} | planned(self._options))).needs()
+        several = (ranks[0].get("world_size") or 1) != 1
+        needed = plan(**({"settle": LONGEST_SETTLE} | planned(self._options))).needs() + several
         steps = "1 step" if taken == 1 else f"{taken} steps"
         if taken >= needed:
             return f"nothing was traced in {steps} ({runfile.LOG} may say why)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -20,6 +21,21 @@ def is_capturing() -> bool:
     import torch
 
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def is_in_backward() -> bool:
+    """Whether this thread is at work for a backward pass: in a hook that autograd calls, say."""
+    import torch
+
+    return torch._C._current_graph_task_id() != -1
+
+
+def training_thread() -> int:
+    """The thread that trains: this one, unless autograd has made it for a backward pass; then the main thread."""
+    here = threading.current_thread()
+    if isinstance(here, threading._DummyThread) and is_in_backward():
+        return threading.main_thread().ident or here.ident or 0
+    return threading.get_ident()
 
 
 def synchronise(devices: list[int]) -> None:

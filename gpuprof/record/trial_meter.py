@@ -28,8 +28,8 @@ from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
 from .guard import guarded
 from .hooks import Patch, patch_loader
 from .patches.context import Hub, Proof
-from .step_finder import StepFinder
-from .timing import devices_in_use, is_capturing, synchronise
+from .step_finder import INSIDE, StepFinder
+from .timing import devices_in_use, is_capturing, is_in_backward, synchronise
 
 SETTLE = 10
 """Steps that are left out at least."""
@@ -95,6 +95,7 @@ class TrialMeter:
         self._counted = 0
         self._devices: list[int] = []
         self._inside_backward = threading.Lock()
+        self._stepped_inside = False
 
     # -- beginning
 
@@ -137,7 +138,9 @@ class TrialMeter:
                 return backward(tensors, *args, **kwargs)
             try:
                 self.on_backward_of(tensors)
-                return backward(tensors, *args, **kwargs)
+                result = backward(tensors, *args, **kwargs)
+                self.on_backward_end()
+                return result
             finally:
                 self._inside_backward.release()
 
@@ -150,6 +153,13 @@ class TrialMeter:
             self._finder.backward()
             if self._digests.wants_losses:
                 self._digests.backward(tensors)
+
+    @guarded
+    def on_backward_end(self) -> None:
+        """A backward pass is over, in which optimizers may have stepped."""
+        stepped, self._stepped_inside = self._stepped_inside, False
+        if stepped and self._is_here() and self._source == "optimizer" and self._finder.ended(INSIDE):
+            self._end_step()
 
     @guarded
     def on_fetch(self, batches: Any) -> Callable[[Any], None] | None:
@@ -178,8 +188,10 @@ class TrialMeter:
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
-        """An optimizer has done its step."""
-        if self._is_here() and self._source == "optimizer" and self._finder.ended(id(optimizer)):
+        """An optimizer has done its step: one inside of a backward pass ends a step with that."""
+        if is_in_backward():
+            self._stepped_inside = True
+        elif self._is_here() and self._source == "optimizer" and self._finder.ended(id(optimizer)):
             self._end_step()
 
     @guarded

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.report import words
 
 _SENTENCE_END = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
@@ -60,5 +61,5 @@ def shorter_and_shorter() -> Iterator[Brevity]:
 
 def summary(diagnosis: Diagnosis, brevity: Brevity) -> str:
     """The verdict's explanation, in as many sentences as are wanted."""
-    said = diagnosis.verdict.summary
+    said = words.summary(diagnosis)
     return said if brevity.sentences is None else " ".join(_SENTENCE_END.split(said)[: brevity.sentences])

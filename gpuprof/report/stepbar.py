@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Device, DeviceEstimate, Diagnosis
@@ -84,10 +85,19 @@ def estimated(diagnosis: Diagnosis) -> bool:
 
 
 def bars(diagnosis: Diagnosis) -> tuple[Bar, ...]:
-    """One bar per device; idle is split by cause where the causes are known."""
+    """One bar per device, of one step; idle is split by cause where the causes are known."""
     if diagnosis.devices_estimated:
         return tuple(_with_excess(_bar(d, d.step_ns), diagnosis.budget) for d in diagnosis.devices_estimated)
-    return tuple(_bar(d, d.window_ns) for d in diagnosis.devices)
+    steps = diagnosis.steps.count if diagnosis.steps else 1
+    return tuple(_per_step(_bar(d, d.window_ns), steps) for d in diagnosis.devices)
+
+
+def _per_step(bar: Bar, steps: int) -> Bar:
+    """The mean of the steps that a bar is of. Rounding the running sum keeps the sum."""
+    until = [0, *accumulate(part.ns for part in bar.parts)]
+    at = [round(ns / steps) for ns in until]
+    parts = (replace(part, ns=at[i + 1] - at[i]) for i, part in enumerate(bar.parts))
+    return Bar(bar.device, round(bar.total_ns / steps), tuple(parts))
 
 
 def _bar(device: Device | DeviceEstimate, total_ns: int) -> Bar:

@@ -210,9 +210,8 @@ def _verdict_style(diagnosis: Diagnosis) -> str:
 
 
 def _summary(diagnosis: Diagnosis, brevity: Brevity) -> list[Text]:
-    """What the verdict says, unless an issue below says the same."""
-    said = {issue.message for issue in diagnosis.quality.issues}
-    return [] if diagnosis.verdict.summary in said else paragraph(summary(diagnosis, brevity))
+    """What the verdict says, but for what an issue below says."""
+    return paragraph(summary(diagnosis, brevity))
 
 
 def issues(found: Sequence[Issue | Note]) -> list[Text | Table]:

@@ -40,6 +40,14 @@ def label(diagnosis: Diagnosis) -> str:
     return f"{text} · {verdict.cause.replace('_', ' ')}" if verdict.cause else text
 
 
+def summary(diagnosis: Diagnosis) -> str:
+    """What the verdict says, without what an issue of the recording says as well."""
+    text = diagnosis.verdict.summary
+    for issue in diagnosis.quality.issues:
+        text = text.replace(issue.message, "")
+    return text.strip()
+
+
 def _balanced(diagnosis: Diagnosis) -> str:
     """Between what a balanced step is balanced: `GPU-BOUND: compute and memory` where only the GPU limits it."""
     found = diagnosis.sensitivities
@@ -77,6 +85,9 @@ def step_time(diagnosis: Diagnosis) -> str:
 
 def _step_time(diagnosis: Diagnosis) -> str:
     steps = diagnosis.steps
+    if steps is None and diagnosis.budget is not None:
+        found = diagnosis.budget
+        return f"{duration(found.mean_ns)} a step{f' (usually {duration(found.usual_ns)})' if differs(found) else ''}"
     if steps is None:
         baseline = diagnosis.run.baseline if diagnosis.run else None
         unprofiled = (baseline.free_ns or baseline.synchronised_ns) if baseline else None
@@ -87,12 +98,12 @@ def _step_time(diagnosis: Diagnosis) -> str:
     mean = budget is not None and differs(budget)
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if mean else ""
-        return f"{taken} a step ({usually}{_under_profiler(steps, budget.usual_ns)})"
+        return f"{taken} a step ({usually}{as_recorded(steps, budget.usual_ns)})"
     if steps.unprofiled_ns is not None:
-        return f"{taken} a step ({_under_profiler(steps, steps.unprofiled_ns)})"
+        return f"{taken} a step ({as_recorded(steps, steps.unprofiled_ns)})"
     if steps.estimated_ns is not None:
         also = f"{duration(budget.mean_ns)} in the mean, " if budget is not None and mean else ""
-        return f"about {taken} a step ({also}{_under_profiler(steps, steps.estimated_ns)})"
+        return f"about {taken} a step ({also}{as_recorded(steps, steps.estimated_ns)})"
     return f"{taken} a step{f' (usually {recorded})' if mean else ''}, as recorded"
 
 
@@ -109,7 +120,7 @@ def headline_ns(diagnosis: Diagnosis) -> int:
     return next((ns for ns in known if ns is not None), 0)
 
 
-def _under_profiler(steps: Steps, without_ns: int) -> str:
+def as_recorded(steps: Steps, without_ns: int) -> str:
     """`168 ms under the profiler`. Recording makes no step shorter: a recorded step that is, is the CPU's, which ran
     ahead of the GPU, or of less work than the others."""
     slower = steps.recorded_ns >= (1 - SAME) * without_ns

@@ -280,7 +280,7 @@ def _without_cut(steps: Steps, links: Links) -> Steps | None:
     whole = launches >= CUT_SHARE * usual
     # Only the ends can be cut; a light step in the middle is a step.
     keep = np.flatnonzero(whole)
-    first, last = (keep[0], keep[-1] + 1) if len(keep) else (0, len(whole))
+    first, last = (int(keep[0]), int(keep[-1]) + 1) if len(keep) else (0, len(whole))
     cut = steps.cut + len(whole) - (last - first)
     return Steps(steps.source, steps.name, steps.start_ns[first:last], steps.end_ns[first:last], cut, steps.merged)
 

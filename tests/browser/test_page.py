@@ -17,7 +17,7 @@ from helpers.rank_program import RankProgram
 from helpers.rank_program import write as write_ranks
 
 import gpuprof
-from gpuprof.diagnosis.diagnosis import Issue, Range
+from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.report import fixes
 from gpuprof.report.names import escape
 from gpuprof.report.palette import CAUSE_PAINTS
@@ -128,17 +128,6 @@ def test_a_fix_is_copied_as_it_is_written(demo, opened_demo):
     block.get_by_role("button", name="Copy the code").click()
     until(lambda: block.locator(".copy").inner_text(), lambda text: text == "Copied")
     assert seen.page.evaluate("() => navigator.clipboard.readText()") == demo.diagnosis.findings[0].fix
-
-
-def test_what_to_do_first_gains_for_sure(run, visit, tmp_path):
-    one, other = (replace(run.diagnosis.findings[0], id=i, title=i) for i in ("unsure", "sure"))
-    findings = (replace(one, speedup=Range(1.02, 1.4, 1.9)), replace(other, speedup=Range(1.1, 1.2, 1.3)))
-    for shown, title in ((findings, "sure"), (findings[:1], None)):
-        diagnosis = replace(run.diagnosis, findings=shown, combined=None, window=None)
-        report = write(diagnosis, tmp_path / "page.html")
-        with visit(report, scripts=False) as seen:
-            first = seen.page.locator("#verdict .first .fix-title")
-            assert (first.inner_text() if first.count() else None) == title
 
 
 def test_a_phone_shows_the_time_of_kernels_and_whole_identifiers(demo, visit):

@@ -412,6 +412,18 @@ def test_a_row_shows_the_whole_name_and_leads_to_the_timeline(table, run):
     assert box["y"] >= 0 and box["y"] + 50 < 900, "and the page has gone there"
 
 
+@pytest.mark.parametrize("width", [1440, 1024, 761, 390])
+def test_the_table_fits_any_window(run, visit, width):
+    """Narrow windows have fewer columns and cut words; the details of a row say the rest."""
+    with visit(run, width=width) as seen:
+        box = seen.page.locator(".kernels-box")
+        box.wait_for()
+        assert box.evaluate("box => box.scrollWidth - box.clientWidth") <= 0
+        seen.page.locator(".kernels-open").first.click()
+        said = seen.page.locator(".kernels .detail").inner_text()
+        assert all(name in said for name in ("count (a step)", "share (of the time of all kernels)", "category"))
+
+
 def test_the_table_is_copied(table, run, opened):
     opened.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     table.get_by_role("button", name="Copy as TSV").click()

@@ -51,6 +51,34 @@ def test_a_plain_loop_as_a_module(tmp_path: Path):
     assert run.manifest["exit"] == {"code": 0, "signal": None}
 
 
+@pytest.mark.parametrize("parts", [1, 20])
+def test_optimizers_that_step_inside_of_the_backward_pass(tmp_path: Path, parts: int):
+    """One for each parameter, as layer-wise methods have it to keep no gradients. A profiler that began inside of the
+    pass would crash the process at its end."""
+    code = f"""
+    class Wide(Model):
+        def __init__(self):
+            super().__init__()
+            self.layers = torch.nn.ModuleList([torch.nn.Linear(16, 16) for _ in range({parts})])
+    model = Wide()
+    optimizers = {{p: torch.optim.SGD([p], lr=1e-3) for p in model.parameters()}}
+    def step(p):
+        optimizers[p].step()
+        optimizers[p].zero_grad()
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(step)
+    for batch in batches(45):
+        loss_of(model, batch).backward()
+    print(sum(p.detach().double().sum().item() for p in model.parameters()))
+    """
+    run = trace(tmp_path, code)
+    assert run.code == 0, run.stderr
+    assert run.stdout == bare(tmp_path).stdout
+    assert_whole(run)
+    assert run.rank()["steps_seen"] == 45
+    assert run.ranges().count("backward") == 3
+
+
 def test_short_steps_settle_for_longer(tmp_path: Path):
     run = trace(tmp_path, "train(50)", settle=())
     assert run.stages()["settle"] == 10
@@ -143,13 +171,16 @@ def test_a_script_that_ends_inside_the_window_yields_its_whole_steps(tmp_path: P
     assert "ProfilerStep#28" in run.ranges()
 
 
-def test_a_training_that_raises_inside_the_window(tmp_path: Path):
-    code = """
+@pytest.mark.parametrize(
+    ("at", "whole", "says"), [(30, 2, "2 steps recorded"), (28, 0, "the recording ended within its first step")]
+)
+def test_a_training_that_raises_inside_the_window(tmp_path: Path, at: int, whole: int, says: str):
+    code = f"""
     class Bad(torch.optim.SGD):
         count = 0
         def step(self, closure=None):
             Bad.count += 1
-            if Bad.count == 30:
+            if Bad.count == {at}:
                 raise RuntimeError("out of luck")
             return super().step(closure)
     train(40, optimizer=Bad)
@@ -157,7 +188,8 @@ def test_a_training_that_raises_inside_the_window(tmp_path: Path):
     run = trace(tmp_path, code)
     assert run.code == 1
     assert "RuntimeError: out of luck" in run.stderr
-    assert run.rank()["windows"][0]["steps"] == 2
+    assert says in run.stderr and "continues unprofiled" not in run.stderr
+    assert run.rank()["windows"][0]["steps"] == whole
     assert run.manifest["status"] == "failed"
 
 
@@ -221,7 +253,7 @@ def test_ranks_stop_at_the_same_step(tmp_path: Path):
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     run = trace(tmp_path, code, "--stop", command=torchrun)
     assert run.code == 0, run.stderr
-    assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 30
+    assert run.rank(0)["steps_seen"] == run.rank(1)["steps_seen"] == 31
 
 
 def test_two_trainings_in_one_process(tmp_path: Path):
@@ -360,7 +392,7 @@ def test_two_ranks_under_torchrun(tmp_path: Path):
         assert_whole(run, rank)
         assert run.rank(rank)["world_size"] == 2
         assert run.rank(rank)["model"]["wrapper"] == "DistributedDataParallel"
-    assert run.stderr.count("gpuprof: step 6") == 1, "one rank speaks for all"
+    assert run.stderr.count("gpuprof: step 7") == 1, "one rank speaks for all"
 
 
 def test_only_the_ranks_asked_for(tmp_path: Path):

@@ -301,6 +301,14 @@ def test_what_can_be_applied_is_listed_without_starting_anything(tmp_path: Path)
     assert {"name", "does", "line", "cannot", "advised", "flags"} <= set(json.loads(listed.stdout)["fixes"][0])
 
 
+def test_what_would_be_tried_without_a_gpu_is_listed_as_advised(tmp_path: Path):
+    prepare(tmp_path)
+    make_run(tmp_path, made_ms=32.0)
+    done = in_process(*command("--list", "--json")[3:], cwd=tmp_path)
+    advised = [one["advised"] for one in json.loads(done.stdout)["fixes"] if one["advised"]]
+    assert advised == ["input_workers=4"]
+
+
 def test_the_programs_own_flags_are_listed(tmp_path: Path):
     prepare(tmp_path, IGNORES)
     declare_flag(make_run(tmp_path), "--workers")

@@ -118,6 +118,7 @@ def test_sensitivities_are_halves_in_percent():
     assert shown["host (Python, launches)"] == pytest.approx(40)
     assert shown["GPU arithmetic"] == pytest.approx(10)
     assert "GPU" not in shown, "its parts tell more"
+    assert bar["textposition"] == ["inside"] + ["outside"] * (len(shown) - 1)
     whole = host_bound(sensitivities=Sensitivities(0.8, 0.0, 0.1, 0.0, 0.3))
     assert "GPU" in content(charts.sensitivities(whole))["data"][0]["y"]
 

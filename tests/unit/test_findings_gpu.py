@@ -10,8 +10,11 @@ from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.diagnosis import Finding, Range
 from gpuprof.diagnosis.findings import (
+    ABSENT,
     adapter_casts,
+    autocast,
     dequantize,
     eager_attention,
     expert_loop,
@@ -25,6 +28,7 @@ from gpuprof.diagnosis.findings import (
 from gpuprof.diagnosis.predict import predict
 from gpuprof.diagnosis.run_model import GpuTelemetry, RunMemory, Telemetry, Work
 from gpuprof.replay.transform import scaled
+from gpuprof.trial.fixes import fix_for
 
 
 def after_us(case: Case, proposal) -> float:
@@ -189,6 +193,46 @@ def test_products_on_tensor_cores_are_left_alone(tmp_path, type: str, kernel: st
     for _ in range(3):
         program.step(lambda: program.mm(4096, 4096, 4096, gpu=1 * MS, type=type, kernel=kernel))
     assert not list(tf32.find(program.case(tmp_path)))
+
+
+def on_gpu(program: Program, name: str) -> Program:
+    program.trace.top_level["deviceProperties"][0] |= {"name": name, "numSms": 80, "totalGlobalMem": 34 * GB}
+    return program
+
+
+def fp32_products(name: str, kernel: str = "volta_sgemm_128x64_nn", type: str = FLOAT) -> Program:
+    program = on_gpu(Program(), name)
+    for _ in range(3):
+        program.step(lambda: program.mm(4096, 4096, 4096, gpu=12 * MS, type=type, kernel=kernel))
+    return program
+
+
+def test_a_gpu_without_bf16_is_advised_fp16(tmp_path):
+    case = fp32_products("Tesla V100-SXM2-32GB").case(tmp_path)
+    found = only(autocast, case)
+    assert found.title == "fp16 autocast" and "GradScaler" in found.fix and "bfloat16" not in found.fix
+    assert case.roofline is not None
+    product_us = 2 * 4096**3 / case.roofline.ceilings.flops["fp16"] / 0.6 * 1e6
+    assert product_us < after_us(case, found) < 12_000 / 3
+    assert fix_for(Finding("autocast", found.title, "high", (), found.fix, Range(1, 1, 1), Range(1, 1, 1))) is None
+    assert ABSENT["tf32"].why(case) == "this GPU has no TF32"
+
+
+def test_formats_that_were_not_recorded_are_not_said_to_be_fine(tmp_path):
+    """Kernels of matrix multiplications without shapes: they may well run in fp32."""
+    program = Program()
+
+    def body() -> None:
+        program.op("aten::mm", "cutlass_80_simt_sgemm_256x128", 12 * MS)
+        program.mm(1024, 1024, 1024)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert case.roofline is not None and case.roofline.mfu(case.step_ns) is None, "most FLOPs are not known"
+    for name in ("tf32", "autocast"):
+        why = ABSENT[name].why(case)
+        assert why is not None and "take 12 ms a step, and their operands are not known" in why
 
 
 def adapter(program: Program, type: str = FLOAT) -> None:
@@ -381,6 +425,14 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")
     assert after_us(case, only(padding, case, "padding_free")) == pytest.approx(1250, rel=0.03)
+
+
+def test_rows_with_one_label_each_are_not_packed(tmp_path):
+    """A reward model or classifier reads one output per row: only the lengths of rows may become alike."""
+    case = padded(tmp_path, 0.5)
+    for name in ("Qwen2ForSequenceClassification", "PeftModelForSequenceClassification"):
+        found = padding.find(replace(case, stack=replace(case.stack, model_class=name)))
+        assert [proposal.key for proposal in found] == ["grouped"]
 
 
 def test_little_padding_or_none_known_is_no_finding(tmp_path):

@@ -82,6 +82,16 @@ def test_compile_keeps_products_and_one_launch_for_each_chain(tmp_path):
     assert "reduce-overhead" not in proposal.fix
 
 
+def test_work_of_its_own_inside_a_pass_is_not_compiled_away(tmp_path):
+    """30 ms in one piece are no launches: only at best they are gone."""
+    case = eager(tmp_path, within=lambda program, i: program.python(30 * MS) if i == 5 else None)
+    plain = eager(tmp_path / "plain")
+    proposal, without = only(compile, case), only(compile, plain)
+    expected = plain.step_of(without.change(plain.graph)) + 30 * MS
+    assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.02)
+    assert proposal.best is not None and case.step_of(proposal.best(case.graph)) < 10 * MS
+
+
 def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     case = eager(tmp_path)
     proposal = only(cuda_graphs, case)

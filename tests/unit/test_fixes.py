@@ -12,6 +12,7 @@ from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Rema
 from gpuprof.diagnosis.json import schema, to_json
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 
 HOUR = 3600 * 10**9
@@ -54,6 +55,20 @@ def test_a_fix_shows_what_it_gains_and_what_to_write():
     assert lines[at + 1].strip() == "TrainingArguments(torch_compile=True)"
     assert any(line.split() == ["next", "gpuprof", "explain", "compile"] for line in lines)
     assert any("replay error 0.1 % · confidence 0.97 · remaining run 3 h 10 → 45 min with fix 1" in x for x in lines)
+
+
+def test_the_report_begins_with_the_fix_that_the_terminal_begins_with():
+    """Also where the next one gains more surely: the order of the findings is the only rule."""
+    found = diagnosis(
+        finding(id="compile", title="the likely one", speedup=Range(1.03, 1.18, 1.29), changes="more samples"),
+        finding(id="syncs", title="the sure one", speedup=Range(1.09, 1.17, 1.25)),
+    )
+    page = render(replace(found, window=None))
+    start = page.index("Do this first")
+    first = page[start : page.index("</aside>", start)]
+    assert "the likely one" in first and "Changes the training: more samples." in first
+    fixes = plain(found).split("fixes")[1]
+    assert fixes.index("the likely one") < fixes.index("the sure one")
 
 
 @pytest.mark.parametrize(

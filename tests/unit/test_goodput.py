@@ -34,7 +34,8 @@ def run(**manifest: Any) -> Goodput:
         ("baseline_free", 9, 100 * MS, {}),
         ("baseline_free", 1, 600 * MS, {"save_ns": 500 * MS}),
         ("trace", 5, 200 * MS, {}),
-        ("after", 81, 100 * MS, {}),
+        ("after", 80, 100 * MS, {}),
+        ("after", 1, 100 * MS + 500 * MS + 2 * S, {}),  # saving again, which nothing measures now; writing the trace
         begin=START + 30 * S,
     )  # fmt: skip
     ended = steps[-1]["unix_ns"] + 7 * S
@@ -57,7 +58,33 @@ def test_every_cause_gets_what_it_took():
     assert lost["first_steps"] == 4 * (400 - 300) * MS
     assert lost["save"] == 2 * 500 * MS, "one was measured, and the schedule has two in 100 steps"
     assert lost["recording"] == 5 * 100 * MS + 2 * S
-    assert lost["evaluation"] == 0
+    assert lost["evaluation"] == lost["other"] == 0
+
+
+def test_what_every_step_does_is_not_lost():
+    """A training that generates its samples in every step calls the model outside of training in each of them."""
+    generates = {"evaluation_ns": 130 * MS}
+    steps = lines(
+        ("settle", 4, 220 * MS, generates),
+        ("baseline_free", 10, 220 * MS, generates),
+        ("after", 46, 220 * MS, generates),
+        begin=START + 5 * S,
+    )
+    found = split({"started": START, "ended": steps[-1]["unix_ns"]}, {"imported": START, "steps_seen": 60}, steps)
+    assert found is not None
+    assert found.lost_ns["evaluation"] == 0
+    assert found.productive_ns == 60 * 220 * MS and found.lost_ns["other"] == 0
+
+
+def test_steps_take_no_more_than_the_loop_did():
+    """Where later steps are shorter than the timed ones, the parts still add up to the run, none below zero."""
+    steps = lines(("baseline_free", 10, 300 * MS, {}), ("after", 50, 50 * MS, {}), begin=START + 5 * S)
+    ended = steps[-1]["unix_ns"] + S
+    found = split({"started": START, "ended": ended}, {"imported": START + S, "steps_seen": 60}, steps)
+    assert found is not None
+    assert found.productive_ns == 10 * 300 * MS + 50 * 50 * MS
+    assert min(found.lost_ns.values()) == 0
+    assert sentence(found).startswith("usual steps take 48 %")
 
 
 def test_a_run_that_goes_on_ends_with_its_last_step():

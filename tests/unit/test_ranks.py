@@ -208,6 +208,16 @@ def test_equal_ranks_have_no_straggler(tmp_path: Path):
     assert gang.step_ns == near(truth_ns(programs))
 
 
+def test_an_estimated_step_that_is_shorter_than_that_of_all_is_said_to_be(tmp_path: Path):
+    gang = survey(write(tmp_path, [RankProgram(), RankProgram()]), read_trace)
+    alone = host_bound()
+    for step_ms, says in ((200, "With its waits for the other ranks a step takes 200 ms."), (170, "")):
+        said = with_ranks(alone, dataclasses.replace(gang, step_ns=step_ms * MS)).verdict.summary
+        assert ("With its waits" in said) == bool(says) and says in said
+    measured = dataclasses.replace(alone, steps=dataclasses.replace(alone.steps, unprofiled_ns=90 * MS))
+    assert "With its waits" not in with_ranks(measured, gang).verdict.summary
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_random_ranks(tmp_path: Path, seed: int):
     """Whatever the ranks do, their step is found, and the slowest by 5 % or more is named."""

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,9 @@ from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.json import to_json
 from gpuprof.diagnosis.run import RunFacts, run_facts
 from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.report import words
 from gpuprof.report.notebook import diagnosis_html
+from gpuprof.report.page import content
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import label
 from gpuprof.tracefile.read import read_recording
@@ -472,6 +475,51 @@ def test_a_training_on_the_cpu_gets_no_advice_on_recording_a_gpu(tmp_path):
     assert diagnosis.steps and diagnosis.steps.unprofiled_ns == 9 * MS
     assert "ran on the CPU" in diagnosis.verdict.summary
     assert label(diagnosis) == "NO GPU"
+
+
+def test_a_recording_that_ended_within_its_first_step_is_said_to(small, tmp_path):
+    run = RunBuilder().stage("baseline_free", [7.0] * 8).stage("trace", [])
+    run.manifest |= {"status": "failed", "exit": {"code": 1, "signal": None}}
+    assert issues(gpuprof.diagnose(run.write(tmp_path, small)))["no_whole_step"] == "warning"
+
+
+def every_fifth(cause: str) -> RunBuilder:
+    """Steps of 9 ms, and every fifth takes 50 ms more for something that the recorder measures."""
+    run = RunBuilder().stage("baseline_free", [9.0, 9.0, 9.0, 9.0, 59.0] * 4, device_ns=None)
+    for step in run.steps[4::5]:
+        step[f"{cause}_ns"] = 50 * MS
+    return run
+
+
+def on_cpu(folder: Path, run: RunBuilder) -> Diagnosis:
+    builder = TraceBuilder(gpus=0)
+    for i in range(3):
+        builder.step(i, i * WINDOW_NS, (i + 1) * WINDOW_NS).op("aten::mm", i * WINDOW_NS, i * WINDOW_NS + MS)
+    run.stage("trace", [10.0] * 3).rank["gpu"] = None
+    return is_valid(gpuprof.diagnose(run.write(folder / "run", builder.write(folder / "cpu.json"))))
+
+
+def test_a_training_on_the_cpu_is_headed_by_its_mean_step(tmp_path):
+    """As one on a GPU is: who waits for an evaluation pays for it, too."""
+    diagnosis = on_cpu(tmp_path, every_fifth("evaluation"))
+    assert words.step_time(diagnosis).startswith("19 ms a step (usually 9.0 ms")
+    assert "evaluation adds 10 ms (4 of 20 timed steps" in diagnosis.verdict.summary
+    assert isinstance(diagnosis.steps.cut, int)
+    shorter = replace(diagnosis, steps=replace(diagnosis.steps, recorded_ns=5 * MS))
+    assert content.tiles(shorter)[0].note == "usually 9.0 ms, 5.0 ms on the CPU as recorded"
+
+
+def test_a_training_on_the_cpu_says_what_every_step_waits_for(tmp_path):
+    diagnosis = on_cpu(tmp_path, RunBuilder().stage("baseline_free", [9.0] * 8, device_ns=None, data_ns=7 * MS))
+    said = "Waiting for batches takes 7 ms of a usual step."
+    assert diagnosis.verdict.summary.startswith(f"{said} This training ran on the CPU")
+    assert words.summary(diagnosis) == said, "the rest stands below, as what is wrong with the recording"
+
+
+def test_a_run_without_a_trace_is_headed_by_its_mean_step(tmp_path):
+    diagnosis = is_valid(gpuprof.diagnose(every_fifth("save").write(tmp_path, None)))
+    assert label(diagnosis) == "NO TRACE"
+    assert words.step_time(diagnosis) == "19 ms a step (usually 9.0 ms)"
 
 
 def test_steps_beyond_the_last_line_count(tmp_path):

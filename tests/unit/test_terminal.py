@@ -169,6 +169,12 @@ def test_colour_is_only_an_addition():
     assert "\x1b[33m" in coloured(host_bound())
 
 
+def test_a_bar_is_of_one_step_also_where_several_were_recorded():
+    (bar,) = bars(host_bound())
+    assert bar.total_ns == 168 * MS == sum(part.ns for part in bar.parts)
+    assert {part.key: part.ns for part in bar.parts}["compute"] == 15 * MS
+
+
 def test_a_bar_fills_its_width():
     for width in range(1, 200):
         for bar in (*bars(host_bound()), *bars(two_devices()), Bar(0, 3, (Part("idle", 1, True),) * 3)):

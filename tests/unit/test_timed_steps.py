@@ -89,8 +89,17 @@ def test_what_comes_once_is_named_so():
     found = of_stretch({"compile": [900.0] + [0.0] * 19}, 20)
     assert [bar["name"] for bar in bars(charts.timed_steps(found))] == ["usual step", "compilation (once)"]
     assert "once compilation" in charts.timed_steps(found).layout.meta["note"]
-    assert content.once(found) == ["compilation: 900 ms in 1 step"]
+    assert content.once(found) == ["Once, not in the mean: compilation, 900 ms in 1 step"]
     assert [row.label for row in content.budget_rows(found)] == ["usual step", "variation", "mean step"]
+
+
+def test_what_still_recurs_is_not_said_to_come_once():
+    """It is part of the mean, and becomes rarer."""
+    shapes = {"new_shapes": every(3, 40, 20)}
+    found = of_stretch(shapes, 20, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 10**9})
+    assert content.once(found) == ["Becomes rarer: planning for new shapes"]
+    assert all("(once)" not in bar["name"] for bar in bars(charts.timed_steps(found)))
+    assert "once" not in charts.timed_steps(found).layout.meta["note"]
 
 
 def test_one_very_long_step_is_cut_and_labelled():

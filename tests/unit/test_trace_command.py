@@ -55,10 +55,15 @@ def test_a_program_is_left_as_it_was_typed(place: Path):
         (("python", "-c", "import x.py"), "python"),
         (("python", "-u", "a b/ü(1).py"), "1"),
         (("torchrun",), "torchrun"),
+        (("python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "jobs/train.v2.py"), "train.v2"),
+        (("python", "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "package.train"), "train"),
+        (("python", "-m", "torch.distributed.run"), "run"),
     ],
 )
 def test_what_a_run_is_called(words: tuple[str, ...], stem: str, place: Path):
     assert resolved(place, *words).stem == stem
+    if words[:2] == ("python", "-m"):
+        assert resolved(place, *words[3:], module=words[2]).stem == stem
 
 
 @pytest.mark.parametrize(

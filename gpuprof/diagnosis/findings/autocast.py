@@ -1,4 +1,5 @@
-"""Matrix multiplications in fp32 or TF32 that bf16 autocast would run on faster tensor cores."""
+"""Matrix multiplications in fp32 or TF32 that autocast would run on faster tensor cores: in bf16, on GPUs without bf16
+in fp16."""
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from gpuprof.diagnosis.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import shapes_vary
+from gpuprof.diagnosis.matmul_types import why_unknown
 from gpuprof.diagnosis.passes import host_ns_per_launch
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
@@ -25,6 +27,9 @@ CAST_BYTES = 6.0
 """Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""
 LEAST_SHARE = 0.05
 """Of the GPU's time the least that such matrix multiplications take to be worth a look."""
+SCALED = """
+scaler = torch.amp.GradScaler("cuda")
+# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"""
 NO_PLANNING = """
 torch.backends.cuda.enable_cudnn_sdp(False)
 # bf16 moves attention to cuDNN, which plans for every new length"""
@@ -43,10 +48,12 @@ Matrix multiplications whose operands are fp32 and that take 5 % of the GPU's ti
     gain="""
 Each of them takes the time of its FLOPs at 60 % of the bf16 ceiling (40 to 80 %) or of half its bytes at 70 % of the
 memory ceiling, whichever is longer, at least 4 µs; and 0.7 to 2 casts are added for each, on the GPU and as launches
-of the CPU (host). These shares are assumed. Programs limited by the CPU or by small kernels gain nothing.
+of the CPU (host). These shares are assumed. Programs limited by the CPU or by small kernels gain nothing. A GPU
+without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
 """,
     wrong="""
-bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 also needs a gradient scaler. Attention in fp32
+bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 has a small range, so gradients are scaled, and
+steps whose gradients overflow are skipped. Attention in fp32
 may switch to a faster kernel as well, which is not counted. On Hopper and Blackwell torch then chooses cuDNN's,
 which plans at every new length: a BERT whose lengths vary took 160 to 190 ms a step instead of 31 to 37 in its first 32
 steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(False)`).
@@ -55,9 +62,10 @@ steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(F
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """bf16 autocast for what is multiplied in fp32 or TF32."""
+    """bf16 autocast, or fp16 where the GPU has no bf16, for what is multiplied in fp32 or TF32."""
     roof = case.roofline
-    if roof is None or "bf16" not in roof.ceilings.flops:
+    half = _half(roof)
+    if roof is None or half is None:
         return
     graph = case.graph
     nodes = _products(case, roof)
@@ -69,22 +77,39 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
     )
     launch_ns = host_ns_per_launch(case, nodes, model_phases(graph))
-    would_plan = bf16_would_plan(case) and shapes_vary(case)
+    would_plan = half == "bf16" and bf16_would_plan(case) and shapes_vary(case)
     yield Proposal(
-        title="bf16 autocast without cuDNN attention" if would_plan else "bf16 autocast",
+        title="bf16 autocast without cuDNN attention" if would_plan else _TITLES[half],
         evidence=spans(case, text, nodes),
-        fix=case.stack.fix(
-            'with torch.autocast("cuda", dtype=torch.bfloat16):  # around the forward pass and the loss',
-            case.stack.setting({"bf16": True}),
-            inference="model.to(torch.bfloat16)  # or from_pretrained(..., dtype=torch.bfloat16)",
-            lightning='Trainer(precision="bf16-mixed")',
-        )
-        + (NO_PLANNING if would_plan else ""),
-        change=_cast(case, roof, nodes, launch_ns, 1),
-        best=_cast(case, roof, nodes, launch_ns, 0),
-        worst=_cast(case, roof, nodes, launch_ns, 2),
-        changes="matrix multiplications round to bf16 (8 bits of mantissa)",
+        fix=_fix(case, half) + (NO_PLANNING if would_plan else ""),
+        change=_cast(case, roof, nodes, launch_ns, half, 1),
+        best=_cast(case, roof, nodes, launch_ns, half, 0),
+        worst=_cast(case, roof, nodes, launch_ns, half, 2),
+        changes=_CHANGES[half],
         excludes=("tf32", "adapter_casts"),
+    )
+
+
+_TITLES = {"bf16": "bf16 autocast", "fp16": "fp16 autocast"}
+_CHANGES = {
+    "bf16": "matrix multiplications round to bf16 (8 bits of mantissa)",
+    "fp16": "matrix multiplications round to fp16, and gradients are scaled",
+}
+
+
+def _half(roof: Roofline | None) -> str | None:
+    """The 16-bit format that the GPU's tensor cores multiply in; None without one."""
+    return None if roof is None else next((name for name in ("bf16", "fp16") if name in roof.ceilings.flops), None)
+
+
+def _fix(case: Case, half: str) -> str:
+    stack, dtype = case.stack, {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[half]
+    own = f'with torch.autocast("cuda", dtype={dtype}):  # around the forward pass and the loss'
+    return stack.fix(
+        own + (SCALED if half == "fp16" else ""),
+        stack.setting({half: True}),
+        inference=f"model.to({dtype})  # or from_pretrained(..., dtype={dtype})",
+        lightning=f'Trainer(precision="{"bf16" if half == "bf16" else "16"}-mixed")',
     )
 
 
@@ -92,12 +117,15 @@ def _absent(case: Case) -> str | None:
     roof = case.roofline
     if roof is None:
         return None
+    if _half(roof) is None:
+        return "this GPU has no tensor cores for a 16-bit format"
     nodes = _products(case, roof)
     took = case.per_step(float(case.graph.duration_ns[nodes].sum()))
-    return f"fp32 matrix multiplications take {in_ms(took)} a step" if took else "nothing is multiplied in fp32"
+    known = f"fp32 matrix multiplications take {in_ms(took)} a step" if took else "nothing is multiplied in fp32"
+    return why_unknown(case, roof) or known
 
 
-ABSENT = Absent("bf16 autocast", _absent)
+ABSENT = Absent("16-bit autocast", _absent)
 
 
 def _products(case: Case, roof: Roofline) -> Mask:
@@ -108,13 +136,14 @@ def _products(case: Case, roof: Roofline) -> Mask:
     return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
 
 
-def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, level: int) -> Change:
-    """The graph with these matrix multiplications in bf16 and casts before them; level 0: at best, 2: at worst."""
+def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
+    """The graph with these matrix multiplications in a 16-bit format and casts before them; level 0: at best, 2: at
+    worst."""
     rows = np.flatnonzero(nodes)
     event = case.graph.gpu_row[rows]
     ceilings, work = roof.ceilings, roof.work
     moved = np.nan_to_num(work.bytes[event])
-    tensor = work.flops[event] / ceilings.flops["bf16"] / calibrated.BF16_TENSOR.falling[level]
+    tensor = work.flops[event] / ceilings.flops[half] / calibrated.BF16_TENSOR.falling[level]
     memory = moved / 2 / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level]
     product_ns: F64 = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     # A third of what a matrix multiplication moves is one operand.

@@ -39,6 +39,10 @@ worst. A generated wrapper calls the same entry of the library with memory alrea
 dispatcher."""
 PASS_NS = calibrated.PASS_NS.rising
 """Guards, flattening and saving of tensors, once for each forward and each backward pass."""
+LASTING_NS = 5e6
+"""A single piece of host work that lasts longer is no dispatch of an op but work of its own (preparing indices, a
+lock, another library), which a compiler need not remove. In recordings of plain fine-tunes the longest pieces take 0.5
+to 4.9 ms."""
 FUSED = calibrated.FUSED.rising
 """What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
 reads from outside and leaves there."""
@@ -69,7 +73,8 @@ In forward, backward and recomputation, consecutive kernels of elementwise opera
 reductions become one kernel of 0.4 to 1.2 times the longest of them. Matrix multiplications take 0 to 15 % longer,
 and attention up to 3.2 times as long where it had no mask (measured). For each remaining kernel the CPU still does
 the op's own work (0.7 to 1.35 times what was recorded); the accumulation of gradients stays, and each pass costs 0.1
-to 1.5 ms. All other CPU work of the passes is removed.
+to 1.5 ms. All other CPU work of the passes is removed, but for single pieces of more than 5 ms: these are no
+launching of operations, and stay but in the best case.
 """,
     wrong="""
 Batches of changing shapes are compiled again, up to eight times, before shapes become dynamic: pad to a multiple, or
@@ -89,6 +94,8 @@ class Passes:
     """Part of it that launches what is not fused."""
     accumulate: Mask
     """Part of it that accumulates gradients, which stays as it is."""
+    lasting: Mask
+    """Part of it that is in pieces too long to be launches of ops."""
     group: I64
     """Per GPU node the chain that it is fused in, else -1."""
     rest: Mask
@@ -236,6 +243,7 @@ def passes(case: Case) -> Passes | None:
         host=host,
         kept=host & launching[graph.scope] & ~accumulate,
         accumulate=host & accumulate,
+        lasting=host & (graph.duration_ns > LASTING_NS),
         group=group,
         rest=graph.on_gpu & within & (group < 0),
         attention=_unmasked_attention(case) & within & (group < 0),
@@ -262,7 +270,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
 
     def change(graph: Graph) -> Graph:
         longest = _longest(found, graph.duration_ns)
-        gone = found.host & ~found.kept & ~found.accumulate
+        gone = found.host & ~found.kept & ~found.accumulate & ~(found.lasting & (way > 0))
         gone[found.launcher] = False
         fused = found.group >= 0
         fused[found.speaker] = False

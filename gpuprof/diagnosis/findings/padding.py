@@ -140,7 +140,9 @@ def find(case: Case) -> Iterator[Proposal]:
 
 def _knows(case: Case, field: str) -> bool:
     """Whether the trainer can do it, or that is not known. A trainer of TRL makes its batches itself: what its
-    arguments do not offer cannot be done by a collator from outside."""
+    arguments do not offer cannot be done by a collator from outside. A model with one output per row needs its rows."""
+    if case.stack.labels_rows:
+        return False
     return case.stack.kind not in ("trl", "unsloth") or case.stack.has(field) is not False
 
 

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.comparison.signs import advised
 from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.matmul_types import why_unknown
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, Mask
@@ -82,7 +83,11 @@ def find(case: Case) -> Iterator[Proposal]:
 
 
 def _absent(case: Case) -> str | None:
-    return "no matrix multiplication runs in fp32 without tensor cores" if case.roofline is not None else None
+    if case.roofline is None:
+        return None
+    if "tf32" not in case.roofline.ceilings.flops:
+        return "this GPU has no TF32"
+    return why_unknown(case, case.roofline) or "no matrix multiplication runs in fp32 without tensor cores"
 
 
 ABSENT = Absent("TF32 matrix multiplications", _absent)

@@ -29,7 +29,8 @@ def subject_of(diagnosis: Diagnosis, recorded_on: Gpu | None = None) -> Subject:
     case = diagnosis._case
     path = diagnosis.source.path
     if case is None:
-        why = diagnosis.replay.reason or diagnosis.verdict.summary or "its step could not be replayed"
+        error = next((issue.message for issue in diagnosis.quality.issues if issue.severity == "error"), "")
+        why = diagnosis.replay.reason or error or diagnosis.verdict.summary or "its step could not be replayed"
         raise GpuprofError(f"{path}: nothing can be projected from this recording: {why}")
     info = next(iter(diagnosis.environment.gpus), None)
     gpu = recorded_on or (find(info.name, info.memory_bytes) if info else None)

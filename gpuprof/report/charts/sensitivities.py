@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _ROW_PX = 28
+_LONG = 40
+"""Percent from which on a bar has room for its number."""
 _LABELS = {
     "host": "host (Python, launches)",
     "input": "input pipeline",
@@ -41,7 +43,9 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
         "y": [_LABELS[name] for name in order],
         "x": percent,
         "text": [f"−{value:.0f} %" if value >= 0.5 else "–" for value in percent],
-        "textposition": "outside",
+        # Next to a long bar a phone has no room.
+        "textposition": ["inside" if value >= _LONG else "outside" for value in percent],
+        "insidetextanchor": "end",
         "cliponaxis": False,
         "hovertemplate": "%{y} twice as fast: step %{x:.1f} % shorter<extra></extra>",
     }

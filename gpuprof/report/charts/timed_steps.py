@@ -43,7 +43,7 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
     timed, budget = diagnosis.timed, diagnosis.budget
     if timed is None or budget is None or budget.source != "free" or len(timed.ns) < _FEWEST:
         return None
-    once = {one.cause for one in budget.once}
+    once = {one.cause for one in budget.left_out}
     scale, unit = (1e9, "s") if float(np.median(timed.ns)) >= 2e9 else (1e6, "ms")
     top, far = _top(timed, budget)
     ends = [float(timed.number[0]) - 0.5, float(timed.number[-1]) + 0.5]

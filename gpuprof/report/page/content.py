@@ -14,7 +14,7 @@ from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
 from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
-from gpuprof.diagnosis.sentences import gpu_named
+from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
 from gpuprof.report.code_lines import parts
@@ -28,8 +28,6 @@ from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
 KERNELS = 12
 RANGES = 12
 """Rows of the table that stands in for the interactive one."""
-SURE = 1.05
-"""Speedup at the low end of the interval from which on a fix is one to begin with."""
 SEEN = 0.005
 """Share of a bar below which a part has no entry in its legend."""
 
@@ -109,10 +107,10 @@ class Card:
     present: float
     code: tuple[str, ...]
     """The fix in the parts between which its lines may break."""
-    surely: bool
-    """Whether it gains even at the low end of its interval."""
+    conditions: tuple[str, ...]
+    """What it changes about the training and costs."""
     facts: tuple[str, ...]
-    """What it rests on, changes about the training and costs."""
+    """What it rests on, and the conditions."""
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
@@ -136,12 +134,6 @@ def _seen_from(diagnosis: Diagnosis) -> str:
     if len(ranks) < 2 or own is None:
         return ""
     return f"{len(ranks)} ranks, shown: rank {own}"
-
-
-def summary(diagnosis: Diagnosis) -> str:
-    """The verdict in a sentence or two; nothing where an error below says the same."""
-    said = diagnosis.verdict.summary
-    return "" if any(issue.message == said for issue in diagnosis.quality.issues) else said
 
 
 def tiles(diagnosis: Diagnosis) -> list[Tile]:
@@ -182,11 +174,14 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        return Tile(duration(budget.mean_ns), f"{each}, mean", f"{usually}{recorded} under the profiler")
+        note = f"{usually}{words.as_recorded(steps, budget.usual_ns)}"
+        return Tile(duration(budget.mean_ns), f"{each}, mean", note)
     if steps.unprofiled_ns is not None:
-        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", f"{recorded} under the profiler")
+        note = words.as_recorded(steps, steps.unprofiled_ns)
+        return Tile(duration(steps.unprofiled_ns), f"{each}, measured", note)
     if steps.estimated_ns is not None:
-        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", f"{recorded} under the profiler")
+        note = words.as_recorded(steps, steps.estimated_ns)
+        return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", note)
     return Tile(recorded, each, "as recorded")
 
 
@@ -205,7 +200,16 @@ def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
     """One per device; its compute is split by what limits the kernels, where that is known."""
     bars = stepbar.bars(diagnosis)
     limits = roof.bound_shares if (roof := diagnosis.roofline and diagnosis.tables.roofline) else {}
-    return [_step_bar(bar, f"GPU {bar.device}" if len(bars) > 1 else "", limits) for bar in bars]
+    of, how = _of_bars(diagnosis), "without the profiler" if diagnosis.devices_estimated else "as recorded"
+    titles = [f"GPU {bar.device}: {of}, {how}" if len(bars) > 1 else f"{capital(of)} of the GPU, {how}" for bar in bars]
+    return [_step_bar(bar, title, limits) for bar, title in zip(bars, titles, strict=True)]
+
+
+def _of_bars(diagnosis: Diagnosis) -> str:
+    """What the bars show: the mean step, one step, or all where there are none."""
+    if diagnosis.steps is None or diagnosis.steps.source == "none":
+        return "the whole recording"
+    return f"{'the mean' if of_mean_step(diagnosis) else 'one'} {diagnosis.unit}"
 
 
 def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
@@ -264,13 +268,17 @@ def _excess_row(one: Excess, found: Budget) -> BudgetRow:
 
 
 def once(diagnosis: Diagnosis) -> list[str]:
-    """What came once and is not in the mean: `compilation 2.1 s in 1 step`, and what it is spread over all steps."""
+    """What came once and is not in the mean: `Once, not in the mean: compilation, 2.1 s in 1 step`; and what is in it,
+    but becomes rarer; each with what it is spread over all steps."""
     found, run = diagnosis.budget, diagnosis.run
     if found is None or found.source != "free":
         return []
     lines = []
     for one in found.once:
-        line = f"{_cause(one.cause)}: {duration(one.ns)} in {amount(one.steps, 'step')}"
+        if one in found.left_out:
+            line = f"Once, not in the mean: {_cause(one.cause)}, {duration(one.ns)} in {amount(one.steps, 'step')}"
+        else:
+            line = f"Becomes rarer: {_cause(one.cause)}"
         if one.per_step_ns is not None and run is not None and run.steps_total:
             line += f", {duration(one.per_step_ns)} a step over the {amount(run.steps_total, 'step')} of this training"
         lines.append(line)
@@ -285,7 +293,7 @@ def _cause(key: str) -> str:
 
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
-    """The findings, most gain first; with the combination of them last, where there is one."""
+    """The findings in the order of the diagnosis: the first is what to do first, here and on the terminal."""
     now = fixes.now_ns(diagnosis)
     if not now:
         return []
@@ -295,13 +303,9 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     ]
 
 
-def first(found: list[Card]) -> Card | None:
-    """What to do first: the first fix that gains even at the low end of its interval."""
-    return next((card for card in found if card.surely), None)
-
-
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
     statements = tuple(escape(e.text) for e in finding.evidence if e.start_ns is None)
+    conditions = tuple(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))
     low, expected, high = (100 * v / finding.work / longest for v in _values(finding.step_ns))
     return Card(
         number=number,
@@ -316,8 +320,8 @@ def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longe
         high=high,
         present=100 * now / longest,
         code=parts("\n".join(map(escape, finding.fix.splitlines()))),
-        surely=finding.speedup.low >= SURE,
-        facts=(*statements, *(f"{line[0].upper()}{line[1:]}." for line in fixes.conditions(finding, diagnosis))),
+        conditions=conditions,
+        facts=(*statements, *conditions),
         places=tuple(_place(e, diagnosis) for e in finding.evidence if e.start_ns is not None),
         why=_why(finding.id),
     )

@@ -7,8 +7,12 @@ import { count } from "../format.ts";
 import type { Column, Order, Whole } from "./columns.ts";
 import { type Line, NOT_KNOWN } from "./lines.ts";
 
-/** What a row's details say as well, or a wide window. */
-const EXTRA = new Set(["category", "op", "module", "phase", "median", "max"]);
+/** What only a wide window has a column for; elsewhere a row's details say it. */
+const WIDE = new Set(["module", "phase", "max"]);
+/** What a phone has no column for either. */
+const EXTRA = new Set(["category", "op", "share", "median", "count", "flops", "bytes", ...WIDE]);
+/** Words that are cut where there is no room for them. */
+const ELASTIC = new Set(["category", "op", "module", "phase"]);
 
 /** What may be asked of a table. */
 export interface Asked {
@@ -54,15 +58,14 @@ export function row(line: Line, { columns, whole, paints }: Shape, open: boolean
 }
 
 /** What else there is to tell of a kernel, in a row below its own. */
-export function detailRow(line: Line, { columns }: Shape, asked: Asked): HTMLTableRowElement {
-  const terms: [string, string][] = [
-    ["name", line.full || line.name],
-    ["op", line.op],
-    ["module", line.module],
-    ["category", line.category],
-    ["phase", line.phase],
-  ];
-  const told = terms.filter(([, text]) => text !== "");
+export function detailRow(line: Line, { columns, whole }: Shape, asked: Asked): HTMLTableRowElement {
+  const terms: [string, string][] = [["name", line.full || line.name]];
+  for (const column of columns) {
+    if (!EXTRA.has(column.id)) continue;
+    const title = column.numeric && column.hint !== "" ? `${column.title} (${column.hint})` : column.title;
+    terms.push([title, column.numeric ? column.text(line, whole) : String(column.value(line, whole) ?? "")]);
+  }
+  const told = terms.filter(([, text]) => text !== "" && text !== NOT_KNOWN);
   const button = h("button", { type: "button", class: "kernels-find" }, "Show in timeline");
   button.addEventListener("click", () => asked.find(line));
   return h(
@@ -102,7 +105,8 @@ export function foot(sums: readonly Line[], { columns, whole }: Shape): HTMLTabl
 
 /** Narrow windows show those columns only that say most. */
 function classes({ id, numeric }: Column): string {
-  return [numeric ? "number" : "", EXTRA.has(id) ? "extra" : ""].filter((one) => one !== "").join(" ");
+  const kinds = [numeric ? "number" : "", EXTRA.has(id) ? "extra" : "", WIDE.has(id) ? "wide" : "", ELASTIC.has(id) ? "elastic" : ""];
+  return kinds.filter((one) => one !== "").join(" ");
 }
 
 function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLElement {

@@ -1,0 +1,25 @@
+"""What every step waits for its batches, in words: of runs whose recording has no GPU work to compare it with."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.budget import WORTH_SAYING
+from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.tracefile.run import RunFolder
+
+
+def usual_wait(folder: RunFolder | None, found: Budget) -> str:
+    """`Waiting for batches takes 33 ms of a usual step. `; empty where it is less than 5 % of that, or not known.
+
+    The median over the free-running steps. Beyond it, waiting is one of the causes of the budget.
+    """
+    if folder is None:
+        return ""
+    waits = folder.steps.data_ns[folder.steps.rows("baseline_free", folder.rank)]
+    waits = waits[waits >= 0]
+    usual = float(np.median(waits)) if len(waits) else 0.0
+    if usual < WORTH_SAYING * found.usual_ns:
+        return ""
+    return f"Waiting for batches takes {in_ms(min(usual, found.usual_ns))} of a usual step. "
