@@ -20,6 +20,12 @@ HOST = Number(
     "measured steps of compiled LoRA models come out; the ends leave room for other models.",
     _TIMED, _REFIT,
 )  # fmt: skip
+LASTING_NS = Number(
+    5e6, 5e6, 20e6, "ns", "measured",
+    "Longest uninterrupted host work that may only dispatch an op; what takes longer prepares indices, waits for a "
+    "lock or runs another library. In recordings of plain fine-tunes the longest takes 0.5 to 4.9 ms.",
+    ("scenarios", "tests/data/pairs"),
+)  # fmt: skip
 PASS_NS = Number(
     300_000.0, 100_000.0, 1_500_000.0, "ns", "measured",
     "Guards, flattening and saving of tensors, once for each forward and each backward pass: what an 8-layer LoRA "

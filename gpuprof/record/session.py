@@ -164,10 +164,10 @@ class Session:
 
     @guarded
     def on_optimizer_end(self, optimizer: Any) -> None:
-        """An optimizer has done its step: here, or in a hook of a backward pass, on whatever thread autograd has.
+        """An optimizer has done its step, here or in a hook of a backward pass, on a thread of autograd.
 
-        No step ends inside of a backward pass. A profiler that began there would crash the process: autograd puts back
-        the state of the thread that it found, in which there was none.
+        The training's step does not end inside a backward pass: a profiler that began there would crash the process,
+        as autograd restores the state that the thread had before, without a profiler.
         """
         if is_in_backward():
             self._stepped_inside = optimizer

@@ -39,10 +39,8 @@ worst. A generated wrapper calls the same entry of the library with memory alrea
 dispatcher."""
 PASS_NS = calibrated.PASS_NS.rising
 """Guards, flattening and saving of tensors, once for each forward and each backward pass."""
-LASTING_NS = 5e6
-"""A single piece of host work that lasts longer is no dispatch of an op but work of its own (preparing indices, a
-lock, another library), which a compiler need not remove. In recordings of plain fine-tunes the longest pieces take 0.5
-to 4.9 ms."""
+LASTING_NS = calibrated.LASTING_NS.value
+"""Host work that takes longer without a pause does more than dispatch ops; a compiler need not remove it."""
 FUSED = calibrated.FUSED.rising
 """What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
 reads from outside and leaves there."""
