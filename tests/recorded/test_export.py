@@ -20,6 +20,7 @@ from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import HOSTILE
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.paths import ROOT
+from helpers.present import present
 from helpers.traces import COMMITTED, RUNS, each_shared, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -204,7 +205,7 @@ def check_our_tracks_are_on_top_and_add_up(document: dict, diagnosis: Diagnosis)
     assert all(a + ns == b and one != two for (a, ns, one), (b, _, two) in pairwise(phases))
     assert {name for *_, name in phases} <= set(PHASES)
     steps = [span(e)[1] for e in complete(document, "gpuprof_step")]
-    assert steps == list(diagnosis.steps.each_ns)
+    assert steps == list(present(diagnosis.steps).each_ns)
     findings = complete(document, "gpuprof_finding")
     assert {e["args"]["finding"] for e in findings} == {f.id for f in diagnosis.findings}
     for finding in diagnosis.findings:
@@ -342,7 +343,8 @@ def check_speedscope(document: dict, diagnosis: Diagnosis) -> None:
     Draft7Validator(SCHEMA).validate(few)
     frames = document["shared"]["frames"]
     assert len({f["name"] for f in frames}) == len(frames)
-    window = diagnosis.window.end_ns - diagnosis.window.start_ns
+    whole = present(diagnosis.window)
+    window = whole.end_ns - whole.start_ns
     for profile in document["profiles"]:
         assert profile["unit"] == "nanoseconds" and profile["startValue"] == 0
         if profile["type"] == "sampled":

@@ -15,7 +15,9 @@ from helpers.diagnosed import diagnosed
 from helpers.hostile import with_markup
 from helpers.make_diagnosis import HOSTILE, MS, STEPS, host_bound, two_devices, unusable
 from helpers.paths import ROOT
+from helpers.present import present
 from helpers.traces import shared_trace
+from plotly.graph_objects import Figure
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
@@ -73,7 +75,7 @@ def real(request) -> Diagnosis:
     return request.getfixturevalue(request.param)
 
 
-def drawn(diagnosis: Diagnosis) -> dict[str, object]:
+def drawn(diagnosis: Diagnosis) -> dict[str, Figure]:
     """Every figure that there is, by name."""
     found = {name: getattr(charts, name)(diagnosis) for name in FIGURES}
     return {name: figure for name, figure in found.items() if figure is not None}
@@ -193,7 +195,7 @@ def test_what_if_shows_time_for_the_same_work():
         Finding("b", "more work", "high", (), "", Range(150 * MS, 160 * MS, 200 * MS), Range(3, 4, 5), work=4.0),
     )
     both = Combined(("a", "b"), ("first", "more work"), Range(80 * MS, 100 * MS, 120 * MS), Range(5, 6, 8), 4.0)
-    steps = replace(host_bound().steps, unprofiled_ns=100 * MS)
+    steps = replace(present(host_bound().steps), unprofiled_ns=100 * MS)
     figure = content(charts.what_if(host_bound(findings=fixes, combined=both, steps=steps)))
     now, points = figure["data"]
     assert now["x"] == [100, 100]
@@ -273,7 +275,7 @@ def test_steps_of_a_run_are_distinguished(run):
 
 
 def test_a_step_far_above_the_others_does_not_flatten_them():
-    steps = host_bound().steps
+    steps = present(host_bound().steps)
     long = replace(steps, each_ns=(100 * MS,) * 9 + (9000 * MS,))
     figure = content(charts.steps(host_bound(steps=long)))
     assert max(figure["data"][0]["y"]) == 400
@@ -315,7 +317,7 @@ def test_a_peak_of_the_recorded_steps_alone_is_not_the_runs(run):
 
 def test_memory_of_a_trace_keeps_its_peaks():
     diagnosis = diagnosed(shared_trace("public/tl_h100_owlv2_fwd"))
-    figure = charts.memory(diagnosis)
+    figure = present(charts.memory(diagnosis))
     events = diagnosis.tables.timeline.trace.memory
     used = events.allocated_bytes[events.device_type == 1]
     assert len(used) > 4000
@@ -348,7 +350,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
     assert set(drawn(unusable())) <= {"phases", "steps"}, "what is shown without columns"
     by_hand = host_bound()
     assert set(drawn(by_hand)) == {"phases", "steps"}
-    assert charts.steps(replace(by_hand, steps=replace(by_hand.steps, each_ns=(MS, MS)))) is None
+    assert charts.steps(replace(by_hand, steps=replace(present(by_hand.steps), each_ns=(MS, MS)))) is None
     assert charts.ranks(replace(by_hand, ranks=())) is None
     assert charts.what_if(by_hand) is None
     assert charts.phases(replace(by_hand, phases=())) is None
@@ -416,7 +418,7 @@ def test_numbers_keep_six_digits():
 
 
 def test_without_a_title_the_chart_is_smaller(bare):
-    figure = charts.phases(bare)
+    figure = present(charts.phases(bare))
     untitled = json.loads(charts.to_json(figure))["layout"]
     assert "title" not in untitled
     assert untitled["height"] < figure.layout.height
@@ -455,7 +457,7 @@ def _strings(value) -> list[str]:
 
 def test_titles_of_findings_are_text():
     finding = Finding("a", HOSTILE, "high", (), "", Range(MS, MS, MS), Range(1, 2, 3))
-    steps = replace(host_bound().steps, unprofiled_ns=100 * MS)
+    steps = replace(present(host_bound().steps), unprofiled_ns=100 * MS)
     figure = content(charts.what_if(host_bound(findings=(finding,), steps=steps)))
     assert "<script>" not in json.dumps(figure)
     assert "&lt;/script&gt;&amp;" in figure["layout"]["yaxis"]["ticktext"][0]
@@ -597,7 +599,7 @@ def test_an_idle_gpu_is_not_held_back():
 
 
 def test_in_a_narrow_window_the_legend_stands_below(bare):
-    layout = json.loads(charts.to_json(charts.roofline(bare)))["layout"]
+    layout = json.loads(charts.to_json(present(charts.roofline(bare))))["layout"]
     narrow = layout["meta"]["narrow"]
     assert narrow["legend.orientation"] == "h" and narrow["height"] > layout["height"]
 
