@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
 from typing import Any
 
@@ -127,5 +128,12 @@ class TraceBuilder:
 
     @staticmethod
     def _event_text(event: dict) -> str:
-        fields = {k: (micros(v) if k in ("ts", "dur") else json.dumps(v)) for k, v in event.items()}
+        fields = {k: (micros(v) if k in ("ts", "dur") else _json(v)) for k, v in event.items()}
         return "{" + ", ".join(f'"{k}": {v}' for k, v in fields.items()) + "}"
+
+
+def _json(value: object) -> str:
+    """`json.dumps`, with a short way for what most fields are."""
+    if type(value) is str:
+        return encode_basestring_ascii(value)
+    return str(value) if type(value) is int else json.dumps(value)
