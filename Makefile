@@ -10,7 +10,7 @@ demo: .venv/.installed ## what gpuprof says of a run that comes with it
 	@$(BIN)/gpuprof demo
 
 test: .venv/.installed-dev ## the tests (ARGS=tests/unit: seconds); those that need what is not there are skipped, in CI failed
-	@$(BIN)/python -m pytest $(ARGS)
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest $(ARGS)
 
 slow: .venv/.installed-dev ## the tests that take minutes
 	@HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "slow or hypothesis" $(ARGS)

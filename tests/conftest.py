@@ -64,6 +64,10 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(100_000, 20, 100)  # as our commands do; looking for cycles took an eighth of the time
 
 
+def pytest_sessionfinish() -> None:
+    gc.freeze()  # pytest looks for cycles among all that there is, five times, before it ends
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of recorded traces; a test that asks for it is skipped where there is none."""

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from gpuprof import runfile
+from gpuprof.record.last_words import VERDICT
 from gpuprof.record.options import options_of
-from gpuprof.record.supervise import VERDICT, tell
+from gpuprof.record.tell import tell
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis

@@ -47,7 +47,7 @@ def _around(options: dict[str, object]) -> Around | None:
     from gpuprof.nsight.call import NsysError
     from gpuprof.nsight.find import find
     from gpuprof.nsight.profile import profile_command, profile_help, why_no_metrics
-    from gpuprof.record.supervise import tell
+    from gpuprof.record.tell import tell
 
     try:
         nsys = find()

@@ -6,8 +6,9 @@ import re
 
 from gpuprof.doctor.machine_facts import Check, Facts
 
-OLDEST_TORCH = (2, 0)
-"""Older versions write traces that gpuprof reads, but are not recorded by `gpuprof trace`'s tests."""
+OLDEST_TORCH = (2, 4)
+"""Oldest torch that is supported for recording. Its profiler is the first that writes times to the nanosecond; older
+ones round to whole microseconds, as long as a short kernel takes. Their traces are read all the same."""
 _COUNTERS = "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
 _ALLOW_COUNTERS = (
     "ask the administrator to load the driver with NVreg_RestrictProfilingToAdminUsers=0, or in a container to add"
@@ -36,7 +37,12 @@ def torch(facts: Facts) -> Check:
     built = f"CUDA {found.cuda}" if found.cuda else f"ROCm {found.hip}" if found.hip else "CPU only"
     text = f"torch {found.version} ({built}) in {facts.python}"
     if _version(found.version) < OLDEST_TORCH:
-        return Check("torch", "warning", f"{text} is older than 2.0", "install a newer torch")
+        oldest = ".".join(map(str, OLDEST_TORCH))
+        return Check(
+            "torch", "warning", f"{text} is older than {oldest}: gpuprof is not tested with it, and its profiler rounds"
+            " times to whole microseconds",
+            f"install torch {oldest} or newer",
+        )  # fmt: skip
     return Check("torch", "ok", text)
 
 

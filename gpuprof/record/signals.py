@@ -28,6 +28,10 @@ OURS = frozenset(
 )
 """Signals that the launcher takes for the target, and SIGCHLD."""
 
+ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
+"""Signals by which someone says that all is to end."""
+TICK_S = 0.2
+"""Who waits for signals looks after everything else so often."""
 RESTORED = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFZ", "SIGXFSZ") if hasattr(signal, name))
 """Signals that Python ignores on its own account; the target starts without that."""
 

@@ -17,25 +17,22 @@ from pathlib import Path
 from typing import Any
 
 from .. import runfile
+from . import standard_streams
 from .command import CannotStart, Target
+from .exit_status import in_a_word, reap, signal_name
 from .folder import make_folder, point_latest
-from .signals import OURS, RESTORED, Guard, Post, die_of
+from .recording_reader import Closing, RecordingReader
+from .signals import ENDING, OURS, RESTORED, TICK_S, Guard, Post, die_of
 from .target_under_nsys import TargetUnderNsys
+from .tell import PATIENCE_S, tell
 
-ENDING = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT})
-"""Signals by which someone says that all is to end."""
-TICK_S = 0.2
 TELEMETRY_AFTER_NS = 500_000_000
 """A target that has lived so long may come to train; whoever imports torch takes longer to its first step, and what
 starts at the same time is in no one's timing."""
-PATIENCE_S = 3.0
-"""Seconds after the target's end without a word from us."""
 REPORT_S = 300.0
 """Seconds that Nsight Systems gets to write its report after the target's end."""
 SOON_S = 0.02
 """Between two looks for a target that someone else starts."""
-FRESH_S = 10.0
-"""A verdict that was printed so short a time ago is still on the screen."""
 NOTHING = (
     "nothing was recorded: the target took no optimizer step in a Python with torch "
     "(a loop without one marks its steps with gpuprof.Recorder)"
@@ -43,8 +40,6 @@ NOTHING = (
 """What is said of a target whose steps nothing shows."""
 INNER = "inner"
 """In the folder of a run whose target is a `gpuprof trace` itself: where that one records."""
-VERDICT = "verdict.txt"
-"""The verdict in two lines, left in the run folder by what reads the recording."""
 INJECT = Path(__file__).parent / "inject"
 
 VARIABLES = (
@@ -59,8 +54,6 @@ VARIABLES = (
 # Compiled when first needed: at the start every millisecond counts.
 _RANK = r"rank(\d+)\.json"
 
-Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
-"""(run folder, whether the training still runs, whether to diagnose) → the command and environment that do it."""
 Around = Callable[[Path, "list[str]"], "list[str]"]
 """(report without its ending, command) → the command that runs that command under Nsight Systems."""
 
@@ -74,7 +67,7 @@ def supervise(
     """
     for note in target.notes:
         tell(note)
-    _fill_standard_descriptors()
+    standard_streams.fill()
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:  # or it would not be known how the target ended
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
@@ -98,19 +91,6 @@ def end_as(status: int) -> int:
         except (AttributeError, OSError, ValueError):
             pass
     return die_of(-status)
-
-
-def tell(message: str) -> None:
-    """One line on stderr, in one write; a name in it is text, whatever it holds."""
-    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
-    _write(f"gpuprof: {line}\n".encode("utf-8", "backslashreplace"))
-
-
-def _write(text: bytes) -> None:
-    try:
-        os.write(2, text)
-    except OSError:  # no one is left to tell
-        pass
 
 
 def environment(folder: Path | None) -> dict[str, str]:
@@ -150,7 +130,7 @@ class _Run:
     def __init__(
         self, target: Target, options: dict[str, Any], out: str | None, closing: Closing, around: Around | None
     ) -> None:
-        self._target, self._options, self._closing, self._around = target, options, closing, around
+        self._target, self._options, self._around = target, options, around
         self._began_ns = time.time_ns()
         self._manifest: dict[str, Any] = {
             "schema": runfile.SCHEMA, "gpuprof": None, "status": "running", "started": self._began_ns, "ended": None,
@@ -158,15 +138,15 @@ class _Run:
             "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ}, "exit": None,
             "host": None,
         }  # fmt: skip
-        self._outputs = _outputs()
+        self._outputs = standard_streams.outputs()
         self._folder = self._make(target.stem, out)
+        self._reader: RecordingReader | None = None
         if self._folder is not None:
             _note_inner(self._folder)
+            self._reader = RecordingReader(self._folder, closing)
         self._changed_ns = -1
         self._linked = False
-        self._closer: int | None = None
         self._telemetry: Any = None
-        self._closed = False
         self._asked_to_end = False
         self._under_nsys: TargetUnderNsys | None = None
 
@@ -214,7 +194,7 @@ class _Run:
             hint = "; does it lack its #! line?" if error.errno == errno.ENOEXEC else ""
             raise CannotStart(f"{program}: cannot be started ({error.strerror}{hint})") from None
         guard.watch(pid)
-        _let_go()
+        standard_streams.let_go()
         try:
             self._describe()
         except Exception as error:
@@ -277,7 +257,7 @@ class _Run:
                 watched = True
                 guard.watch(under_nsys.pid)
             if left is None:
-                ended, status = _reap(nsys)
+                ended, status = reap(nsys)
                 left = status if ended else None
             if left is not None:
                 under_nsys.listen(SOON_S)
@@ -314,7 +294,7 @@ class _Run:
         self._write_manifest(self._folder)
         pid = self._start(mask)
         guard.watch(pid)
-        _let_go()
+        standard_streams.let_go()
         return self._wait(pid, guard)
 
     def _wait(self, pid: int, guard: Guard) -> int:
@@ -322,7 +302,7 @@ class _Run:
         while True:
             info = signal.sigtimedwait(OURS, post.patience(TICK_S))
             if info is None or info.si_signo == signal.SIGCHLD:
-                ended, status = _reap(pid)
+                ended, status = reap(pid)
                 if ended:
                     return status
             else:
@@ -342,10 +322,9 @@ class _Run:
 
     def _look(self) -> None:
         """Once a tick: what is new in the folder, and what is left to do."""
-        if self._folder is None:
+        if self._folder is None or self._reader is None:
             return
-        if self._closer is not None and _reap(self._closer)[0]:
-            self._closer = None
+        self._reader.look()
         if self._telemetry is None and time.time_ns() - self._began_ns > TELEMETRY_AFTER_NS:
             from . import telemetry
 
@@ -358,8 +337,8 @@ class _Run:
         if ranks and not self._linked:
             self._linked = True
             point_latest(self._folder)
-        if self._closer is None and not self._closed and self._window_closed(ranks):
-            self._closer = self._close(running=True, diagnose=True)
+        if not self._reader.was_started and self._window_closed(ranks):
+            self._reader.start(running=True, diagnose=True)
 
     def _describe(self) -> None:
         """Adds to the manifest what takes time, and what the target does not need: it is starting meanwhile."""
@@ -391,37 +370,27 @@ class _Run:
                     return os.path.basename(file) == file and (self._folder / file).is_file()
         return False
 
-    def _close(self, running: bool, diagnose: bool) -> int | None:
-        """Starts what reads and compresses the recording."""
-        assert self._folder is not None
-        self._closed = True
-        try:
-            command, variables = self._closing(self._folder, running, diagnose)
-            # A Ctrl-C is for the training, which may live on; we end this one ourselves.
-            return os.posix_spawn(command[0], command, variables, setsigmask=[signal.SIGINT], setsigdef=RESTORED)
-        except OSError as error:
-            self._log(f"the recording is not read yet: {error}")
-            return None
-
     # -- when it has ended
 
     def _end(self, status: int, ended: float) -> None:
-        folder = self._folder
-        if folder is None:
+        from .last_words import last_words, tell_failed_allocation
+
+        folder, reader = self._folder, self._reader
+        if folder is None or reader is None:
             return
-        self._manifest["status"] = _status(status)
+        self._manifest["status"] = in_a_word(status)
         self._manifest["ended"] = int(ended * 1e9)
         self._manifest["exit"] = {
             "code": status if status >= 0 else None,
-            "signal": _signal_name(-status) if status < 0 else None,
+            "signal": signal_name(-status) if status < 0 else None,
         }
         self._write_manifest(folder)
         ranks = self._ranks()
         if ranks:
             self._note_native_writes(folder)
-        self._tell_failed_allocation(folder)
+        tell_failed_allocation(folder)
         if not ranks:
-            self._stop_closing()
+            reader.stop()
             inner = _inner(folder)
             if inner:
                 tell(f"nothing was recorded here: the target has a gpuprof trace of its own, which records in {inner}")
@@ -430,55 +399,20 @@ class _Run:
             return
         point_latest(folder)
         if status < 0 or self._asked_to_end:  # who ends it wants it ended, and may soon kill it
-            self._stop_closing()
+            reader.stop()
         else:
-            self._finish_closing(ranks)
-        self._last_words(folder, ranks, ended)
+            self._finish_reading(folder, reader, ranks)
+        last_words(folder, ranks, self._options, ended)
 
-    def _finish_closing(self, ranks: list[dict[str, Any]]) -> None:
+    def _finish_reading(self, folder: Path, reader: RecordingReader, ranks: list[dict[str, Any]]) -> None:
         """Waits for what reads the recording; starts it if the target ended too early for that."""
-        assert self._folder is not None
-        if not self._closed and (self._window_closed(ranks) or _was_captured(ranks)):
-            self._closer = self._close(running=False, diagnose=True)
-        if not self._await_closing():
+        if not reader.was_started and (self._window_closed(ranks) or _was_captured(ranks)):
+            reader.start(running=False, diagnose=True)
+        if not reader.wait():
             return
-        if any(re.fullmatch(runfile.WINDOW_FILE, name) for name in os.listdir(self._folder)):
-            self._closer = self._close(running=False, diagnose=False)
-            self._await_closing()
-
-    def _await_closing(self) -> bool:
-        """Whether it came to its end; anyone who will not wait may interrupt it, and us with it."""
-        if self._closer is None:
-            return True
-        warn_at = time.monotonic() + PATIENCE_S
-        while True:
-            ended, _ = _reap(self._closer)
-            if ended:
-                self._closer = None
-                return True
-            info = signal.sigtimedwait(OURS, TICK_S)
-            if info is not None and info.si_signo in ENDING:
-                self._stop_closing()
-                return False
-            if warn_at is not None and time.monotonic() > warn_at:
-                warn_at = None
-                tell("the training has ended; reading its recording (Ctrl-C leaves that to gpuprof diagnose)")
-
-    def _stop_closing(self) -> None:
-        if self._closer is None:
-            return
-        try:
-            os.kill(self._closer, signal.SIGKILL)
-            os.waitpid(self._closer, 0)
-        except OSError:
-            pass
-        self._closer = None
-
-    def _tell_failed_allocation(self, folder: Path) -> None:
-        """Where the program ran out of the GPU's memory: what says who held it."""
-        if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
-            point_latest(folder)
-            tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
+        if any(re.fullmatch(runfile.WINDOW_FILE, name) for name in os.listdir(folder)):
+            reader.start(running=False, diagnose=False)
+            reader.wait()
 
     def _note_native_writes(self, folder: Path) -> None:
         """Adds files of the working directory that changed during the run, and that no hook in a Python has seen."""
@@ -495,61 +429,9 @@ class _Run:
         except Exception as error:
             self._log(f"looking for what was written: {type(error).__name__}: {error}")
 
-    def _tell_goodput(self, folder: Path) -> None:
-        """What the whole run lost outside of usual steps, where they were timed."""
-        try:
-            from .goodput import goodput, sentence
-
-            found = goodput(folder)
-            if found is not None:
-                tell(sentence(found))
-        except Exception as error:
-            self._log(f"the run's goodput: {type(error).__name__}: {error}")
-
-    def _last_words(self, folder: Path, ranks: list[dict[str, Any]], ended: float) -> None:
-        """The verdict again, and what to type next; or why there is none."""
-        self._tell_goodput(folder)
-        verdict = folder / VERDICT
-        next_command = f"gpuprof diagnose{_as_argument(folder)}"
-        if not any(rank.get("windows") for rank in ranks):
-            tell(f"{self._too_short(folder, ranks)}; what there is: {next_command}")
-            return
-        try:
-            if verdict.stat().st_mtime < ended - FRESH_S:
-                for line in verdict.read_text(encoding="utf-8").splitlines()[:2]:
-                    tell(line)
-                if (folder / runfile.REPORT).is_file():
-                    tell(f"report: {folder / runfile.REPORT}")
-        except (OSError, ValueError):
-            pass
-        tell(f"next: {next_command}")
-
-    def _too_short(self, folder: Path, ranks: list[dict[str, Any]]) -> str:
-        """Why no window was recorded, as far as that is known."""
-        from .options import planned
-        from .schedule import LONGEST_SETTLE, plan
-
-        first = ranks[0].get("rank")
-        taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
-        several = (ranks[0].get("world_size") or 1) != 1
-        needed = plan(**({"settle": LONGEST_SETTLE} | planned(self._options))).needs() + several
-        steps = "1 step" if taken == 1 else f"{taken} steps"
-        if taken >= needed:
-            return f"nothing was traced in {steps} ({runfile.LOG} may say why)"
-        return f"nothing was traced: it took {steps}, and {needed} are needed (fewer with --settle 1 --baseline 1)"
-
     def _log(self, message: str) -> None:
         if self._folder is not None:
             runfile.log(self._folder, message)
-
-
-def _reap(pid: int) -> tuple[bool, int]:
-    """Whether a child has ended, and its exit code, or its signal below zero."""
-    try:
-        found, status = os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:  # someone else has reaped it: we were started with SIGCHLD ignored
-        return True, 0
-    return found == pid, os.waitstatus_to_exitcode(status) if found == pid else 0
 
 
 def _was_captured(ranks: list[dict[str, Any]]) -> bool:
@@ -567,36 +449,6 @@ def _last_line(path: Path) -> str:
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-def _fill_standard_descriptors() -> None:
-    """Where a shell has closed one (`<&-`), none of our own files may take its number; the target sees it closed."""
-    while True:
-        descriptor = os.open(os.devnull, os.O_RDWR)
-        if descriptor > 2:
-            os.close(descriptor)
-            return
-
-
-def _let_go() -> None:
-    """Of the target's input and output: who reads them must see when the target is done with them."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1):
-        try:
-            os.dup2(nowhere, descriptor)
-        except OSError:
-            pass
-    os.close(nowhere)
-
-
-def _outputs() -> set[tuple[int, int]]:
-    """Device and inode of what standard output and error are; `_let_go` forgets them."""
-    found = set()
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            status = os.fstat(descriptor)
-            found.add((status.st_dev, status.st_ino))
-    return found
-
-
 def _remove(folder: Path) -> None:
     """Takes back a folder in which nothing but a manifest can be."""
     try:
@@ -606,40 +458,8 @@ def _remove(folder: Path) -> None:
         pass
 
 
-def _status(status: int) -> str:
-    if status == 0:
-        return "finished"
-    if status in (-signal.SIGINT, 128 + signal.SIGINT):
-        return "interrupted"
-    return "killed" if status < 0 else "failed"
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}"
-
-
 def _working_directory() -> str | None:
     try:
         return os.getcwd()
     except OSError:
         return None
-
-
-def _as_argument(folder: Path) -> str:
-    """The path as it is typed after a command, nothing for the latest run."""
-    latest = Path(runfile.RUNS) / runfile.LATEST
-    if os.path.realpath(latest) == os.path.realpath(folder):
-        return ""
-    try:
-        relative = os.path.relpath(folder)
-    except (OSError, ValueError):
-        relative = str(folder)
-    path = min(relative, str(folder), key=len)
-    if re.fullmatch(r"[\w./@%+=:,-]+", path, re.ASCII):
-        return f" {path}"
-    import shlex
-
-    return f" {shlex.quote(path)}"

@@ -85,7 +85,7 @@ class Window:
             from torch._C._profiler import _ExperimentalConfig
 
             options["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
-        except (ImportError, TypeError):  # torch before 2.4
+        except (ImportError, TypeError):  # a torch that cannot record them
             pass
         profiler = torch.profiler.profile(
             activities=activities, schedule=self._action, on_trace_ready=self._export, record_shapes=self.shapes,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from helpers.diagnosed import diagnosed
 from helpers.hostile import with_markup
+from helpers.present import present
 
 from gpuprof.report import charts
 
@@ -18,7 +19,7 @@ def test_plotly_shows_the_name_as_it_is(visit, tmp_path_factory, tmp_path):
     import plotly
 
     script = (Path(plotly.__file__).parent / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
-    figure = charts.to_json(charts.bandwidth(diagnosed(with_markup(tmp_path_factory))))
+    figure = charts.to_json(present(charts.bandwidth(diagnosed(with_markup(tmp_path_factory)))))
     path = tmp_path / "page.html"
     path.write_text(
         f"<!doctype html><meta charset=utf-8><div id=c style='width:900px'></div><script>{script}</script><script>"

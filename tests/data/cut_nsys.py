@@ -48,7 +48,7 @@ def main() -> None:
     pids = [rank["pid"] for rank in ranks]
     cut_export(next(args.run.glob("nsys.sqlite*")), args.target / "nsys.sqlite.gz", pids)
     if args.torch_run:
-        cut_trace(args.torch_run / "trace.rank0.json.gz", args.target / "trace.rank0.json.gz", whole=True)
+        cut_trace(args.torch_run / "trace.rank0.json.gz", args.target / "trace.rank0.json.gz", whole=True, kept=None)
     write_rest(args.run, args.target, ranks)
 
 

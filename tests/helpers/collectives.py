@@ -11,8 +11,8 @@ from gpuprof.tracefile.trace import ABSENT
 
 
 def collectives(
-    ends_ns: Sequence[int],
-    took_ns: Sequence[int],
+    ends_ns: Sequence[int] | np.ndarray,
+    took_ns: Sequence[int] | np.ndarray,
     group: Sequence[str] | str = "0 [0,1]",
     *,
     size: int = 2,

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 
+from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.compare import compare
-from gpuprof.diagnosis.comparison.comparison import Comparison
-from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.comparison.comparison import Comparison, Side
+from gpuprof.diagnosis.comparison.counts import Counts, OpTable
+from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.kernels import KernelTable
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT
 
@@ -17,6 +22,10 @@ PAIRS = ROOT / "tests" / "data" / "pairs"
 
 
 RUNS = ROOT / "tests" / "data" / "runs"
+
+
+NOTHING = Counts({}, {}, 0, 0, 0, 0, 0, 0, 0, 0, None)
+"""Of a step in which nothing was counted."""
 
 
 def diagnosed(name: str) -> Diagnosis:
@@ -48,3 +57,19 @@ def check_sums(c: Comparison) -> None:
     assert k.count_ns + k.duration_ns == k.difference_ns == k.b_ns - k.a_ns
     assert sum(row.difference_ns for row in k.rows) + k.rest_ns == k.difference_ns
     assert all(row.count_ns + row.duration_ns == row.difference_ns for row in k.rows)
+
+
+def make_facts(cells: Cells, counts: Counts, findings: tuple[str, ...] = (), **changes) -> Facts:
+    """One side of a comparison: cells of its step, what was counted, and the findings that advise something."""
+    step = sum(cells.values())
+    side = Side(
+        path="x.json", kind="kineto", quality="ok", bound="host", cause="launch", gpu="NVIDIA H200", rank=None,
+        world_size=None, device=0, steps=1, step_ns=step, known="estimated", recorded_ns=step, tokens=None,
+        real_tokens=None, samples=None, product_flops=None, products=100,
+        kernels=counts.total, launches=counts.launches, syncs=counts.syncs, peak_bytes=None,
+    )  # fmt: skip
+    found_there = tuple(
+        Finding(name, name, "high", (), "do it", Range(1.0, 2.0, 3.0), Range(1.0, 1.5, 2.0)) for name in findings
+    )
+    table = KernelTable(1, {}, {})
+    return Facts(replace(side, **changes), cells, counts, table, OpTable({}, {}), found_there)

@@ -4,9 +4,39 @@ from __future__ import annotations
 
 import gzip
 import json
+from json.encoder import encode_basestring_ascii
 from pathlib import Path
+from typing import Any
 
 MAIN, AUTOGRAD = 100, 200
+
+
+# -- arguments of events, as the profiler names them
+
+
+def forward_thread(thread: int) -> dict[str, Any]:
+    """Of an op: the thread of the forward pass, 0 in the forward pass itself."""
+    return {"Fwd thread id": thread}
+
+
+def sequence(number: int, thread: int = 0) -> dict[str, Any]:
+    """Of an op: the number that autograd gave it, and `forward_thread`."""
+    return {"Sequence number": number, **forward_thread(thread)}
+
+
+def external(number: int) -> dict[str, Any]:
+    """Of an op and of what it launched: the id that they share."""
+    return {"External id": number}
+
+
+def dims(*shapes: list[int]) -> dict[str, Any]:
+    """Of an op: the shapes of its inputs."""
+    return {"Input Dims": list(shapes)}
+
+
+def graph_node(number: int) -> dict[str, Any]:
+    """Of GPU work: its node of a CUDA graph."""
+    return {"graph node id": number}
 
 
 def micros(ns: int) -> str:
@@ -98,5 +128,12 @@ class TraceBuilder:
 
     @staticmethod
     def _event_text(event: dict) -> str:
-        fields = {k: (micros(v) if k in ("ts", "dur") else json.dumps(v)) for k, v in event.items()}
+        fields = {k: (micros(v) if k in ("ts", "dur") else _json(v)) for k, v in event.items()}
         return "{" + ", ".join(f'"{k}": {v}' for k, v in fields.items()) + "}"
+
+
+def _json(value: object) -> str:
+    """`json.dumps`, with a short way for what most fields are."""
+    if type(value) is str:
+        return encode_basestring_ascii(value)
+    return str(value) if type(value) is int else json.dumps(value)

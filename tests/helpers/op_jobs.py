@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -32,12 +34,16 @@ def digests(path: Path) -> list[Digest]:
     world, stages = int(table["rank"].nunique()), int(table.stage.max()) + 1
     by_place = {(d, s): r for d, s, r in table[["dp_rank", "stage", "rank"]].drop_duplicates().itertuples(index=False)}
     dp = int(table.dp_rank.max()) + 1
+    in_order = table.sort_values(["start_ts", "seq_id"], kind="stable")
+    columns = ["rank", "step", "optype", "start_ts", "duration", "seq_id", "mb_id"]
+    ops = defaultdict(list)
+    for one in in_order[columns].itertuples(index=False):
+        ops[one.rank, one.step].append(one)
     found = []
     for (d, s), rank in sorted(by_place.items(), key=lambda item: item[1]):
         made = _Rank(rank, d, s, stages, dp, world, by_place)
-        mine = table[table["rank"] == rank]
         for k, step in enumerate(steps):
-            made.step(k, mine[mine.step == step].sort_values(["start_ts", "seq_id"], kind="stable"))
+            made.step(k, ops[rank, step])
         found.append(made.digest(len(steps)))
     return found
 
@@ -62,13 +68,13 @@ class _Rank:
             return f"embedding {self.dp_rank}", 2
         return f"data {self.stage}", self.dp
 
-    def step(self, k: int, ops) -> None:
+    def step(self, k: int, ops: list[Any]) -> None:
         base = k * APART_NS
         last: dict[str, int] = {}
         done: dict[tuple[str, int], int] = {}
         chain = NO_ROW
         # Of what starts together, receives first.
-        records = sorted(ops.itertuples(), key=lambda o: (o.start_ts, not o.optype.endswith("recv")))
+        records = sorted(ops, key=lambda o: (o.start_ts, not o.optype.endswith("recv")))
         number: dict[str, int] = {}
         for o in records:
             op = str(o.optype)

@@ -105,8 +105,8 @@ class Started:
     def send(self, number: int, to_group: bool) -> None:
         (os.killpg if to_group else os.kill)(self.process.pid, number)
 
-    def end(self, text: bytes = b"") -> tuple[int, bytes, bytes]:
-        out, err = self.process.communicate(text, timeout=30)
+    def end(self, text: bytes = b"", timeout: float = 30) -> tuple[int, bytes, bytes]:
+        out, err = self.process.communicate(text, timeout)
         return self.process.returncode, out, err
 
 

@@ -33,7 +33,7 @@ PAIRS = ROOT / "tests" / "data" / "pairs"
 
 
 def test_a_brief_diagnosis_is_small_and_agrees_with_the_whole():
-    done = gpuprof_command("diagnose", TRACE, "--json", "--brief")
+    done = in_process("diagnose", TRACE, "--json", "--brief")
     assert (done.returncode, done.stderr) == (0, "")
     assert len(done.stdout.encode()) < 4096 and done.stdout.count("\n") == 1
     document = json.loads(done.stdout)
@@ -54,9 +54,9 @@ def test_brief_without_json_is_one_line():
 
 
 def test_the_skill_is_installed_and_installed_again(tmp_path: Path):
-    for _ in range(2):
-        done = gpuprof_command("skill", "--install", tmp_path / "skills")
-        assert done.returncode == 0, done.stderr
+    gpuprof_command("skill", "--install", tmp_path / "skills", check=True)
+    done = gpuprof_command("skill", "--install", tmp_path / "skills")
+    assert done.returncode == 0, done.stderr
     target = tmp_path / "skills" / "gpuprof" / "SKILL.md"
     assert one_line(done.stderr) == f"gpuprof: skill: {target}"
     assert target.read_text() == in_process("skill").stdout
@@ -100,13 +100,13 @@ def client_of(cwd: Path, *options: str, **env: str) -> Any:
     return Client(server, read_timeout_seconds=200)
 
 
-def asked(cwd: Path, *calls: tuple[str, dict[str, Any]], options: tuple[str, ...] = ()) -> tuple[list[Any], list[Any]]:
-    """The server's tools, and its results of the calls."""
+def asked(cwd: Path, calls: dict[str, tuple[str, dict[str, Any]]], *options: str) -> tuple[list[Any], dict[str, Any]]:
+    """The server's tools, and its results of the calls, by their keys."""
 
-    async def ask() -> tuple[list[Any], list[Any]]:
+    async def ask() -> tuple[list[Any], dict[str, Any]]:
         async with client_of(cwd, *options) as client:
             tools = (await client.list_tools()).tools
-            return tools, [await client.call_tool(name, arguments) for name, arguments in calls]
+            return tools, {key: await client.call_tool(name, arguments) for key, (name, arguments) in calls.items()}
 
     return asyncio.run(ask())
 
@@ -126,90 +126,113 @@ def answer(result: Any) -> Any:
     return json.loads(content.text)
 
 
-def test_a_client_asks_about_a_recording(tmp_path: Path):
-    path = str(TRACE)
-    tools, results = asked(
-        tmp_path,
-        ("diagnose", {"path": path}),
-        ("findings", {"path": path, "limit": 1}),
-        ("gaps", {"path": path, "offset": 3, "limit": 500}),
-        ("kernels", {"path": path, "limit": 5}),
-        ("explain", {"finding": "cuda_graphs"}),
-        ("project", {"path": path, "to": ["B200"]}),
-        ("compare", {"a": str(PAIRS / "tiny.json.gz"), "b": str(PAIRS / "tiny.compile.json.gz")}),
-    )
+WRONG_TRIALS = {
+    "is empty": {"command": []},
+    "--yes": {"command": ["--yes", "train.py"]},
+    "absent.py": {"command": ["absent.py"], "budget": "2m"},
+    "magic": {"command": ["train.py"], "fixes": ["magic"]},
+    "soon": {"command": ["train.py"], "budget": "soon"},
+    "no/such/folder": {"command": ["train.py"], "folder": "no/such/folder"},
+}
+"""Arguments of the tool that runs something, by a word of the line that refuses them."""
+
+Answers = tuple[list[Any], dict[str, Any], Path]
+"""Tools and results of a server, and its working directory. Starting a server takes longer than its answers."""
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """A server without options, in a folder with one run and a program."""
+    cwd, path = tmp_path_factory.mktemp("reader"), str(TRACE)
+    usual_run().write(cwd / "gpuprof-runs" / "2026-01-01_000000_train")
+    (cwd / "broken.json").write_text("{")
+    (cwd / "train.py").write_text("open('ran', 'w')")
+    calls = {
+        "diagnose": ("diagnose", {"path": path}),
+        "findings": ("findings", {"path": path, "limit": 1}),
+        "gaps": ("gaps", {"path": path, "offset": 3, "limit": 500}),
+        "kernels": ("kernels", {"path": path, "limit": 5}),
+        "explain": ("explain", {"finding": "cuda_graphs"}),
+        "project": ("project", {"path": path, "to": ["B200"]}),
+        "compare": ("compare", {"a": str(PAIRS / "tiny.json.gz"), "b": str(PAIRS / "tiny.compile.json.gz")}),
+        "runs": ("runs", {}),
+        "latest": ("diagnose", {}),
+        "no file": ("diagnose", {"path": "no/such/file.json"}),
+        "broken": ("diagnose", {"path": str(cwd / "broken.json")}),
+        "no finding": ("explain", {"finding": "magic"}),
+        "no offset": ("gaps", {"path": path, "offset": -1}),
+        "try": ("try", {"command": [sys.executable, "train.py"]}),
+    }
+    return *asked(cwd, calls), cwd
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Answers:
+    """A server that may run commands, in a folder with sixty runs and a program."""
+    cwd = tmp_path_factory.mktemp("runner")
+    first = usual_run().write(cwd / "gpuprof-runs" / "2026-01-01_000000_train")
+    for minute in range(1, 60):
+        shutil.copytree(first, first.with_name(f"2026-01-01_00{minute:02}00_train"))
+    (cwd / "train.py").write_text("open('ran', 'w')")
+    calls = {
+        "newest": ("runs", {"limit": 1000}),
+        "oldest": ("runs", {"offset": 50}),
+        "explain": ("explain", {}),
+        **{word: ("try", arguments) for word, arguments in WRONG_TRIALS.items()},
+    }
+    return *asked(cwd, calls, "--allow-run"), cwd
+
+
+def test_a_client_asks_about_a_recording(reader: Answers):
+    tools, results, _ = reader
     assert {tool.name for tool in tools} == READING
     assert all(tool.annotations.read_only_hint and tool.description for tool in tools)
-    diagnosis, findings, gaps, kernels, _, projection, comparison = (
-        None if i == 4 else answer(result) for i, result in enumerate(results)
+    diagnosis, findings, gaps, kernels, projection, comparison = (
+        answer(results[key]) for key in ("diagnose", "findings", "gaps", "kernels", "project", "compare")
     )
     Draft202012Validator(brief.schema()).validate(diagnosis)
     assert findings["rows"][0]["id"] == diagnosis["findings"][0]["id"] and findings["next_offset"] == 1
     assert len(gaps["rows"]) == 50 and gaps["next_offset"] == 53 and gaps["total"] > 53
     assert [row["ns"] for row in gaps["rows"]] == sorted((row["ns"] for row in gaps["rows"]), reverse=True)
     assert len(kernels["rows"]) == 5 and kernels["by_category"]
-    assert results[4].content[0].text.startswith(f"# {next(p.title for p in PAGES if p.id == 'cuda_graphs')}")
+    title = next(page.title for page in PAGES if page.id == "cuda_graphs")
+    assert results["explain"].content[0].text.startswith(f"# {title}")
     assert projection["schema"] == "gpuprof.projection/1" and comparison["schema"] == "gpuprof.comparison/1"
 
 
-def test_runs_and_errors_are_reported(tmp_path: Path):
-    usual_run().write(tmp_path / "gpuprof-runs" / "2026-01-01_000000_train")
-    broken = tmp_path / "broken.json"
-    broken.write_text("{")
-    _, results = asked(
-        tmp_path,
-        ("runs", {}),
-        ("diagnose", {}),
-        ("diagnose", {"path": "no/such/file.json"}),
-        ("diagnose", {"path": str(broken)}),
-        ("explain", {"finding": "magic"}),
-        ("gaps", {"path": str(TRACE), "offset": -1}),
-    )
-    (run,) = answer(results[0])["rows"]
+def test_runs_and_errors_are_reported(reader: Answers):
+    _, results, _ = reader
+    (run,) = answer(results["runs"])["rows"]
     assert run["path"].endswith("2026-01-01_000000_train") and run["status"]
-    assert answer(results[1])["kind"] == "run"
-    lines = [refused(result) for result in results[2:]]
+    assert answer(results["latest"])["kind"] == "run"
+    lines = [refused(results[key]) for key in ("no file", "broken", "no finding", "no offset")]
     assert "no/such/file.json" in lines[0]
 
 
-def test_many_runs_are_paged_and_every_answer_is_capped(tmp_path: Path):
-    first = usual_run().write(tmp_path / "gpuprof-runs" / "2026-01-01_000000_train")
-    for minute in range(1, 60):
-        shutil.copytree(first, first.with_name(f"2026-01-01_00{minute:02}00_train"))
-    _, results = asked(tmp_path, ("runs", {"limit": 1000}), ("runs", {"offset": 50}), ("explain", {}))
-    newest, oldest = (answer(result) for result in results[:2])
+def test_many_runs_are_paged_and_every_answer_is_capped(runner: Answers):
+    _, results, _ = runner
+    newest, oldest = (answer(results[key]) for key in ("newest", "oldest"))
     assert (newest["total"], len(newest["rows"]), newest["next_offset"]) == (60, 50, 50)
     assert (len(oldest["rows"]), oldest["next_offset"]) == (10, None)
     paths = [row["path"] for row in newest["rows"] + oldest["rows"]]
     assert paths == sorted(paths, reverse=True) and len(set(paths)) == 60
-    assert len(results[2].content[0].text) < 100_000
+    assert len(results["explain"].content[0].text) < 100_000
 
 
 # -- the tool that runs something
 
 
-def test_a_command_is_run_only_if_the_server_allows_it(tmp_path: Path):
-    arguments = {"command": [sys.executable, "train.py"]}
-    (tmp_path / "train.py").write_text("open('ran', 'w')")
-    tools, (result,) = asked(tmp_path, ("try", arguments))
-    assert "try" not in {tool.name for tool in tools} and result.is_error
-    assert not (tmp_path / "ran").exists()
-    wrong = (
-        {"command": []},
-        {"command": ["--yes", "train.py"]},
-        {"command": ["absent.py"], "budget": "2m"},
-        {"command": ["train.py"], "fixes": ["magic"]},
-        {"command": ["train.py"], "budget": "soon"},
-        {"command": ["train.py"], "folder": "no/such/folder"},
-    )
-    tools, results = asked(tmp_path, *(("try", one) for one in wrong), options=("--allow-run",))
+def test_a_command_is_run_only_if_the_server_allows_it(reader: Answers, runner: Answers):
+    tools, results, cwd = reader
+    assert "try" not in {tool.name for tool in tools} and results["try"].is_error
+    assert not (cwd / "ran").exists()
+    tools, results, cwd = runner
     assert {tool.name for tool in tools} == READING | {"try"}
     hints = {tool.name: tool.annotations.read_only_hint for tool in tools}
     assert hints.pop("try") is False and all(hints.values())
-    words = ("is empty", "--yes", "absent.py", "magic", "soon", "no/such/folder")
-    for result, word in zip(results, words, strict=True):
-        assert word in refused(result)
-    assert not (tmp_path / "ran").exists()
+    for word in WRONG_TRIALS:
+        assert word in refused(results[word])
+    assert not (cwd / "ran").exists()
 
 
 SLOW_INPUT = """
@@ -226,8 +249,7 @@ def test_a_fix_is_tried_on_a_command_and_measured(tmp_path: Path):
     make_run(tmp_path, made_ms=16.0)
     command = [warm_python(), "train.py"]
     call = {"command": command, "fixes": ["input_workers=2"], "budget": "25s", "folder": str(tmp_path)}
-    _, (result,) = asked(tmp_path.parent, ("try", call), options=("--allow-run",))
-    found = answer(result)
+    found = answer(asked(tmp_path.parent, {"try": ("try", call)}, "--allow-run")[1]["try"])
     Draft202012Validator(trial_schema()).validate(found)
     (row,) = found["rows"]
     assert row["fixes"] == [{"name": "input_workers", "value": "2"}] and row["speedup"]["expected"] > 1.2

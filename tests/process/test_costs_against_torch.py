@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from helpers.op_arguments import H200, PLAIN, arguments
@@ -139,7 +140,7 @@ def calls(torch, name: str):
             continue
         for dtype in (torch.float32, torch.bfloat16):
             shapes = iter([(4, 6), (6,), (4, 1), (1, 6)])
-            values = [
+            values: list[Any] = [
                 torch.zeros(next(shapes), dtype=dtype, device="meta") if str(a.type) == "Tensor" else 2.0
                 for a in needed
             ]

@@ -32,7 +32,7 @@ COMMAND = re.compile(r"(?:^|[|&;]\s*|\$\s+)gpuprof ([a-z]+)(.*)")
 STARTS_A_PROGRAM = ("trace", "try")
 PROGRAM = re.compile(r"-m|torchrun|accelerate|\S+\.py")
 """Where the words begin that are the program's."""
-RECORDING = ROOT / "gpuprof" / "data" / "demo.json.gz"
+RECORDING = ROOT / "tests" / "data" / "pairs" / "tiny.json.gz"
 
 _RUN_EACH = """
 import sys

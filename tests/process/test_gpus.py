@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from helpers.command import gpuprof_command, in_process
@@ -21,7 +22,7 @@ cuda = _Cuda()
 """
 
 
-def gpus(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+def gpus(*arguments: object, **env: Any) -> subprocess.CompletedProcess[str]:
     return in_process("gpus", *arguments, **env)
 
 

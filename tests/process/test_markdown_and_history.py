@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers import make_diagnosis as made
-from helpers.command import gpuprof_command, in_process, one_line
+from helpers.command import in_process, one_line
 from helpers.make_run import usual_run
 from helpers.paths import ROOT
 
@@ -30,7 +30,7 @@ def is_markdown(text: str) -> None:
 
 
 def test_a_diagnosis_as_markdown():
-    done = gpuprof_command("diagnose", A, "--markdown")
+    done = in_process("diagnose", A, "--markdown")
     assert (done.returncode, done.stderr) == (0, "")
     is_markdown(done.stdout)
     assert "HOST-BOUND" in done.stdout.splitlines()[0] and "| what to change |" in done.stdout
@@ -60,7 +60,7 @@ def test_two_formats_at_once_are_refused(command: tuple):
 def test_a_folder_of_runs_is_shown_oldest_first(tmp_path: Path):
     for day, ms in ((1, 90.0), (2, 70.0), (3, 81.0)):
         usual_run(ms).write(tmp_path / "runs" / f"2026-01-0{day}_000000_train")
-    done = gpuprof_command("history", tmp_path / "runs", "--last", "2", "--json")
+    done = in_process("history", tmp_path / "runs", "--last", "2", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert document["schema"] == "gpuprof.history/1"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from helpers.command import gpuprof_command, in_process
+from helpers.command import in_process
 from jsonschema import Draft202012Validator
 
 from gpuprof.projection.json import schema
@@ -14,9 +14,9 @@ RUN = "tests/data/runs/dense8b_lora"
 
 
 def test_the_table_answers_and_says_what_it_assumes(tmp_path):
-    done = gpuprof_command(
+    done = in_process(
         "project", RUN, "--to", "H100 SXM,RTX 4090", "--explain", "H100 SXM", "RTX 4090", "--ranks", "2",
-        env={"COLUMNS": "110", "XDG_CONFIG_HOME": str(tmp_path)},
+        COLUMNS="110", XDG_CONFIG_HOME=str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()

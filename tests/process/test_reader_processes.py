@@ -16,7 +16,7 @@ from helpers.paths import ROOT
 @pytest.mark.slow
 def test_a_real_bomb_is_refused_in_little_memory(tmp_path):
     path = tmp_path / "bomb.json.gz"
-    with gzip.open(path, "wb", compresslevel=1) as file:
+    with gzip.GzipFile(path, "wb", compresslevel=1) as file:
         file.write(b"[" + op().encode())
         for _ in range(10_000):
             file.write(bytes(1 << 20))

@@ -15,6 +15,7 @@ import pytest
 from helpers.paths import ROOT
 from helpers.run_schema import SCHEMA, errors, errors_in
 from helpers.trainings import LOOP, MODEL, trace
+from helpers.warm_torch import warm_python
 
 from gpuprof import runfile
 from gpuprof.record import telemetry
@@ -85,14 +86,18 @@ def test_a_run_in_which_nothing_is_trained(tmp_path: Path):
 @TORCH
 def test_a_recorders_run(tmp_path: Path):
     code = """
+    import time
     import gpuprof
     with gpuprof.Recorder("run", settle=2, baseline=2, steps=1):
         train(20)
+        deadline = time.monotonic() + 30
+        while not os.path.exists("run/telemetry.jsonl") and time.monotonic() < deadline:
+            time.sleep(0.02)
     """
     script = tmp_path / "own.py"
     script.write_text("".join(map(textwrap.dedent, (MODEL, LOOP, code))))
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [warm_python(), str(script)],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from helpers.present import present
 
 from gpuprof import runfile
 from gpuprof.record import telemetry
@@ -93,9 +94,9 @@ def nvml(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def load():
-        spec = importlib.util.spec_from_file_location("stand_in_for_pynvml", folder / "pynvml.py")
+        spec = present(importlib.util.spec_from_file_location("stand_in_for_pynvml", folder / "pynvml.py"))
         module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        present(spec.loader).exec_module(module)
         return module
 
     return load
@@ -256,7 +257,7 @@ def test_it_does_not_take_itself_for_a_training(run, tmp_path, monkeypatch):
     monkeypatch.setenv(runfile.RUN_VARIABLE, str(run))
     kept = os.environ["PYTHONPATH"]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(PACKAGE / "record" / "inject"), kept]))
-    process = telemetry.start(run)
+    process = present(telemetry.start(run))
     wait_for_lines(run, 1)
     entries = Path(f"/proc/{process.pid}/environ").read_bytes().decode().split("\0")
     telemetry.stop(process)
@@ -270,7 +271,7 @@ def test_nothing_is_imported_from_the_working_directory(run, tmp_path, monkeypat
     for name in ("types", "signal", "select", "pynvml"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit(3)")
     monkeypatch.chdir(tmp_path)
-    process = telemetry.start("run")
+    process = present(telemetry.start("run"))
     wait_for_lines(run, 1)
     telemetry.stop(process)
     assert process.returncode == 0

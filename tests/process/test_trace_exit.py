@@ -465,7 +465,7 @@ def trace(tmp_path_factory) -> Path:
 
 
 def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
-    done = run(traced(PYTHON, "-c", RECORDS, trace, "sys.exit(3)"), tmp_path)
+    done = run(traced(PYTHON, "-c", RECORDS, trace, "sys.exit(3)"), tmp_path, timeout=240)
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (3, b"")
     assert "10 ms an iteration" in said and said.endswith("gpuprof: next: gpuprof diagnose\n")
@@ -476,26 +476,46 @@ def test_the_verdict_at_the_end_of_a_short_run(trace: Path, tmp_path: Path):
     assert len((folder / "verdict.txt").read_text().splitlines()) == 2
 
 
-def test_the_verdict_while_the_training_goes_on(trace: Path, tmp_path: Path):
-    with Started(traced("--out", "run", PYTHON, "-c", RECORDS, trace, "sys.stdin.read()"), tmp_path) as started:
-        # The process that reads the recording is niced while the training continues.
-        assert wait_for(lambda: (tmp_path / "run" / "trace.rank0.json.gz").exists(), 120)
-        assert started.process.poll() is None
-        code, _, err = started.end()
-    assert code == 0
-    assert err.count(b"HOST-BOUND") == 1 and err.endswith(b"gpuprof: next: gpuprof diagnose\n")
-    assert str((tmp_path / runfile.RUNS / runfile.LATEST).readlink()) == "../run"
-
-
-def test_the_verdict_again_if_it_was_long_ago(trace: Path, tmp_path: Path):
-    code = """
+AGES = """
 while not (run / "trace.rank0.json.gz").exists():
     time.sleep(0.02)
 os.utime(run / "verdict.txt", (1, 1))
 """
-    done = run(traced(PYTHON, "-c", RECORDS, trace, code), tmp_path)
-    assert done.returncode == 0
-    *_, headline, summary, report, advice = done.stderr.decode().splitlines()
+"""A training that ends when its recording has been read, long after the verdict."""
+
+
+@pytest.fixture(scope="module")
+def read_meanwhile(trace: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[int, str]]:
+    """Exit code and stderr of two trainings that outlast the reading of their recordings, by the age of the verdict.
+
+    They run at the same time: while the training continues, the process that reads has the lowest priority.
+    """
+    folders = {name: tmp_path_factory.mktemp(name) for name in ("new", "old")}
+
+    def started(name: str, code: str) -> Started:
+        return Started(traced("--out", "run", PYTHON, "-c", RECORDS, trace, code), folders[name])
+
+    ends = {}
+    with started("new", "sys.stdin.read()") as new, started("old", AGES) as old:
+        for name, training in (("new", new), ("old", old)):
+            assert wait_for((folders[name] / "run" / "trace.rank0.json.gz").exists, 120)
+            assert name == "old" or training.process.poll() is None
+            code, _, err = training.end(timeout=120)
+            ends[name] = code, err.decode()
+    assert str((folders["new"] / runfile.RUNS / runfile.LATEST).readlink()) == "../run"
+    return ends
+
+
+def test_the_verdict_while_the_training_goes_on(read_meanwhile: dict[str, tuple[int, str]]):
+    code, said = read_meanwhile["new"]
+    assert code == 0
+    assert said.count("HOST-BOUND") == 1 and said.endswith("gpuprof: next: gpuprof diagnose\n")
+
+
+def test_the_verdict_again_if_it_was_long_ago(read_meanwhile: dict[str, tuple[int, str]]):
+    code, said = read_meanwhile["old"]
+    assert code == 0
+    *_, headline, summary, report, advice = said.splitlines()
     assert headline.startswith("gpuprof: HOST-BOUND") and summary.startswith("gpuprof: The GPU works")
     assert report.startswith("gpuprof: report: ") and report.endswith("/report.html")
     assert advice == "gpuprof: next: gpuprof diagnose"

@@ -11,7 +11,8 @@ import subprocess
 from pathlib import Path
 
 from helpers.command import in_process
-from helpers.started import PYTHON, environment, traced
+from helpers.started import environment, traced
+from helpers.warm_torch import warm_python
 
 PROGRAM = """
 import pickle, sys, torch
@@ -48,9 +49,10 @@ def test_running_out_of_memory_ends_as_without(tmp_path: Path):
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     options = {"cwd": tmp_path, "env": environment(), "capture_output": True, "text": True, "timeout": 240}
-    bare = subprocess.run([PYTHON, "train.py"], **options)
-    kept = subprocess.run(traced("--out", "run", "--memory", PYTHON, "train.py"), **options)
-    plain = subprocess.run(traced("--out", "plain", PYTHON, "train.py"), **options)
+    program = (warm_python(), "train.py")
+    bare = subprocess.run(program, **options)
+    kept = subprocess.run(traced("--out", "run", "--memory", *program), **options)
+    plain = subprocess.run(traced("--out", "plain", *program), **options)
     for done in (bare, kept, plain):
         assert done.returncode == 1
         assert done.stdout == ""

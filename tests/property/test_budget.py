@@ -6,6 +6,7 @@ import random
 
 import numpy as np
 import pytest
+from helpers.present import present
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,12 +130,12 @@ def test_a_scheduled_event_enters_by_its_schedule():
 
 def test_an_event_seen_outside_the_stretch_has_its_cost_from_there():
     stretch = with_lumps({}, every={"save": 500}, events_ns={"save": np.array([900.0 * MS, 1100.0 * MS])})
-    (save,) = budget(stretch).excess
+    (save,) = present(budget(stretch)).excess
     assert (save.cause, save.mean_ns, save.steps) == ("save", 2 * MS, 0)
 
 
 def test_an_event_that_costs_next_to_nothing_was_seen_all_the_same():
-    (logging,) = budget(with_lumps({"logging": (10, 50_000)}, every={"logging": 10})).excess
+    (logging,) = present(budget(with_lumps({"logging": (10, 50_000)}, every={"logging": 10}))).excess
     assert logging.mean_ns == 5_000 and logging.steps == 12
 
 
@@ -144,7 +145,7 @@ def test_what_becomes_rarer_enters_the_remaining_time_as_expected():
         {"new_shapes": (3, 90 * MS)}, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 60 * 90 * MS},
         total_steps=1120,
     )  # fmt: skip
-    found = budget(stretch)
+    found = present(budget(stretch))
     assert found.mean_ns == 50 * MS, "what the steps so far cost"
     assert mean_ahead(found, 1000) == pytest.approx(20 * MS + 5.4 * MS)
     (once,) = found.once

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+from helpers.present import present
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,8 +53,8 @@ def test_the_split_sums_to_the_duration(rows):
         flops, moved, moved, np.zeros(len(rows)), np.array([row[3] for row in rows], np.uint8),
         np.array([row[4] for row in rows], bool), ~np.isnan(moved), np.zeros(len(rows), bool),
     )  # fmt: skip
-    found = split(duration, work, ceilings("NVIDIA H200", measurements={}))
-    assert (sum(found.parts) == duration.clip(0)).all()
+    found = split(duration, work, present(ceilings("NVIDIA H200", measurements={})))
+    assert (np.sum(found.parts, axis=0) == duration.clip(0)).all()
     assert all((part >= 0).all() for part in found.parts)
     known = found.bound != NO_BOUND
     assert (found.unmodelled_ns[~known] == duration.clip(0)[~known]).all()

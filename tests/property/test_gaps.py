@@ -6,6 +6,7 @@ from collections import Counter
 
 from helpers.budgets import budget
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
+from helpers.present import present
 from helpers.timeline import built
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "launch")
 
 
 def causes(trace: TraceBuilder) -> dict[str, int]:
-    return {c.cause: c.ns for c in gpuprof.diagnose(built(trace)).gaps.by_cause}
+    return {c.cause: c.ns for c in present(gpuprof.diagnose(built(trace)).gaps).by_cause}
 
 
 @st.composite

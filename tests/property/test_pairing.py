@@ -63,9 +63,10 @@ def played(program, steps: int, rng: random.Random | None, nsys: NsysBuilder | N
                 call = (t, t + pause())
                 work = (call[1] + 5, call[1] + 5 + pause())
                 t = call[1]
-                if nsys is not None:
-                    here = nsys.launch if what == "launch" else nsys.upload
-                    here(f"k{i % 4}" if what == "launch" else 64, call, work, tid=tid)
+                if nsys is not None and what == "launch":
+                    nsys.launch(f"k{i % 4}", call, work, tid=tid)
+                elif nsys is not None:
+                    nsys.upload(64, call, work, tid=tid)
                 if torch is not None and what == "launch":
                     torch.launch(f"k{i % 4}", call, work, tid=tid)
                 elif torch is not None:

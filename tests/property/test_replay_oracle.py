@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from helpers.budgets import budget
 from helpers.make_trace import AUTOGRAD, MAIN
+from helpers.oracle_trace import write
+from helpers.random_programs import Case, Choose, make_case, seeded, showing
 from helpers.replay_oracle import (
     SECOND,
     UNCHANGED,
     Backward,
     Call,
-    Case,
-    Choose,
     Cpu,
     Executed,
     GraphLaunch,
@@ -33,11 +33,7 @@ from helpers.replay_oracle import (
     Sync,
     Wait,
     Work,
-    make_case,
     run,
-    seeded,
-    showing,
-    write,
 )
 from hypothesis import given
 from hypothesis import strategies as st

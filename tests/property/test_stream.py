@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -168,7 +169,7 @@ def expected(event: dict) -> dict | None:
     given |= {"start_ns": start, "time_ns": start, "end_ns": end}
     given |= {key: as_text(event[key]) if key in event else "" for key in ("pid", "tid")}
     given |= arguments(args) if isinstance(args, dict) else {}
-    row = {"table": table}
+    row: dict[str, Any] = {"table": table}
     for field, (dtype, *_) in (layout.ROWS[table].fields or {}).items():
         value = given.get(field)
         row[field] = whole(value, 32) if dtype == np.int32 and isinstance(value, int) else value

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from helpers.paths import ROOT
+from helpers.present import present
 
 from benchmarks import calibrate, fit_or_test, refit
 from benchmarks.refit import Knob, Refit
@@ -28,7 +29,7 @@ def test_a_known_number_is_found_again(truth, monkeypatch):
     made = refit._predicted(HOST, looked, timed, truth)
     assert made is not None
     monkeypatch.setattr(refit, "timed_fix", lambda *_: (case, replace(timed, step_ms=(made[0] / 1e6,) * 2)))
-    assert refit.fitted_step(HOST, PAIR).scale == pytest.approx(truth, rel=0.03)
+    assert present(refit.fitted_step(HOST, PAIR)).scale == pytest.approx(truth, rel=0.03)
     assert numbers()["compile.HOST"].rising == compile.HOST, "left as it was"
 
 
@@ -59,7 +60,8 @@ def test_what_was_fitted_lies_where_the_table_says():
 def test_noise_is_that_of_the_processes():
     with fit_or_test.only_fit():
         found = {one.name: one for one in calibrate.noise()}
-    assert found["noise.GPU_PROCESS"].value < found["noise.PROCESS"].value < numbers()["noise.PROCESS"].high
+    of_gpus, of_all = (present(found[f"noise.{name}"].value) for name in ("GPU_PROCESS", "PROCESS"))
+    assert of_gpus < of_all < present(numbers()["noise.PROCESS"].high)
     assert len(found["noise.PROCESS"].values) > 40
     assert set(found["noise.GPU_PROCESS"].values) < {*catalogue.names()}
 

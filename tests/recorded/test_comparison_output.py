@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.command import gpuprof_command, one_line, run
+from helpers.command import gpuprof_command, in_process, one_line, run
 from helpers.compared import MS, PAIRS, RUNS, compared, diagnosed
 from helpers.hostile import PAYLOADS
 from jsonschema import Draft202012Validator
@@ -247,7 +247,7 @@ def test_the_command(tmp_path: Path):
     assert (done.returncode, done.stderr) == (0, f"gpuprof: comparison: {target}\n")
     assert done.stdout.startswith("B IS 1.9× AS FAST") and "\x1b" not in done.stdout
     assert is_report(target)
-    done = gpuprof_command("compare", TINY, TINY, "--json", "--fail-on", "step_time:0%")
+    done = in_process("compare", TINY, TINY, "--json", "--fail-on", "step_time:0%")
     assert (done.returncode, done.stderr) == (0, "")
     document = json.loads(done.stdout)
     assert not list(Draft202012Validator(schema()).iter_errors(document))

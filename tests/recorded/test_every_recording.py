@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import oracle
+from helpers.present import present
 from helpers.timeline import timeline_of
 from helpers.traces import RUNS, WHOLE, each_shared, resolve, shared_trace
 
@@ -58,7 +59,8 @@ def strict(monkeypatch):
 def test_partition_and_gaps_equal_the_sweep(recording: Recording):
     diagnosis = gpuprof.diagnose(recording.trace)
     check_sums(diagnosis)
-    low, high = diagnosis.window.start_ns, diagnosis.window.end_ns
+    window = present(diagnosis.window)
+    low, high = window.start_ns, window.end_ns
     work = oracle.device_work(recording.events)
     assert {d.device for d in diagnosis.devices} == set(work)
     for device in diagnosis.devices:

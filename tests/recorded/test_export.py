@@ -8,8 +8,9 @@ import json
 import os
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import HOSTILE
 from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
 from helpers.paths import ROOT
+from helpers.present import present
 from helpers.traces import COMMITTED, RUNS, each_shared, resolve
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,11 +54,23 @@ SOME = [
 """Recordings with frames, several streams, several GPUs, collectives, allocator events, and of the 2021 schema."""
 
 
-def perfetto(diagnosis: Diagnosis, folder: Path) -> dict:
+class Document(dict):
+    """A Perfetto file, and its complete events by category."""
+
+    @cached_property
+    def complete(self) -> dict[str, list[dict]]:
+        found: dict[str, list[dict]] = defaultdict(list)
+        for event in self["traceEvents"]:
+            if event["ph"] == "X":
+                found[event["cat"]].append(event)
+        return found
+
+
+def perfetto(diagnosis: Diagnosis, folder: Path) -> Document:
     file = folder / "out.json.gz"
     with file.open("wb") as out:
         count = write_perfetto(diagnosis, out)
-    document = rules.read(file)
+    document = Document(rules.read(file))
     assert len(document["traceEvents"]) == count
     return document
 
@@ -69,8 +83,8 @@ def speedscope(diagnosis: Diagnosis) -> dict:
     return document
 
 
-def complete(document: dict, category: str) -> list[dict]:
-    return [e for e in document["traceEvents"] if e["ph"] == "X" and e["cat"] == category]
+def complete(document: Document, category: str) -> list[dict]:
+    return document.complete.get(category, [])
 
 
 def span(event: dict) -> tuple[int, int]:
@@ -169,7 +183,7 @@ def test_exports_of_recordings(recording, tmp_path):
     check_gpuprof_reads_its_own_export(document, diagnosis, tmp_path / "out.json.gz")
 
 
-def check_nothing_that_takes_time_is_lost(document: dict, diagnosis: Diagnosis) -> None:
+def check_nothing_that_takes_time_is_lost(document: Document, diagnosis: Diagnosis) -> None:
     trace, origin = diagnosis.tables.timeline.trace, int(document["otherData"]["origin_ns"])
     tables = {
         ("cpu_op", "user_annotation"): trace.ops,
@@ -188,7 +202,7 @@ def check_nothing_that_takes_time_is_lost(document: dict, diagnosis: Diagnosis) 
     assert sum(not e["cat"].startswith("gpuprof_") for e in others) == len(trace.other)
 
 
-def check_our_tracks_are_on_top_and_add_up(document: dict, diagnosis: Diagnosis) -> None:
+def check_our_tracks_are_on_top_and_add_up(document: Document, diagnosis: Diagnosis) -> None:
     assert track_names(document, "process_name")[0] == "gpuprof"
     tops = {e["pid"]: e["args"]["sort_index"] for e in document["traceEvents"] if e["name"] == "process_sort_index"}
     assert min(tops, key=tops.__getitem__) == 1
@@ -204,7 +218,7 @@ def check_our_tracks_are_on_top_and_add_up(document: dict, diagnosis: Diagnosis)
     assert all(a + ns == b and one != two for (a, ns, one), (b, _, two) in pairwise(phases))
     assert {name for *_, name in phases} <= set(PHASES)
     steps = [span(e)[1] for e in complete(document, "gpuprof_step")]
-    assert steps == list(diagnosis.steps.each_ns)
+    assert steps == list(present(diagnosis.steps).each_ns)
     findings = complete(document, "gpuprof_finding")
     assert {e["args"]["finding"] for e in findings} == {f.id for f in diagnosis.findings}
     for finding in diagnosis.findings:
@@ -342,7 +356,8 @@ def check_speedscope(document: dict, diagnosis: Diagnosis) -> None:
     Draft7Validator(SCHEMA).validate(few)
     frames = document["shared"]["frames"]
     assert len({f["name"] for f in frames}) == len(frames)
-    window = diagnosis.window.end_ns - diagnosis.window.start_ns
+    whole = present(diagnosis.window)
+    window = whole.end_ns - whole.start_ns
     for profile in document["profiles"]:
         assert profile["unit"] == "nanoseconds" and profile["startValue"] == 0
         if profile["type"] == "sampled":

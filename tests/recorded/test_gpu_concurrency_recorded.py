@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.present import present
 
 import gpuprof
 from gpuprof.diagnosis.findings import naive_pipeline
@@ -26,7 +27,7 @@ def test_a_process_per_gpu_does_the_work_of_both_in_the_step_of_one(diagnosis):
     assert "take turns" in diagnosis.verdict.summary
     assert diagnosis.verdict.bound in ("compute", "memory", "balanced"), "the host is not what the GPUs wait for"
     (found,) = (one for one in diagnosis.findings if one.id == "naive_pipeline")
-    low, high = entry.measured_ms("one_gpu")
+    low, high = present(entry.measured_ms("one_gpu"))
     assert found.work == 2
     assert diagnosis.findings[0] is found, "it gains most"
     assert found.step_ns.low <= high * 1e6 and low * 1e6 <= found.step_ns.high

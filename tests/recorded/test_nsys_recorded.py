@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT
+from helpers.present import present
 
 import gpuprof
 from gpuprof.cli.entry import main
@@ -78,12 +79,12 @@ def test_the_counters_agree_with_the_roofline_on_what_binds(diagnosed, tmp_path)
     (tmp_path / "run/trace.rank0.json.gz").unlink()
     alone = gpuprof.diagnose(tmp_path / "run")
     assert alone.verdict.bound == diagnosed("dense_both").verdict.bound == "memory"
-    assert alone.roofline.mfu is None
-    assert all(kernel.flops is None for kernel in alone.kernels.top)
-    for phase in alone.activity:
-        assert phase.sm_percent > 90
-        assert 30 < phase.tensor_percent < 50
-        assert 35 < phase.dram_percent < 50
+    assert present(alone.roofline).mfu is None
+    assert all(kernel.flops is None for kernel in present(alone.kernels).top)
+    for phase in present(alone.activity):
+        assert present(phase.sm_percent) > 90
+        assert 30 < present(phase.tensor_percent) < 50
+        assert 35 < present(phase.dram_percent) < 50
     both = to_json(diagnosed("dense_both"))["sensitivities"]
     alone_gains = to_json(alone)["sensitivities"]
     assert alone_gains["memory"] == pytest.approx(both["memory"], abs=0.1)
@@ -122,7 +123,7 @@ def test_a_recording_of_the_run_that_cannot_be_read_is_reported(tmp_path):
     issues = {issue.id: issue for issue in found.quality.issues}
     assert "nsys.sqlite.gz is a damaged SQLite file" in issues["recording_unread"].message
     assert "paired" not in issues
-    assert found.steps.source == "profiler_step"
+    assert present(found.steps).source == "profiler_step"
     assert found.verdict.bound is not None
 
 
@@ -159,7 +160,7 @@ def test_steps_are_those_that_the_run_marked(diagnosed):
         found = diagnosed(name)
         assert found.steps.source == "user_range"
         assert found.steps.count == 3
-        timeline = build_timeline(gpuprof.load(RUNS / name / "nsys.sqlite.gz"))
+        timeline = present(build_timeline(gpuprof.load(RUNS / name / "nsys.sqlite.gz")))
         assert timeline.steps.name == "step_#"
 
 
@@ -196,7 +197,7 @@ def test_ops_that_emit_nvtx_wrote():
     assert {trace.text(i) for i in ops.dims[rows].tolist()} == {"[[512, 512], [512, 512]]"}
     nodes = trace.rows_named(ops.name, lambda text: text == "MmBackward0")
     assert np.all(ops.forward_thread[nodes] > 0)
-    timeline = build_timeline(trace)
+    timeline = present(build_timeline(trace))
     gemm = trace.rows_named(trace.gpu.name, lambda text: "gemm" in text) & (timeline.links.op >= 0)
     phases = [PHASES[code] for code in timeline.phase[gemm].tolist()]
     assert phases.count("forward") % 6 == 0

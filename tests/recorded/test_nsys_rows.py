@@ -18,6 +18,7 @@ from helpers.nsys_exports import (
     shared_export,
     unpacked,
 )
+from helpers.present import present
 from helpers.traces import each_shared, shared_trace, shared_truth
 from helpers.valid_json import document
 
@@ -50,7 +51,7 @@ def test_every_piece_of_gpu_work_arrives(name: str):
             asked = f"SELECT streamId, deviceId, COUNT(*), SUM(end - start) {mine} GROUP BY 1, 2"
             truth = {row[:2]: row[2:] for row in database.execute(asked)} if table in there else {}
             rows = gpu.kind == kind
-            found = defaultdict(lambda: (0, 0))
+            found: defaultdict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
             for stream, device, took in zip(
                 gpu.stream[rows].tolist(), gpu.device[rows].tolist(), ns[rows].tolist(), strict=True
             ):
@@ -210,7 +211,8 @@ def test_device_time_is_partitioned_exactly(name: str):
             for device, start, end, text in database.execute(asked):
                 what = "copy" if kind != KERNEL else "communication" if "nccl" in text.lower() else "compute"
                 work[device].append((start, end, what))
-        low, high = diagnosis.window.start_ns, diagnosis.window.end_ns
+        window = present(diagnosis.window)
+        low, high = window.start_ns, window.end_ns
         assert {device.device for device in diagnosis.devices} == set(work)
         for device in diagnosis.devices:
             parts = {what: getattr(device, f"{what}_ns") for what in ("compute", "communication", "copy", "idle")}

@@ -102,7 +102,8 @@ def test_an_engine_that_waits_unrecorded_is_judged_by_what_its_gpu_does(tmp_path
     found = diagnosed(patterns.silent_decode(), tmp_path)
     assert (found.verdict.bound, found.unit) == ("memory", "iteration")
     assert found.sensitivities is not None
-    assert found.sensitivities.memory > 0.8 and found.sensitivities.host < 0.2
+    assert found.sensitivities.memory is not None and found.sensitivities.memory > 0.8
+    assert found.sensitivities.host < 0.2
     assert found.verdict.confidence is not None and 0.5 <= found.verdict.confidence < 0.7
     assert any("last event is at 14 % of the window" in text for text in found.verdict.doubts)
 

@@ -1,61 +1,27 @@
-"""Charts say what the diagnosis says, draw with plotly's smallest set of traces, and show names as names only."""
+"""Charts say what the diagnosis says."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers.charts import BARE, FIGURES, RUN, THROTTLED_RUN, content, drawn
 from helpers.diagnosed import diagnosed
-from helpers.hostile import with_markup
-from helpers.make_diagnosis import HOSTILE, MS, STEPS, host_bound, two_devices, unusable
-from helpers.paths import ROOT
+from helpers.make_diagnosis import MS, STEPS, host_bound, two_devices, unusable
+from helpers.present import present
 from helpers.traces import shared_trace
 
-from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
-from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.ranks.summary import Job, Member, OnPath
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report import charts, palette
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
-from gpuprof.report.charts.style import number, plain
 from gpuprof.report.charts.telemetry import _throttled
-from gpuprof.report.stepbar import PAINTS
-from gpuprof.timeline.categories import CATEGORIES
-from gpuprof.timeline.phases import PHASES
-
-FIGURES = (
-    "bandwidth",
-    "gap_histogram",
-    "memory",
-    "memory_owners",
-    "phases",
-    "critical_path",
-    "rank_steps",
-    "ranks",
-    "roofline",
-    "sensitivities",
-    "steps",
-    "telemetry",
-    "timed_steps",
-    "what_if",
-)
-PALETTES = {
-    name: tuple(value.values() if hasattr(value, "values") else value)
-    for name, value in vars(palette).items()
-    if name.endswith("_PAINTS")
-}
-RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
-THROTTLED_RUN = ROOT / "tests" / "data" / "runs" / "dense8b_lora"
-BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +37,6 @@ def bare() -> Diagnosis:
 @pytest.fixture(scope="module", params=["run", "bare"])
 def real(request) -> Diagnosis:
     return request.getfixturevalue(request.param)
-
-
-def drawn(diagnosis: Diagnosis) -> dict[str, object]:
-    """Every figure that there is, by name."""
-    found = {name: getattr(charts, name)(diagnosis) for name in FIGURES}
-    return {name: figure for name, figure in found.items() if figure is not None}
-
-
-def content(figure) -> dict:
-    return json.loads(charts.to_json(figure, titled=True))
 
 
 # -- numbers
@@ -194,7 +150,7 @@ def test_what_if_shows_time_for_the_same_work():
         Finding("b", "more work", "high", (), "", Range(150 * MS, 160 * MS, 200 * MS), Range(3, 4, 5), work=4.0),
     )
     both = Combined(("a", "b"), ("first", "more work"), Range(80 * MS, 100 * MS, 120 * MS), Range(5, 6, 8), 4.0)
-    steps = replace(host_bound().steps, unprofiled_ns=100 * MS)
+    steps = replace(present(host_bound().steps), unprofiled_ns=100 * MS)
     figure = content(charts.what_if(host_bound(findings=fixes, combined=both, steps=steps)))
     now, points = figure["data"]
     assert now["x"] == [100, 100]
@@ -274,7 +230,7 @@ def test_steps_of_a_run_are_distinguished(run):
 
 
 def test_a_step_far_above_the_others_does_not_flatten_them():
-    steps = host_bound().steps
+    steps = present(host_bound().steps)
     long = replace(steps, each_ns=(100 * MS,) * 9 + (9000 * MS,))
     figure = content(charts.steps(host_bound(steps=long)))
     assert max(figure["data"][0]["y"]) == 400
@@ -316,7 +272,7 @@ def test_a_peak_of_the_recorded_steps_alone_is_not_the_runs(run):
 
 def test_memory_of_a_trace_keeps_its_peaks():
     diagnosis = diagnosed(shared_trace("public/tl_h100_owlv2_fwd"))
-    figure = charts.memory(diagnosis)
+    figure = present(charts.memory(diagnosis))
     events = diagnosis.tables.timeline.trace.memory
     used = events.allocated_bytes[events.device_type == 1]
     assert len(used) > 4000
@@ -349,7 +305,7 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
     assert set(drawn(unusable())) <= {"phases", "steps"}, "what is shown without columns"
     by_hand = host_bound()
     assert set(drawn(by_hand)) == {"phases", "steps"}
-    assert charts.steps(replace(by_hand, steps=replace(by_hand.steps, each_ns=(MS, MS)))) is None
+    assert charts.steps(replace(by_hand, steps=replace(present(by_hand.steps), each_ns=(MS, MS)))) is None
     assert charts.ranks(replace(by_hand, ranks=())) is None
     assert charts.what_if(by_hand) is None
     assert charts.phases(replace(by_hand, phases=())) is None
@@ -361,219 +317,6 @@ def test_every_figure_of_a_run(run):
 
 def test_several_devices():
     assert "phases" in drawn(two_devices())
-
-
-# -- the format
-
-
-def test_figures_need_the_smallest_bundle_only(real):
-    for name, figure in drawn(real).items():
-        found = content(figure)
-        assert {trace["type"] for trace in found["data"]} <= {"scatter", "bar"}, name
-        assert found["data"], name
-        assert len(json.dumps(found)) < 100_000, name
-        template = found["layout"].get("template", {})
-        assert "layout" not in template, "the style is ours"
-
-
-def test_axes_have_titles_with_units(real):
-    for name, figure in drawn(real).items():
-        layout = content(figure)["layout"]
-        titles = [axis.get("title", {}).get("text") for key, axis in layout.items() if key[1:5] == "axis"]
-        assert any(titles), name
-        assert layout["meta"]["title"]
-        assert len(layout["meta"]["note"]) <= 130, "one line of a page 900 pixels wide"
-
-
-def test_both_themes_are_in_the_figure(real):
-    for name, figure in drawn(real).items():
-        light, dark = (charts.for_theme(figure, theme).to_plotly_json() for theme in ("light", "dark"))
-        assert light == figure.to_plotly_json(), name
-        assert light["layout"]["font"]["color"] != dark["layout"]["font"]["color"]
-        meta = figure.layout.meta
-        assert set(meta["light"]) == set(meta["dark"])
-        for trace in figure.to_plotly_json()["data"]:
-            assert trace["meta"]["light"].keys() == trace["meta"]["dark"].keys()
-
-
-def test_json_may_stand_in_a_script():
-    import plotly.graph_objects as go
-
-    values = [1 / 3, math.nan, math.inf, np.float32(2.5), np.int64(3), None, 1e20, 123456789.0]
-    figure = go.Figure({"data": [{"type": "scatter", "y": values, "name": "</script><b>&\u2028"}], "layout": {}})
-    text = charts.to_json(figure)
-    assert not set("<>&\u2028") & set(text)
-    trace = json.loads(text)["data"][0]
-    assert trace["y"] == [0.333333, None, None, 2.5, 3, None, 1e20, 123457000]
-    assert trace["name"] == "</script><b>&\u2028"
-    arrays = go.Figure({"data": [{"type": "scatter", "y": np.array([1.0, np.nan])}]})
-    assert json.loads(charts.to_json(arrays))["data"][0]["y"] == [1, None]
-
-
-def test_numbers_keep_six_digits():
-    assert number(0.1 + 0.2) == 0.3
-    assert number(1234567.8) == 1234570
-    assert number(-0.0) == 0
-
-
-def test_without_a_title_the_chart_is_smaller(bare):
-    figure = charts.phases(bare)
-    untitled = json.loads(charts.to_json(figure))["layout"]
-    assert "title" not in untitled
-    assert untitled["height"] < figure.layout.height
-    assert figure.layout.title.text, "the figure itself keeps it"
-
-
-def test_only_charts_load_plotly():
-    code = "import sys, gpuprof.cli, gpuprof.report.palette; print('plotly' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
-
-
-# -- names
-
-
-def test_names_are_no_markup(tmp_path_factory):
-    hostile = diagnosed(with_markup(tmp_path_factory))
-    found = [charts.bandwidth(hostile), charts.gap_histogram(hostile), charts.roofline(hostile)]
-    texts = [text for figure in found if figure is not None for text in _strings(content(figure))]
-    assert any("&amp;lt;i&amp;gt;&lt;b&gt;bold" in text for text in texts), "the names are there"
-    for text in texts:
-        assert "<b>bold" not in text
-        assert "href" not in text or "&lt;a" in text
-        assert "$" not in text, "MathJax would take it for a formula"
-        assert "\u202e" not in text
-        assert "\x1b" not in text
-
-
-def _strings(value) -> list[str]:
-    if isinstance(value, dict):
-        return [text for item in value.values() for text in _strings(item)]
-    if isinstance(value, list):
-        return [text for item in value for text in _strings(item)]
-    return [value] if isinstance(value, str) else []
-
-
-def test_titles_of_findings_are_text():
-    finding = Finding("a", HOSTILE, "high", (), "", Range(MS, MS, MS), Range(1, 2, 3))
-    steps = replace(host_bound().steps, unprofiled_ns=100 * MS)
-    figure = content(charts.what_if(host_bound(findings=(finding,), steps=steps)))
-    assert "<script>" not in json.dumps(figure)
-    assert "&lt;/script&gt;&amp;" in figure["layout"]["yaxis"]["ticktext"][0]
-
-
-def test_plain_words():
-    assert plain("a < b & $c$") == "a &lt; b &amp; &#36;c&#36;"
-
-
-# -- colours
-
-
-def test_everything_has_a_colour():
-    assert set(palette.CAUSE_PAINTS) == set(CAUSES)
-    assert set(palette.PHASE_PAINTS) == set(PHASES)
-    assert {palette.category_group(category) for category in CATEGORIES} == set(palette.CATEGORY_PAINTS)
-    assert len(palette.CATEGORY_PAINTS) <= 8
-    assert palette.category_group("of tomorrow") == "other"
-    for paints in PALETTES.values():
-        for field in ("light", "dark"):
-            colours = [getattr(paint, field) for paint in paints]
-            assert len(set(colours)) == len(colours)
-
-
-def test_colours_are_those_of_the_step_bar():
-    for key in ("compute", "communication", "copy", "idle"):
-        assert palette.WORK_PAINTS[key].light == PAINTS[key].page
-    for key in ("launch", "sync", "input", "allocator", "device", "profiler"):
-        assert palette.CAUSE_PAINTS[key].light == PAINTS[key].page
-    for key in palette.BUDGET_PAINTS.keys() & PAINTS.keys():
-        assert palette.BUDGET_PAINTS[key].light == PAINTS[key].page
-    assert set(palette.BUDGET_PAINTS) == {"usual", *NAMES, "variation"}, "each cause of the budget"
-    for key in palette.BUDGET_PAINTS.keys() & palette.CAUSE_PAINTS.keys():
-        one, other = palette.BUDGET_PAINTS[key], palette.CAUSE_PAINTS[key]
-        assert (one.light, one.dark) == (other.light, other.dark), "one colour everywhere"
-
-
-@pytest.mark.parametrize("name", PALETTES)
-def test_fills_are_seen_on_their_page(name):
-    least = {"light": 1.6, "dark": 2.0}
-    for paint in PALETTES[name]:
-        assert palette.contrast(paint.light, palette.LIGHT_PAGE) >= least["light"], paint
-        assert palette.contrast(paint.dark, palette.DARK_PAGE) >= least["dark"], paint
-        for fill in (paint.light, paint.dark):
-            assert palette.contrast(palette.text_on(fill), fill) >= 4.5, "text on it can be read"
-
-
-# Matrices of Machado, Oliveira and Fernandes (2009) for the full absence of one kind of cone, on linear RGB.
-SEEN_BY = {
-    "all": np.eye(3),
-    "protanope": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranope": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-}
-TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-
-
-def lab(colour: str, eye: str) -> np.ndarray:
-    """CIE L*a*b* of a colour as someone sees it."""
-    values = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
-    linear = np.where(values <= 0.04045, values / 12.92, ((values + 0.055) / 1.055) ** 2.4)
-    x = TO_XYZ @ np.clip(SEEN_BY[eye] @ linear, 0, 1) / np.array([0.9505, 1, 1.089])
-    f = np.where(x > 0.008856, np.cbrt(x), 7.787 * x + 16 / 116)
-    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
-
-
-@pytest.mark.parametrize("eye", SEEN_BY)
-@pytest.mark.parametrize("name", [name for name in PALETTES if name != "SERIES_PAINTS"])
-def test_colours_are_distinguishable(name, eye):
-    for one, other in itertools.combinations(PALETTES[name], 2):
-        for field in ("light", "dark"):
-            apart = np.linalg.norm(lab(getattr(one, field), eye) - lab(getattr(other, field), eye))
-            assert apart >= 8, (one.key, other.key, field)
-
-
-SAME_THING = {
-    # What is drawn in one colour on purpose: one thing under several names, and greys of what has no kind.
-    frozenset({"CAUSE_PAINTS.input", "PHASE_PAINTS.data"}),
-    frozenset({"PHASE_PAINTS.data", "BUDGET_PAINTS.input"}),
-    frozenset({"CAUSE_PAINTS.transfer", "WORK_PAINTS.copy"}),
-    frozenset({"CATEGORY_PAINTS.other", "BUDGET_PAINTS.variation"}),
-    *(frozenset({"OWNER_PAINTS.inputs", name}) for name in
-      ("CAUSE_PAINTS.input", "PHASE_PAINTS.data", "BUDGET_PAINTS.input")),
-}  # fmt: skip
-GREYS = {"other", "variation", "range", "idle", "unknown", "profiler", "usual", "before_history"}
-
-
-def test_one_colour_has_one_meaning_in_all_views():
-    """Kernels, phases, waits, limits, parts of the mean step, owners of memory: 8 apart in CIE L*a*b* where they mean
-    two things."""
-    sets = ("CATEGORY_PAINTS", "PHASE_PAINTS", "CAUSE_PAINTS", "BOUND_PAINTS", "WORK_PAINTS", "BUDGET_PAINTS",
-            "OWNER_PAINTS")  # fmt: skip
-    every = [(f"{name}.{p.key}", p) for name in sets for p in getattr(palette, name).values()]
-    for (one, a), (other, b) in itertools.combinations(every, 2):
-        same = a.key == b.key or frozenset({one, other}) in SAME_THING or {a.key, b.key} <= GREYS
-        for field in ("light", "dark"):
-            apart = np.linalg.norm(lab(getattr(a, field), "all") - lab(getattr(b, field), "all"))
-            assert same or apart >= 8, (one, other, field, apart)
-
-
-@pytest.mark.parametrize("eye", SEEN_BY)
-def test_memory_owners_differ_from_the_phases_below_them(eye):
-    """Both are on the page of `gpuprof memory`."""
-    phases = [paint for paint in palette.PHASE_PAINTS.values() if paint.key not in ("data", "communication", "other")]
-    for owner, phase in itertools.product(palette.OWNER_PAINTS.values(), phases):
-        for field in ("light", "dark"):
-            apart = np.linalg.norm(lab(getattr(owner, field), eye) - lab(getattr(phase, field), eye))
-            assert apart >= 6, (owner.key, phase.key, field, apart)
-
-
-def test_calls_have_the_colour_of_the_wait_that_they_cause():
-    for key, cause in (("launch", "launch"), ("sync", "sync"), ("copy", "transfer"), ("python", "python")):
-        assert palette.HOST_PAINTS[key].light == palette.CAUSE_PAINTS[cause].light
-        assert palette.HOST_PAINTS[key].dark == palette.CAUSE_PAINTS[cause].dark
 
 
 # -- narrow windows, and what cannot be
@@ -598,7 +341,7 @@ def test_an_idle_gpu_is_not_held_back():
 
 
 def test_in_a_narrow_window_the_legend_stands_below(bare):
-    layout = json.loads(charts.to_json(charts.roofline(bare)))["layout"]
+    layout = json.loads(charts.to_json(present(charts.roofline(bare))))["layout"]
     narrow = layout["meta"]["narrow"]
     assert narrow["legend.orientation"] == "h" and narrow["height"] > layout["height"]
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from helpers.make_trace import TraceBuilder
+from helpers.make_trace import TraceBuilder, sequence
 from helpers.op_arguments import H200, PLAIN, arguments
+from helpers.present import present
 from helpers.timeline import timeline_of
 
 from gpuprof.costs.arguments import Tensor, parse
@@ -22,8 +25,7 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.costs.split import NO_BOUND, PARTS, split
 from gpuprof.costs.work import KernelWork, kernel_work
 
-CEILINGS = ceilings("NVIDIA H200", measurements={})
-assert CEILINGS is not None
+CEILINGS = present(ceilings("NVIDIA H200", measurements={}))
 
 
 def cost_of(name: str, dims, types=None, concrete=None, kernel: Kernel = PLAIN) -> Cost:
@@ -222,7 +224,7 @@ def test_an_op_without_arguments_takes_those_of_the_op_around_it():
 
 
 def test_a_replayed_kernel_does_what_the_same_launch_did():
-    launch = {"grid": [4, 4, 1], "block": [128, 1, 1]}
+    launch: dict[str, Any] = {"grid": [4, 4, 1], "block": [128, 1, 1]}
     trace = TraceBuilder().op("aten::mm", 0, 1000, **MM)
     trace.launch("nvjet_a", (20, 30), (2000, 3000), **launch)
     trace.gpu("nvjet_a", 4000, 5000, **launch)
@@ -246,7 +248,8 @@ def test_what_is_not_known_is_not_modelled():
 
 def test_work_is_guessed_where_the_tensors_may_be_another_kernels():
     """An autograd function's may be; those of a compiled kernel, a torch op and a library's op are not."""
-    tensors, launch = recorded_args([[1000], [1000]], ["float"] * 2), {"grid": [4, 1, 1], "block": [128, 1, 1]}
+    tensors = recorded_args([[1000], [1000]], ["float"] * 2)
+    launch: dict[str, Any] = {"grid": [4, 1, 1], "block": [128, 1, 1]}
     names = ("Swiglu", "SwigluBackward", "_swiglu_kernel_3", "aten::silu", "library::silu.out")
     trace = TraceBuilder()
     for i, name in enumerate(names):
@@ -311,14 +314,14 @@ def test_what_limits_a_kernel():
 def test_model_flops_leave_out_what_is_computed_again():
     """A checkpointed product: forward, recomputed in the backward, and two for its gradients."""
     trace = TraceBuilder().step(0, 0, 100_000)
-    numbered = {"Sequence number": 1, "Fwd thread id": 0}
+    numbered = sequence(1)
     trace.op("aten::mm", 10, 100, **MM, **numbered).launch("nvjet_a", (20, 30), (1000, 2000))
     node = "autograd::engine::evaluate_function: CheckpointBackward"
-    trace.op(node, 5000, 9000, tid=200, **{"Sequence number": 2, "Fwd thread id": 1})
+    trace.op(node, 5000, 9000, tid=200, **sequence(2, 1))
     trace.op("aten::mm", 5100, 5200, tid=200, **MM, **numbered).launch("nvjet_a", (5110, 5120), (6000, 7000), tid=200)
     for i in range(2):
         at = 6000 + 1000 * i
-        trace.op("aten::mm", at, at + 100, tid=200, **MM, **{"Sequence number": 1, "Fwd thread id": 1})
+        trace.op("aten::mm", at, at + 100, tid=200, **MM, **sequence(1, 1))
         trace.launch("nvjet_a", (at + 10, at + 20), (at + 2000, at + 3000), tid=200)
     found = roofline(timeline_of(trace))
     assert found is not None

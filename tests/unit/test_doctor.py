@@ -37,7 +37,8 @@ def on_torch(**changes: object) -> dict[str, object]:
 FAILING = [
     ("platform", "blocker", {"platform": "darwin"}, "Linux only"),
     ("torch", "blocker", {"torch": Torch(None, error="ModuleNotFoundError: No module named 'torch'")}, "cannot import"),
-    ("torch", "warning", on_torch(version="1.13.1+cu117"), "older than 2.0"),
+    ("torch", "warning", on_torch(version="1.13.1+cu117"), "older than 2.4"),
+    ("torch", "warning", on_torch(version="2.3.1+cu121"), "older than 2.4"),
     ("gpu", "blocker", {"torch": Torch("2.13.0+cpu"), "gpus": (), "gpu_files": False}, "no GPU here"),
     ("gpu", "blocker", {"torch": Torch("2.13.0+cpu")}, "built for CPUs only"),
     ("gpu", "blocker", {**on_torch(devices=()), "variables": {"CUDA_VISIBLE_DEVICES": ""}}, "hides all GPUs"),

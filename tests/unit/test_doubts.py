@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from helpers.make_trace import graph_node
 from helpers.program import MS, PLAIN, SHORT, US, Program
 
 import gpuprof
@@ -52,7 +53,7 @@ def test_host_events_that_end_early(tmp_path: Path):
         program.trace.call("cudaGraphLaunch", begin, begin + 20 * US, correlation=9000 + program.steps)
         for k in range(150):  # the graph's kernels, with pauses
             at = begin + (k + 1) * 70 * US
-            program.trace.gpu(PLAIN, at, at + 20 * US, correlation=9000 + program.steps, **{"graph node id": k})
+            program.trace.gpu(PLAIN, at, at + 20 * US, correlation=9000 + program.steps, **graph_node(k))
     found = gpuprof.diagnose(program.trace.write(tmp_path / "trace.json"))
     assert sure(found.verdict) < 0.5
     assert label(found).startswith("UNCLEAR: ") and " OR " in label(found)

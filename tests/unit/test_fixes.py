@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.make_diagnosis import HOSTILE, MS, host_bound
+from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
@@ -34,7 +35,7 @@ def finding(**changes) -> Finding:
 
 def diagnosis(*findings: Finding, **changes):
     base = host_bound()
-    steps = replace(base.steps, estimated_ns=74 * MS, inflation=168 / 74)
+    steps = replace(present(base.steps), estimated_ns=74 * MS, inflation=168 / 74)
     changes = {
         "sensitivities": Sensitivities(0.9, 0.0, 0.0, 0.0, 0.03, 0.02, 0.01, 0.0),
         "replay": Replay(0.001, True, steps=4),

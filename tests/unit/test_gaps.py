@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
+from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder, sequence
+from helpers.present import present
 from helpers.timeline import built
 
 import gpuprof
@@ -14,7 +15,7 @@ def diagnose(trace: TraceBuilder, **options):
 
 
 def causes(trace: TraceBuilder, **options) -> dict[str, int]:
-    return {c.cause: c.ns for c in diagnose(trace, **options).gaps.by_cause}
+    return {c.cause: c.ns for c in present(diagnose(trace, **options).gaps).by_cause}
 
 
 def test_queued_work_makes_the_gap_the_devices_own():
@@ -62,7 +63,7 @@ def test_a_gap_names_op_module_phase_and_frame():
     trace.frame("nn.Module: Linear_3", 300, 900, **{"Python id": 2, "Python parent id": 1, "Python module id": 3})
     trace.op("aten::linear", 400, 800).op("aten::mm", 450, 750)
     trace.launch("gemm", (500, 510), (520, 1000))
-    (gap,) = diagnose(trace).gaps.largest
+    (gap,) = present(diagnose(trace).gaps).largest
     assert (gap.start_ns, gap.ns, gap.op, gap.module) == (0, 520, "aten::mm", "nn.Module: Linear_3")
     assert (gap.phase, gap.frame) == ("forward", "train.py(12): main")
 
@@ -70,15 +71,15 @@ def test_a_gap_names_op_module_phase_and_frame():
 def test_backward_work_belongs_to_the_module_of_its_forward():
     trace = TraceBuilder().step(1, 0, 1000)
     trace.frame("nn.Module: Linear_3", 0, 200, **{"Python id": 2, "Python module id": 3})
-    trace.op("aten::mm", 50, 150, **{"Sequence number": 7, "Fwd thread id": 0})
+    trace.op("aten::mm", 50, 150, **sequence(7))
     trace.launch("gemm", (60, 70), (70, 200))
     engine = "autograd::engine::evaluate_function: MmBackward0"
-    trace.op(engine, 400, 600, AUTOGRAD, **{"Sequence number": 7, "Fwd thread id": 1})
-    trace.op("MmBackward0", 410, 590, AUTOGRAD, **{"Sequence number": 7, "Fwd thread id": 1})
+    trace.op(engine, 400, 600, AUTOGRAD, **sequence(7, 1))
+    trace.op("MmBackward0", 410, 590, AUTOGRAD, **sequence(7, 1))
     trace.op("aten::mm", 420, 580, AUTOGRAD)
     trace.flow("fwdbwd", 1, (1, MAIN, 50), (1, AUTOGRAD, 410))
     trace.launch("gemm", (500, 510), (520, 1000), tid=AUTOGRAD)
-    gaps = diagnose(trace).gaps.largest
+    gaps = present(diagnose(trace).gaps).largest
     assert [(g.phase, g.module) for g in gaps] == [
         ("backward", "nn.Module: Linear_3"),
         ("forward", "nn.Module: Linear_3"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 from helpers.make_trace import TraceBuilder
+from helpers.timeline import timeline_of
 
 from gpuprof.timeline.gpu_concurrency import take_turns
-from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.read import read_recording
 
 US = 1_000
 
@@ -20,9 +19,7 @@ def two_gpus(tmp_path, shift: int, second: int = 100 * US):
         for device, begin, ns in ((0, now + 10 * US, 100 * US), (1, now + 10 * US + shift, second)):
             trace.launch("kernel", (now, now + 4 * US), (begin, begin + ns), stream=7 + 8 * device, device=device)
         now += 250 * US
-    timeline = build_timeline(read_recording(str(trace.write(tmp_path / "t.json"))).trace)
-    assert timeline is not None
-    return timeline
+    return timeline_of(trace.write(tmp_path / "t.json"))
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import copy
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import orjson
 import pytest
 from helpers.make_diagnosis import ALL, HOSTILE, host_bound, hostile, unusable
+from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.cli.gates import CAUSES
@@ -64,7 +66,7 @@ def test_the_tables_are_no_part_of_it():
 
 
 def test_numbers_of_numpy_and_nan():
-    steps = host_bound().steps
+    steps = present(host_bound().steps)
     device = replace(host_bound().devices[0], compute_ns=np.int64(7), cpu_bound_fraction=math.nan)
     diagnosis = host_bound(devices=(device,), steps=replace(steps, inflation=np.float64(math.inf)))
     document = json.loads(dumps(diagnosis))
@@ -85,7 +87,7 @@ def test_half_a_surrogate_pair_becomes_the_replacement_character():
 @pytest.mark.parametrize("path", ["", "devices.0", "kernels.top.0", "verdict", "steps", "gaps.largest.0"])
 def test_the_schema_takes_no_key_more_and_none_less(path):
     document = to_json(host_bound())
-    place = document
+    place: Any = document
     for key in path.split(".") if path else ():
         place = place[int(key)] if key.isdigit() else place[key]
     more = copy.deepcopy(document)
@@ -112,7 +114,7 @@ def test_the_schema_takes_no_key_more_and_none_less(path):
 )
 def test_the_schema_refuses(path, value):
     document = to_json(host_bound())
-    place = document
+    place: Any = document
     for key in path[:-1]:
         place = place[key]
     place[path[-1]] = value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from html.parser import HTMLParser
+from operator import methodcaller
 
 import pytest
 from helpers.make_diagnosis import ALL, host_bound, hostile, two_devices, unusable
@@ -73,6 +74,10 @@ def test_devices_and_problems():
     assert "no kernel" in Page(diagnosis_html(unusable())).words
 
 
+in_notebook = methodcaller("_repr_html_")
+"""What a notebook shows of a value that a cell ends with."""
+
+
 def test_notebooks_find_both(tmp_path):
     builder = TraceBuilder()
     for i in range(3):
@@ -81,7 +86,7 @@ def test_notebooks_find_both(tmp_path):
         builder.launch("kernel<\x1b>", (at + 1_000, at + 5_000), (at + 9_000, at + 6_000_000))
     path = builder.write(tmp_path / "<b>.json")
     trace = gpuprof.load(path)
-    page = Page(trace._repr_html_())
+    page = Page(in_notebook(trace))
     assert "<b>.json" in page.words and "3 GPU events" in page.words
-    page = Page(gpuprof.diagnose(trace)._repr_html_())
+    page = Page(in_notebook(gpuprof.diagnose(trace)))
     assert "10 ms a step" in page.words

@@ -9,6 +9,7 @@ import pytest
 from helpers import make_nsys
 from helpers.make_nsys import edit, training
 from helpers.nsys_exports import WORK_TABLES, answered, issues
+from helpers.present import present
 
 import gpuprof
 
@@ -16,11 +17,11 @@ import gpuprof
 @pytest.mark.parametrize("value", ["text", b"\xff\xfe", None])
 def test_a_time_that_is_none_makes_no_event(value, tmp_path: Path):
     builder = training()
-    whole = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).kernels
+    whole = present(gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).kernels)
     row = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]
     took = row["end"] - row["start"]
     row["start"] = value
-    kernels = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite")).kernels
+    kernels = present(gpuprof.diagnose(builder.write(tmp_path / "b.sqlite")).kernels)
     assert (kernels.count, kernels.total_ns) == (whole.count - 1, whole.total_ns - took)
 
 
@@ -31,17 +32,17 @@ def test_a_row_of_no_process_hides_none(value, tmp_path: Path):
     builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]["globalPid"] = value
     diagnosis = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite"))
     assert diagnosis.verdict.bound == "host"
-    assert diagnosis.steps.source == "user_range"
+    assert present(diagnosis.steps).source == "user_range"
 
 
 def test_negative_durations_take_no_time_and_are_said(tmp_path: Path):
     builder = training()
-    whole = gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).kernels
+    whole = present(gpuprof.diagnose(builder.write(tmp_path / "a.sqlite")).kernels)
     row = builder.rows["CUPTI_ACTIVITY_KIND_KERNEL"][5]
     took = row["end"] - row["start"]
     row["end"] = row["start"] - 10
     diagnosis = gpuprof.diagnose(builder.write(tmp_path / "b.sqlite"))
-    assert diagnosis.kernels.total_ns == whole.total_ns - took
+    assert present(diagnosis.kernels).total_ns == whole.total_ns - took
     assert "negative_durations" in issues(diagnosis)
 
 
@@ -55,7 +56,7 @@ def test_names_that_are_not_there(tmp_path: Path):
             row[column] = 999_999
     diagnosis = answered(builder.write(tmp_path / "a.sqlite"))
     assert diagnosis is not None
-    assert diagnosis.kernels.count == sum(map(len, (builder.rows[t] for t in WORK_TABLES.values())))
+    assert present(diagnosis.kernels).count == sum(map(len, (builder.rows[t] for t in WORK_TABLES.values())))
 
 
 def test_a_database_that_is_cut_says_so(tmp_path: Path):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from helpers.make_nsys import training
-from helpers.make_trace import TraceBuilder
+from helpers.make_trace import TraceBuilder, external
 from helpers.nsys_exports import issues
+from helpers.present import present
 from hypothesis import HealthCheck, settings
 
 import gpuprof
@@ -25,11 +26,11 @@ def test_a_made_program_is_not_another(tmp_path: Path):
         trace.step(step, at, at + 1_000_000)
         for i in range(50):
             t = at + 20_000 * i
-            trace.op("aten::conv2d", t, t + 9_000, **{"External id": 50 * step + i + 1})
+            trace.op("aten::conv2d", t, t + 9_000, **external(50 * step + i + 1))
             trace.launch("conv", (t + 10, t + 20), (t + 30, t + 900))
     found = gpuprof.diagnose([export, trace.write(tmp_path / "b.json")])
     assert "not_a_pair" in issues(found)
-    assert {kernel.name for kernel in found.kernels.top} == {"conv"}
+    assert {kernel.name for kernel in present(found.kernels).top} == {"conv"}
 
 
 def test_two_exports_are_ranks_and_no_pair(tmp_path: Path):
@@ -42,4 +43,4 @@ def test_two_exports_are_ranks_and_no_pair(tmp_path: Path):
         paths.append(builder.write(tmp_path / f"{pid}.sqlite"))
     found = gpuprof.diagnose(paths)
     assert not {"paired", "not_a_pair"} & set(issues(found))
-    assert len(found.ranks) == 2
+    assert len(present(found.ranks)) == 2

@@ -13,6 +13,7 @@ import pytest
 from helpers.paths import ROOT
 
 import gpuprof
+from gpuprof.doctor.software import OLDEST_TORCH
 
 yaml = pytest.importorskip("yaml", reason="pyyaml is not installed")
 
@@ -65,6 +66,15 @@ def test_every_supported_python_is_named_and_tested():
     assert named == PYTHONS and project()["project"]["requires-python"] == f">={PYTHONS[0]}"
     jobs = yaml.safe_load(read(".github/workflows/ci.yml"))["jobs"]
     assert all(jobs[job]["strategy"]["matrix"]["python"] == PYTHONS for job in ("test", "wheel"))
+
+
+def test_the_oldest_torch_is_the_same_everywhere():
+    """`gpuprof doctor` warns of older ones."""
+    oldest = ".".join(map(str, OLDEST_TORCH))
+    assert f"torch>={oldest}" in project()["project"]["optional-dependencies"]["trace"]
+    for page in ("README.md", "docs/index.md"):
+        assert re.findall(r"PyTorch (\S+) or newer", read(page)) == [oldest], page
+    assert re.findall(r"torch older than ([\d.]+)", read("docs/doctor.md")) == [oldest]
 
 
 def test_a_source_package_holds_no_recordings():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
+from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder, dims, forward_thread, sequence
 
 import gpuprof
 from gpuprof.timeline import quality
@@ -117,7 +117,7 @@ def alone(length: int) -> TraceBuilder:
 
 def sparse(kernels: int) -> TraceBuilder:
     """A step of 100 ms with some short kernels."""
-    builder = TraceBuilder().step(0, 0, 10**8).op("aten::mm", 0, 10**8, **{"Input Dims": [[8, 8]]})
+    builder = TraceBuilder().step(0, 0, 10**8).op("aten::mm", 0, 10**8, **dims([8, 8]))
     for i in range(kernels):
         builder.launch("gemm", (i * 10**7, i * 10**7 + 1_000), (i * 10**7 + 2_000, i * 10**7 + 12_000))
     return builder
@@ -125,7 +125,7 @@ def sparse(kernels: int) -> TraceBuilder:
 
 def one_step(length: int, then: int = 0, work: int | None = None) -> TraceBuilder:
     """A step with a kernel, `then` ns longer than what is recorded in it."""
-    builder = TraceBuilder().step(0, 0, length + then).op("aten::mm", 0, length, **{"Input Dims": [[8, 8]]})
+    builder = TraceBuilder().step(0, 0, length + then).op("aten::mm", 0, length, **dims([8, 8]))
     if work is not None:
         return builder.launch("gemm", (1_000, 2_000), (3_000, 3_000 + work))
     return builder.launch("gemm", (1_000, 2_000), (3_000, length - 1_000))
@@ -140,15 +140,15 @@ def periodic(steps: bool) -> TraceBuilder:
             builder.step(step, at, at + STEP)
         for i in range(20):
             t = at + i * 20_000
-            backward = {"Fwd thread id": 1, "Sequence number": i} if i >= 10 else {"Fwd thread id": 0}
-            builder.op(f"op{i}", t, t + 10_000, **{"Input Dims": [[8, 8]]}, **backward)
+            backward = sequence(i, 1) if i >= 10 else forward_thread(0)
+            builder.op(f"op{i}", t, t + 10_000, **dims([8, 8]), **backward)
             builder.launch(f"kernel{i}", (t + 1_000, t + 2_000), (t + 3_000, t + 13_000))
     return builder
 
 
 def nested(silent: int) -> TraceBuilder:
     """250 ops that each hold one that launches, the first `silent` of them another that does not, too."""
-    builder = TraceBuilder().step(0, 0, 250 * 20_000).op("aten::add", 15_000, 15_100, **{"Input Dims": [[8]]})
+    builder = TraceBuilder().step(0, 0, 250 * 20_000).op("aten::add", 15_000, 15_100, **dims([8]))
     for i in range(250):
         t = i * 20_000
         builder.op("aten::linear", t, t + 10_000).op("aten::mm", t + 2_000, t + 9_000)
@@ -206,7 +206,7 @@ CASES = {
     ),
     "no_events": Boundary(
         lambda: TraceBuilder().op("aten::mm", 5, 5),
-        lambda: TraceBuilder().op("aten::mm", 5, 6, **{"Input Dims": [[8]]}),
+        lambda: TraceBuilder().op("aten::mm", 5, 6, **dims([8])),
         {"no_events": "error"},
         FAILED,
         of_the_fine={"no_gpu_events": "error", **GUESSES},
@@ -459,7 +459,7 @@ CASES = {
     ),
     "no_shapes": Boundary(
         lambda: sound(shapes=False),
-        lambda: sound(shapes=False).op("aten::add", 15_000, 15_100, **{"Input Dims": [[8]]}),
+        lambda: sound(shapes=False).op("aten::add", 15_000, 15_100, **dims([8])),
         {"no_shapes": "info"},
         NOTED,
     ),

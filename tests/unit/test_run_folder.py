@@ -15,6 +15,7 @@ from helpers.make_diagnosis import HOSTILE
 from helpers.make_run import BEGUN_NS, MS, WINDOW_NS, RunBuilder, three_steps, usual_run
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
+from helpers.present import present
 from helpers.valid_json import VALIDATOR, is_valid
 
 import gpuprof
@@ -461,7 +462,7 @@ def test_a_folder_that_was_moved(usual, tmp_path):
     copy = shutil.copytree(usual, tmp_path / "elsewhere")
     folder = read_run(copy)
     assert isinstance(folder, RunFolder) and folder.trace == copy / "trace.rank0.json"
-    assert ROOT not in folder.trace.parents
+    assert ROOT not in present(folder.trace).parents
 
 
 def test_a_training_on_the_cpu_gets_no_advice_on_recording_a_gpu(tmp_path):

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.make_diagnosis import ALL, MS, STEPS, host_bound, hostile, no_steps, timed, two_devices, unusable
+from helpers.present import present
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -152,7 +153,7 @@ def test_numbers_are_per_step():
 
 
 def test_the_number_of_kernels_asked_for():
-    kernels = host_bound().kernels
+    kernels = present(host_bound().kernels)
     many = host_bound(kernels=replace(kernels, top=kernels.top[:1] * 12))
     assert plain(many, 100).count("nvjet") == 5
     assert plain(many, 100, rows=10).count("nvjet") == 10
@@ -207,7 +208,7 @@ def many_fixes(n: int, lines: int = 1):
     one = Finding("compile", "torch.compile", "high", (), code, Range(13 * MS, 20 * MS, 30 * MS), Range(2.5, 3.7, 5.7))
     found = tuple(replace(one, title=f"fix of number {i}") for i in range(1, n + 1))
     base = host_bound()
-    return replace(base, steps=replace(base.steps, estimated_ns=74 * MS), findings=found)
+    return replace(base, steps=replace(present(base.steps), estimated_ns=74 * MS), findings=found)
 
 
 @pytest.mark.parametrize("width", (60, 80, 100, 132))

@@ -11,6 +11,8 @@ import pytest
 from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import MS, host_bound
 from helpers.paths import ROOT
+from helpers.present import present
+from plotly.graph_objects import Figure
 
 from gpuprof.diagnosis.budget import Stretch, budget
 from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -37,6 +39,10 @@ def every(distance: int, ms: float, steps: int) -> list[float]:
     return [ms if k % distance == distance - 1 else 0.0 for k in range(steps)]
 
 
+def drawn(diagnosis: Diagnosis) -> Figure:
+    return present(charts.timed_steps(diagnosis))
+
+
 def bars(figure) -> list[dict]:
     return [trace for trace in json.loads(charts.to_json(figure))["data"] if trace["type"] == "bar"]
 
@@ -54,7 +60,7 @@ def test_bars_of_a_run_sum_to_its_steps():
     lines = [json.loads(line) for line in (SAVING / "steps.jsonl").read_text().splitlines()]
     free = {line["step"]: line["device_ns"] / 1e6 for line in lines if line["stage"] == "baseline_free"}
     assert len(free) > 50 and all(free.values()), "timed on the GPU"
-    figure = charts.timed_steps(diagnosed(SAVING))
+    figure = drawn(diagnosed(SAVING))
     assert heights(figure) == pytest.approx(free, rel=1e-4)
     usual, saving = bars(figure)[:2]
     assert (usual["name"], saving["name"]) == ("usual step", "saving")
@@ -66,20 +72,20 @@ def test_bars_of_a_run_sum_to_its_steps():
 
 def test_mean_and_usual_step_are_lines_with_their_times():
     found = of_stretch({"save": every(4, 120, 40)}, 40)
-    data = json.loads(charts.to_json(charts.timed_steps(found)))
+    data = json.loads(charts.to_json(drawn(found)))
     lines = {trace["name"]: trace["y"] for trace in data["data"] if trace.get("mode") == "lines"}
     assert lines == {"mean 50 ms": [50, 50], "usual 20 ms": [20, 20]}
     assert [label["text"] for label in data["layout"]["annotations"]] == ["mean 50 ms", "usual 20 ms"]
 
 
 def test_labels_of_equal_lines_do_not_overlap():
-    labels = charts.timed_steps(of_stretch({"save": every(4, 1, 40)}, 40)).layout.annotations
+    labels = drawn(of_stretch({"save": every(4, 1, 40)}, 40)).layout.annotations
     assert [label.yanchor for label in labels] == ["bottom", "top"]
 
 
 def test_a_step_is_described_with_its_parts():
     found = of_stretch({"save": every(4, 120, 40), "input": every(8, 30, 40)}, 40)
-    hover = next(t for t in charts.timed_steps(found).to_plotly_json()["data"] if t["name"] == "steps")
+    hover = next(t for t in drawn(found).to_plotly_json()["data"] if t["name"] == "steps")
     texts = dict(zip(hover["x"], hover["customdata"], strict=True))
     assert texts[7] == "<b>step 7: 20 ms</b><br>usual step 20 ms"
     assert texts[14] == "<b>step 14: 170 ms</b><br>usual step 20 ms<br>saving 120 ms<br>waiting for batches 30 ms"
@@ -87,8 +93,8 @@ def test_a_step_is_described_with_its_parts():
 
 def test_what_comes_once_is_named_so():
     found = of_stretch({"compile": [900.0] + [0.0] * 19}, 20)
-    assert [bar["name"] for bar in bars(charts.timed_steps(found))] == ["usual step", "compilation (once)"]
-    assert "once compilation" in charts.timed_steps(found).layout.meta["note"]
+    assert [bar["name"] for bar in bars(drawn(found))] == ["usual step", "compilation (once)"]
+    assert "once compilation" in drawn(found).layout.meta["note"]
     assert content.once(found) == ["Once, not in the mean: compilation, 900 ms in 1 step"]
     assert [row.label for row in content.budget_rows(found)] == ["usual step", "variation", "mean step"]
 
@@ -98,12 +104,12 @@ def test_what_still_recurs_is_not_said_to_come_once():
     shapes = {"new_shapes": every(3, 40, 20)}
     found = of_stretch(shapes, 20, recurring=frozenset({"new_shapes"}), ahead_ns={"new_shapes": 10**9})
     assert content.once(found) == ["Becomes rarer: planning for new shapes"]
-    assert all("(once)" not in bar["name"] for bar in bars(charts.timed_steps(found)))
-    assert "once" not in charts.timed_steps(found).layout.meta["note"]
+    assert all("(once)" not in bar["name"] for bar in bars(drawn(found)))
+    assert "once" not in drawn(found).layout.meta["note"]
 
 
 def test_one_very_long_step_is_cut_and_labelled():
-    found = charts.timed_steps(of_stretch({"evaluation": every(40, 9000, 40), "save": every(5, 60, 40)}, 40))
+    found = drawn(of_stretch({"evaluation": every(40, 9000, 40), "save": every(5, 60, 40)}, 40))
     data = json.loads(charts.to_json(found))
     assert 80 < data["layout"]["yaxis"]["range"][1] < 400
     marks = next(trace for trace in data["data"] if trace["name"] == "longer than shown")
@@ -112,14 +118,14 @@ def test_one_very_long_step_is_cut_and_labelled():
 
 
 def test_long_steps_that_are_the_pattern_are_shown_whole():
-    data = json.loads(charts.to_json(charts.timed_steps(of_stretch({"input": every(8, 600, 64)}, 64))))
+    data = json.loads(charts.to_json(drawn(of_stretch({"input": every(8, 600, 64)}, 64))))
     assert data["layout"]["yaxis"]["range"][1] > 620
     assert all(trace["name"] != "longer than shown" for trace in data["data"])
 
 
 def test_a_cause_of_no_weight_has_no_entry_in_the_legend():
     found = of_stretch({"save": every(4, 120, 40), "garbage_collection": every(20, 0.05, 40)}, 40)
-    figure = charts.timed_steps(found)
+    figure = drawn(found)
     assert {bar["name"]: bar["showlegend"] for bar in bars(figure)}["garbage collection"] is False
     assert [part["key"] for part in figure.layout.meta["legend"]] == ["usual", "save"]
     assert "garbage collection" not in [row.label for row in content.budget_rows(found)]
@@ -127,7 +133,7 @@ def test_a_cause_of_no_weight_has_no_entry_in_the_legend():
 
 def test_two_hundred_steps_are_a_small_figure():
     causes = {name: every(k, 10 * k, 200) for k, name in enumerate(("save", "evaluation", "logging", "input"), 2)}
-    assert len(charts.to_json(charts.timed_steps(of_stretch(causes, 200)))) < 60_000
+    assert len(charts.to_json(drawn(of_stretch(causes, 200)))) < 60_000
 
 
 def test_the_table_is_the_budget():
@@ -143,6 +149,6 @@ def test_the_table_is_the_budget():
 def test_a_recording_without_a_run_has_no_strip():
     found = diagnosed(BARE)
     assert found.budget is not None and found.budget.source == "recorded"
-    assert charts.timed_steps(found) is None
+    assert drawn(found) is None
     assert content.budget_rows(found) == []
     assert charts.timed_steps(replace(found, _timed=of_stretch({}, 10)._timed)) is None

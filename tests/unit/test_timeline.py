@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder
+from helpers.make_trace import AUTOGRAD, MAIN, TraceBuilder, external, forward_thread, graph_node, sequence
 from helpers.timeline import timeline_of
 
 from gpuprof.errors import GpuprofError
@@ -19,10 +19,10 @@ def training(steps: int, micro: int = 1, ranges: bool = True, period: int = 1000
         at = i * period
         if ranges:
             trace.step(i, at, at + period - 10)
-        trace.op("aten::mm", at + 10, at + 100, **{"Sequence number": i, "Fwd thread id": 0})
+        trace.op("aten::mm", at + 10, at + 100, **sequence(i))
         trace.launch("fwd_gemm", (at + 20, at + 30), (at + 40, at + 140))
         engine = "autograd::engine::evaluate_function: MmBackward0"
-        trace.op(engine, at + 200, at + 500, AUTOGRAD, **{"Sequence number": i, "Fwd thread id": 1})
+        trace.op(engine, at + 200, at + 500, AUTOGRAD, **sequence(i, 1))
         trace.launch("bwd_gemm", (at + 220, at + 230), (at + 240, at + 480), tid=AUTOGRAD)
         if i % micro == micro - 1:
             trace.op("aten::_foreach_norm", at + 550, at + 580)
@@ -75,14 +75,14 @@ def test_steps_from_the_period_of_the_kernels():
     for i in range(6):
         at = i * 100_000
         for k in range(20):
-            trace.op("aten::mm", at + k * 1000, at + k * 1000 + 500, **{"Fwd thread id": 0, "Sequence number": k})
+            trace.op("aten::mm", at + k * 1000, at + k * 1000 + 500, **sequence(k))
             trace.launch(
                 f"layer_{k % 4}",
                 (at + k * 1000, at + k * 1000 + 10),
                 (at + k * 1000 + 20, at + k * 1000 + 900),
             )
         engine = "autograd::engine::evaluate_function: MmBackward0"
-        trace.op(engine, at + 30_000, at + 40_000, AUTOGRAD, **{"Fwd thread id": 1})
+        trace.op(engine, at + 30_000, at + 40_000, AUTOGRAD, **forward_thread(1))
         trace.launch("loss_backward", (at + 31_000, at + 31_010), (at + 32_000, at + 39_000), tid=AUTOGRAD)
     steps = timeline_of(trace).steps
     assert steps.source == "periodicity"
@@ -119,9 +119,9 @@ def test_forward_between_two_micro_steps_is_forward():
 def test_recompute_is_distinguished_from_backward():
     trace = TraceBuilder().step(1, 0, 1000)
     engine = "autograd::engine::evaluate_function: CheckpointFunctionBackward"
-    backward = {"Sequence number": 5, "Fwd thread id": 1}
+    backward = sequence(5, 1)
     trace.op(engine, 100, 900, AUTOGRAD, **backward)
-    trace.op("aten::linear", 200, 300, AUTOGRAD, **{"Sequence number": 9, "Fwd thread id": 0})
+    trace.op("aten::linear", 200, 300, AUTOGRAD, **sequence(9))
     trace.launch("again", (210, 220), (230, 290), tid=AUTOGRAD)
     trace.op("autograd::engine::evaluate_function: MmBackward0", 400, 500, AUTOGRAD, **backward)
     trace.launch("grad", (410, 420), (430, 490), tid=AUTOGRAD)
@@ -131,19 +131,19 @@ def test_recompute_is_distinguished_from_backward():
 
 def test_links_by_flow_and_external_id():
     trace = TraceBuilder().step(1, 0, 1000)
-    trace.op("aten::mm", 0, 100, **{"External id": 41})
+    trace.op("aten::mm", 0, 100, **external(41))
     trace.op("cudaLaunchKernel", 20, 30, cat="cuda_runtime")
     trace.gpu("by_flow", 200, 300, correlation=0)
     trace.flow("ac2g", 1, (1, MAIN, 20), (0, 7, 200))
-    trace.gpu("by_external", 400, 500, correlation=77, **{"External id": 41})
+    trace.gpu("by_external", 400, 500, correlation=77, **external(41))
     timeline = timeline_of(trace)
     assert timeline.links.op.tolist() == [1, 1]
     assert timeline.links.begun_ns.tolist()[0] == 20
 
 
 def test_an_external_id_that_repeats_the_correlation_names_no_op():
-    trace = TraceBuilder().step(1, 0, 1000).op("aten::mm", 0, 100, **{"External id": 77})
-    trace.gpu("k", 400, 500, correlation=77, **{"External id": 77})
+    trace = TraceBuilder().step(1, 0, 1000).op("aten::mm", 0, 100, **external(77))
+    trace.gpu("k", 400, 500, correlation=77, **external(77))
     assert timeline_of(trace).links.op.tolist() == [-1]
 
 
@@ -151,7 +151,7 @@ def test_a_graph_launch_owns_all_its_kernels():
     trace = TraceBuilder().step(1, 0, 1000)
     trace.call("cudaGraphLaunch", 0, 10, correlation=5)
     for i in range(4):
-        trace.gpu("k", 100 + i * 50, 140 + i * 50, correlation=5, **{"graph node id": i + 1})
+        trace.gpu("k", 100 + i * 50, 140 + i * 50, correlation=5, **graph_node(i + 1))
     timeline = timeline_of(trace)
     assert timeline.links.call.tolist() == [0, 0, 0, 0]
     assert timeline.trace.gpu.graph_node.tolist() == [1, 2, 3, 4]

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 from helpers.paths import ROOT
+from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.diagnosis import Finding, Range
@@ -64,7 +65,7 @@ def test_the_scatter_of_the_steps_themselves_widens_the_interval():
 
 
 def test_one_measurement_confirms_nothing():
-    found = judge.speedup("a", [process("", 10), process("a", 5), process("", 10)])
+    found = present(judge.speedup("a", [process("", 10), process("a", 5), process("", 10)]))
     assert found == Interval(None, pytest.approx(2.0), None)  # type: ignore[comparison-overlap]
     assert judge.status_of(found) == "unconfirmed"
 

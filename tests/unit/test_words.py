@@ -52,14 +52,13 @@ ALLOWED: dict[str, str] = {}
 """Text around a match → why it may stay."""
 
 DOCS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SOURCES = sorted((ROOT / "gpuprof").rglob("*.py"))
+FOLDERS = sorted({path.parent for path in (ROOT / "gpuprof").rglob("*.py")})
 TEMPLATES = sorted((ROOT / "gpuprof" / "report" / "page" / "templates").glob("*.html"))
 _DIALECT = re.compile(r"\b(?:" + "|".join(INSTEAD) + r")\b", re.IGNORECASE)
 
 
-def strings(path: Path) -> Iterator[str]:
+def strings(tree: ast.AST) -> Iterator[str]:
     """The string constants of a module that hold several words; docstrings, of attributes too, are not among them."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     docstrings = {
         id(statement.value)
         for node in ast.walk(tree)
@@ -74,18 +73,17 @@ def strings(path: Path) -> Iterator[str]:
             yield " ".join(node.value.split())
 
 
-def docstrings(path: Path) -> Iterator[str]:
+def docstrings(tree: ast.AST) -> Iterator[str]:
     """The docstrings of a module: its own, those of its classes and functions, and those under attributes."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
             for statement in node.body:
                 if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
                     yield " ".join(str(statement.value.value).split())
 
 
-def comments(path: Path) -> Iterator[str]:
+def comments(source: str) -> Iterator[str]:
     """The comments of a module; lines that follow each other are one."""
-    source = path.read_text(encoding="utf-8")
     found = [
         (token.start[0], token.string.lstrip("# "))
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -97,9 +95,9 @@ def comments(path: Path) -> Iterator[str]:
     yield from joined.split("\n")
 
 
-def helps(path: Path) -> Iterator[str]:
+def helps(tree: ast.AST) -> Iterator[str]:
     """The docstrings that click shows as the help of a command."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and node.name in ("command", "commands"):
             yield " ".join((ast.get_docstring(node) or "").split())
 
@@ -116,15 +114,17 @@ def test_docs_speak_plainly(path):
     assert dialect(" ".join(text.split())) == []
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_what_is_shown_speaks_plainly(path):
-    texts = [*strings(path), *(helps(path) if "cli" in path.parts else ())]
-    assert [around for text in texts for around in dialect(text)] == []
-
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_and_comments_speak_plainly(path):
-    assert [around for text in (*docstrings(path), *comments(path)) for around in dialect(text)] == []
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: str(folder.relative_to(ROOT)))
+def test_code_speaks_plainly(folder):
+    """What is shown, docstrings and comments of all modules of a folder, each read once."""
+    found = {}
+    for path in folder.glob("*.py"):
+        source = path.read_text(encoding="utf-8")
+        tree = ast.parse(source)
+        shown = (*strings(tree), *(helps(tree) if "cli" in path.parts else ()))
+        texts = (*shown, *docstrings(tree), *comments(source))
+        found[path.name] = [around for text in texts for around in dialect(text)]
+    assert found and {name: texts for name, texts in found.items() if texts} == {}
 
 
 @pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.name)
@@ -132,13 +132,13 @@ def test_the_report_speaks_plainly(path):
     assert dialect(" ".join(path.read_text(encoding="utf-8").split())) == []
 
 
-def test_docstrings_and_comments_are_found(tmp_path):
-    (tmp_path / "module.py").write_text(
+def test_docstrings_and_comments_are_found():
+    source = (
         '"""Told by\nits shape."""\n\nclass A:\n    x = 1\n    """Is parted."""\n\n    def f(self):\n'
         '        """Anew."""\n'
         "        # goes with\n        # the size\n        return '# beside'  # so many\n"
     )
-    found = [*docstrings(tmp_path / "module.py"), *comments(tmp_path / "module.py")]
+    found = [*docstrings(ast.parse(source)), *comments(source)]
     assert sum(len(dialect(text)) for text in found) == 5
     assert not any("beside" in text for text in found)
 

@@ -1,0 +1,90 @@
+"""What is said when the training has ended: its goodput, the verdict again, and what to type next."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from .. import runfile
+from .folder import point_latest
+from .tell import tell
+
+FRESH_S = 10.0
+"""A verdict that was printed so short a time ago is still on the screen."""
+VERDICT = "verdict.txt"
+"""The verdict in two lines, left in the run folder by what reads the recording."""
+
+
+def last_words(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any], ended: float) -> None:
+    """The verdict again, and what to type next; or why there is none.
+
+    ranks: what they say of themselves. options: those of the run. ended: seconds since 1970.
+    """
+    _tell_goodput(folder)
+    verdict = folder / VERDICT
+    next_command = f"gpuprof diagnose{_as_argument(folder)}"
+    if not any(rank.get("windows") for rank in ranks):
+        tell(f"{_too_short(folder, ranks, options)}; what there is: {next_command}")
+        return
+    try:
+        if verdict.stat().st_mtime < ended - FRESH_S:
+            for line in verdict.read_text(encoding="utf-8").splitlines()[:2]:
+                tell(line)
+            if (folder / runfile.REPORT).is_file():
+                tell(f"report: {folder / runfile.REPORT}")
+    except (OSError, ValueError):
+        pass
+    tell(f"next: {next_command}")
+
+
+def tell_failed_allocation(folder: Path) -> None:
+    """Where the program ran out of the GPU's memory: what says who held it."""
+    if any(".oom." in path.name for path in runfile.snapshots_in(folder)):
+        point_latest(folder)
+        tell(f"an allocation on the GPU failed; who held its memory: gpuprof memory{_as_argument(folder)}")
+
+
+def _tell_goodput(folder: Path) -> None:
+    """What the whole run lost outside of usual steps, where they were timed."""
+    try:
+        from .goodput import goodput, sentence
+
+        found = goodput(folder)
+        if found is not None:
+            tell(sentence(found))
+    except Exception as error:
+        runfile.log(folder, f"the run's goodput: {type(error).__name__}: {error}")
+
+
+def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any]) -> str:
+    """Why no window was recorded, as far as that is known."""
+    from .options import planned
+    from .schedule import LONGEST_SETTLE, plan
+
+    first = ranks[0].get("rank")
+    taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
+    several = (ranks[0].get("world_size") or 1) != 1
+    needed = plan(**({"settle": LONGEST_SETTLE} | planned(options))).needs() + several
+    steps = "1 step" if taken == 1 else f"{taken} steps"
+    if taken >= needed:
+        return f"nothing was traced in {steps} ({runfile.LOG} may say why)"
+    return f"nothing was traced: it took {steps}, and {needed} are needed (fewer with --settle 1 --baseline 1)"
+
+
+def _as_argument(folder: Path) -> str:
+    """The path as it is typed after a command, nothing for the latest run."""
+    latest = Path(runfile.RUNS) / runfile.LATEST
+    if os.path.realpath(latest) == os.path.realpath(folder):
+        return ""
+    try:
+        relative = os.path.relpath(folder)
+    except (OSError, ValueError):
+        relative = str(folder)
+    path = min(relative, str(folder), key=len)
+    if re.fullmatch(r"[\w./@%+=:,-]+", path, re.ASCII):
+        return f" {path}"
+    import shlex
+
+    return f" {shlex.quote(path)}"

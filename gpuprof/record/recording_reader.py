@@ -1,0 +1,68 @@
+"""The process that reads and compresses a recording, while the training continues or after its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .. import runfile
+from .exit_status import reap
+from .signals import ENDING, OURS, RESTORED, TICK_S
+from .tell import PATIENCE_S, tell
+
+Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
+"""(run folder, whether the training still runs, whether to diagnose) → the command and environment that do it."""
+
+
+class RecordingReader:
+    """One such process at a time, of one run."""
+
+    def __init__(self, folder: Path, closing: Closing) -> None:
+        self._folder, self._closing = folder, closing
+        self._pid: int | None = None
+        self.was_started = False
+        """Whether one has been started, or could not be."""
+
+    def start(self, running: bool, diagnose: bool) -> None:
+        """running: the training continues. diagnose: the recording is not only compressed."""
+        self.was_started = True
+        try:
+            command, variables = self._closing(self._folder, running, diagnose)
+            # A Ctrl-C is for the training, which may live on; we end this one ourselves.
+            self._pid = os.posix_spawn(command[0], command, variables, setsigmask=[signal.SIGINT], setsigdef=RESTORED)
+        except OSError as error:
+            runfile.log(self._folder, f"the recording is not read yet: {error}")
+
+    def look(self) -> None:
+        """Notices that it has ended."""
+        if self._pid is not None and reap(self._pid)[0]:
+            self._pid = None
+
+    def wait(self) -> bool:
+        """Whether it came to its end; anyone who will not wait may interrupt it, and us with it."""
+        warn_at: float | None = time.monotonic() + PATIENCE_S
+        while True:
+            self.look()
+            if self._pid is None:
+                return True
+            info = signal.sigtimedwait(OURS, TICK_S)
+            if info is not None and info.si_signo in ENDING:
+                self.stop()
+                return False
+            if warn_at is not None and time.monotonic() > warn_at:
+                warn_at = None
+                tell("the training has ended; reading its recording (Ctrl-C leaves that to gpuprof diagnose)")
+
+    def stop(self) -> None:
+        """Kills it."""
+        if self._pid is None:
+            return
+        try:
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+        except OSError:
+            pass
+        self._pid = None

@@ -1,0 +1,21 @@
+"""What gpuprof itself says while it records, on stderr."""
+
+from __future__ import annotations
+
+import os
+
+PATIENCE_S = 3.0
+"""Seconds after the target's end without a word from us."""
+
+
+def tell(message: str) -> None:
+    """One line on stderr, in one write; a name in it is text, whatever it holds."""
+    line = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+    _write(f"gpuprof: {line}\n".encode("utf-8", "backslashreplace"))
+
+
+def _write(text: bytes) -> None:
+    try:
+        os.write(2, text)
+    except OSError:  # no one is left to tell
+        pass
