@@ -149,6 +149,6 @@ def test_the_table_is_the_budget():
 def test_a_recording_without_a_run_has_no_strip():
     found = diagnosed(BARE)
     assert found.budget is not None and found.budget.source == "recorded"
-    assert drawn(found) is None
+    assert charts.timed_steps(found) is None
     assert content.budget_rows(found) == []
     assert charts.timed_steps(replace(found, _timed=of_stretch({}, 10)._timed)) is None
