@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from gpuprof.replay.graph import NEVER, Graph
+from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64
 
@@ -76,7 +76,7 @@ def step_of(graph: Graph) -> float:
     return simulate(graph, ROUNDS, starts=False).step_ns
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _run(duration, plain, first, source, lag, from_start, start, end):  # pragma: no cover - compiled
     """One round. Plain nodes read nothing but their duration, and starts are written where they are wanted: a round of
     526,000 nodes takes 1.0 ms instead of 2.3."""
@@ -95,7 +95,7 @@ def _run(duration, plain, first, source, lag, from_start, start, end):  # pragma
         end[node] = before
 
 
-@numba.njit(cache=True, nogil=True)
+@compiled
 def _finish(gpu, step, end, done):  # pragma: no cover - compiled
     """When the last GPU work of each step is done."""
     for k in range(len(gpu)):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numba
 import numpy as np
 
 from gpuprof.replay.graph import COMMUNICATION, COPY, DEVICE, HOST, INPUT, QUEUE, SYNC, TRANSFER, UNBOUND, Graph
+from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.trace import F64, Mask
 
 
@@ -49,7 +49,7 @@ def removed(graph: Graph, nodes: Mask) -> Graph:
     return replace(graph, duration_ns=np.where(nodes, 0.0, graph.duration_ns), edges=edges.with_lags(lag))
 
 
-@numba.njit(cache=True)
+@compiled
 def _shorten(first, kind, nodes, gpu_row, lag):  # pragma: no cover - compiled
     """Makes some nodes wait for nothing, and GPU nodes among them follow at once."""
     for node in range(len(nodes)):
