@@ -57,10 +57,10 @@ def test_no_graph_is_simulated_twice(monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[bytes, bytes]] = []
     real = simulate.simulate
 
-    def counted(graph: Graph, rounds: int = 1, starts: bool = True) -> simulate.Schedule:
+    def counted(graph: Graph, rounds: int = 1, times: bool = True) -> simulate.Schedule:
         if rounds == simulate.ROUNDS:
             seen.append((graph.duration_ns.tobytes(), graph.edges.lag_ns.tobytes()))
-        return real(graph, rounds, starts)
+        return real(graph, rounds, times)
 
     monkeypatch.setattr(simulate, "simulate", counted)
     gpuprof.diagnose(RECORDING)
