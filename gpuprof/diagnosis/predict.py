@@ -11,11 +11,12 @@ from typing import Any
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
-from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Finder, Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.tracefile.threads import each
 
 MOST_COMBINED = 4
 
@@ -58,22 +59,25 @@ def fixes(case: Case, bound: Bound | None = None) -> Fixes:
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
     steps = Steps(case)
-    found: list[_Predicted] = []
-    failed: list[tuple[str, str]] = []
-    considered: list[Considered] = []
-    for page, find in FINDINGS:
-        if not page.applies_to(case.workload.kind):
-            continue
+
+    def look(of: tuple[Page, Finder]) -> tuple[list[_Predicted], list[Considered], str]:
+        """What a finding advises, what it considered, and the error where that fails."""
+        page, find = of
         try:
             named = bound is not None and page.removes == bound
             proposals = [_Predicted(page.id, one, predict(case, one, steps), named) for one in find(case)]
-            found += (advised := [one for one in proposals if not _why_not(case, one)])
-            if not advised:
-                considered += _considered(case, page.id, proposals)
+            advised = [one for one in proposals if not _why_not(case, one)]
+            return advised, [] if advised else _considered(case, page.id, proposals), ""
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
-            failed.append((page.id, type(error).__name__))
+            return [], [], type(error).__name__
+
+    wanted = [(page, find) for page, find in FINDINGS if page.applies_to(case.workload.kind)]
+    looked = each(look, wanted, len(case.graph))
+    found = [one for advised, _, _ in looked for one in advised]
+    considered = [one for _, others, _ in looked for one in others]
+    failed = [(page.id, error) for (page, _), (_, _, error) in zip(wanted, looked, strict=True) if error]
     found.sort(key=lambda one: one.rank)
     findings = tuple(_finding(case, one) for one in found)
     return Fixes(findings, _combined(steps, found), tuple(failed), tuple(considered))
