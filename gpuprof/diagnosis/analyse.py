@@ -14,7 +14,6 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.diagnosis import Replay
 from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.range_times import SAMPLED_NS
-from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
@@ -66,18 +65,18 @@ class Analysis:
 
 
 def analyse(
-    timeline: Timeline,
+    graph: Graph,
     roofline: Roofline | None,
     measured_ns: float | None,
     spread: tuple[float, float] | None,
     mean_of: Callable[[Graph], MeanStep] = MeanStep,
 ) -> tuple[Replay, Analysis | None]:
-    """Replays the window; no analysis where that fails, and why it did.
+    """Replays the graph of some steps; no analysis where that fails, and why it did.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `mean_of`: what follows from
     the graph without the profiler for the mean step.
     """
-    graph = build(timeline)
+    timeline = graph.timeline
     if not len(graph) or not graph.on_gpu.any():
         return Replay(None, False, "no GPU work to replay"), None
     graph = model_collectives(carried_over(graph))

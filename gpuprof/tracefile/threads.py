@@ -12,6 +12,7 @@ LARGE = 50_000
 other."""
 
 Item = TypeVar("Item")
+Other = TypeVar("Other")
 Found = TypeVar("Found")
 
 
@@ -35,3 +36,9 @@ def each(function: Callable[[Item], Found], items: Iterable[Item], rows: int) ->
 
     with ThreadPoolExecutor(count) as pool:
         return list(pool.map(function, items))
+
+
+def both(one: Callable[[], Found], other: Callable[[], Other], rows: int) -> tuple[Found, Other]:
+    """What two functions return, computed as `each` does."""
+    found: list = each(lambda function: function(), (one, other), rows)
+    return found[0], found[1]
