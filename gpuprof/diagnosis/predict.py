@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpuprof.diagnosis.case import Case, Change
@@ -174,6 +175,10 @@ def _together(steps: Steps, proposals: list[Proposal]) -> Range:
     def with_one(at: int, change: Change | None) -> float:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
+    others = ((i, change) for i, p in enumerate(ordered) for change in (p.best, p.worst) if change is not None)
+    wanted = [(graph, usual) for graph in (case.graph, case.removal.quicker, case.removal.slower)]
+    wanted += [(case.graph, [*usual[:i], change, *usual[i + 1 :]]) for i, change in others]
+    each(lambda one: step(*one), wanted, len(case.graph))  # at the same time; what follows finds them known
     shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
     always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
@@ -248,14 +253,10 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         taken = {p.id for p in chosen}
         shut = {name for p in chosen for name in p.proposal.excludes}
         left = [p for p in left if p.id not in taken | shut and not taken & set(p.proposal.excludes)]
-        trials = []
-        for p in left:
-            those = [one.proposal for one in (*chosen, p)]
-            changes = [one.change for one in _in_order(those)]
-            step = steps.after(case.graph, changes, those, graph, sum(not one.proposal.last for one in chosen))
-            trials.append((p.proposal.work * before / step, step, p))
-        if not trials:
+        if not left:
             break
+        found = each(partial(_with_one_more, steps, graph, tuple(chosen)), left, len(graph))
+        trials = [(p.proposal.work * before / step, step, p) for p, step in zip(left, found, strict=True)]
         gain, step, best = max(trials, key=lambda t: t[0])
         if gain < WORTH:
             break
@@ -276,6 +277,13 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         work=work,
         remaining_ns=_remaining(case, step_range, work, _sum(p.proposal.once_ns for p in chosen)),
     )
+
+
+def _with_one_more(steps: Steps, graph: Graph, chosen: Sequence[_Predicted], one: _Predicted) -> float:
+    """The step with the chosen fixes and one more; `graph`: with the chosen ones that are not made last."""
+    those = [p.proposal for p in (*chosen, one)]
+    changes = [proposal.change for proposal in _in_order(those)]
+    return steps.after(steps.case.graph, changes, those, graph, sum(not p.proposal.last for p in chosen))
 
 
 def _sum(each: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:

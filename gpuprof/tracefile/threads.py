@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -16,6 +17,9 @@ Other = TypeVar("Other")
 Found = TypeVar("Found")
 
 
+_this = threading.local()
+
+
 def processors() -> int:
     """Threads to compute with: one per processor available to us, or fewer if numba is configured to take fewer."""
     wanted = os.environ.get("NUMBA_NUM_THREADS", "")
@@ -27,14 +31,14 @@ def processors() -> int:
 
 
 def each(function: Callable[[Item], Found], items: Iterable[Item], rows: int) -> list[Found]:
-    """The function of every item, in order; by several threads where it computes on columns of many `rows`. The first
-    exception, in order, is raised."""
-    count = processors() if rows >= LARGE else 1
+    """The function of every item, in order; by several threads where it computes on columns of many `rows`, unless this
+    is one of such threads. The first exception, in order, is raised."""
+    count = 1 if rows < LARGE or getattr(_this, "is_one_of_several", False) else processors()
     if count < 2:
         return [function(item) for item in items]
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(count) as pool:
+    with ThreadPoolExecutor(count, initializer=lambda: setattr(_this, "is_one_of_several", True)) as pool:
         return list(pool.map(function, items))
 
 

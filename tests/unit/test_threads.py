@@ -10,7 +10,7 @@ from helpers.paths import ROOT
 import gpuprof
 from gpuprof.diagnosis.json import to_json
 from gpuprof.tracefile import threads
-from gpuprof.tracefile.threads import LARGE, each, processors
+from gpuprof.tracefile.threads import LARGE, both, each, processors
 
 RECORDING = ROOT / "tests" / "data" / "tiny_lora_dataloader.json.gz"
 
@@ -25,6 +25,21 @@ def test_only_long_columns_get_threads(monkeypatch: pytest.MonkeyPatch):
     here = threading.current_thread()
     assert all(each(lambda _: threading.current_thread() is here, range(9), LARGE - 1))
     assert not any(each(lambda _: threading.current_thread() is here, range(9), LARGE))
+
+
+def test_one_of_several_threads_starts_no_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads, "processors", lambda: 3)
+
+    def stays(_: int) -> bool:
+        own = threading.current_thread()
+        return all(each(lambda _: threading.current_thread() is own, range(5), LARGE))
+
+    assert all(each(stays, range(9), LARGE))
+    assert not stays(0), "the thread that is asked first"
+
+
+def test_two_functions_at_the_same_time_return_both_results():
+    assert both(lambda: 1, lambda: "two", LARGE) == (1, "two")
 
 
 def test_the_first_failure_is_raised():
