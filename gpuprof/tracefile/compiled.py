@@ -132,7 +132,12 @@ def _flat(value: Any) -> Iterator[Any]:
     elif isinstance(value, np.void):
         yield np.frombuffer(value.data, np.uint8).ctypes.data
     else:
-        yield value
+        yield _plain(value)
+
+
+def _plain(value: Any) -> Any:
+    """Python's number in place of numpy's."""
+    return value.item() if isinstance(value, (np.number, np.bool_)) else value
 
 
 # --- compiling ------------------------------------------------------------------------------------------------------
@@ -143,7 +148,7 @@ def _compile(function: Any, arguments: Sequence[Any], types: Types) -> tuple[byt
     import numba
 
     bare = jitted(function)
-    bare.compile(tuple(map(numba.typeof, arguments)))
+    bare.compile(tuple(numba.typeof(_plain(value)) for value in arguments))
     code = _machine_code(bare.inspect_llvm(bare.signatures[0]), types)
     return code, None if code is not None else _run_by_numba(function)
 

@@ -118,6 +118,17 @@ def test_each_type_and_layout_of_an_array_has_code_of_its_own(values):
     assert first_above(values, 40) == -1
 
 
+@compiled
+def chosen(flag, number):
+    return number if flag else -number
+
+
+@pytest.mark.parametrize("flag", [True, np.True_])
+@pytest.mark.parametrize("number", [7, np.int64(7), np.int32(7)])
+def test_numbers_may_be_numpys(flag, number):
+    assert (chosen(flag, number), chosen(not flag, number)) == (7, -7)
+
+
 def test_an_array_that_is_read_only_is_not_written():
     values = np.ones(3)
     values.flags.writeable = False
