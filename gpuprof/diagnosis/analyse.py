@@ -14,6 +14,7 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.diagnosis import Replay
 from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.range_times import SAMPLED_NS
+from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
@@ -65,18 +66,18 @@ class Analysis:
 
 
 def analyse(
-    graph: Graph,
+    timeline: Timeline,
     roofline: Roofline | None,
     measured_ns: float | None,
     spread: tuple[float, float] | None,
     mean_of: Callable[[Graph], MeanStep] = MeanStep,
 ) -> tuple[Replay, Analysis | None]:
-    """Replays the graph of some steps; no analysis where that fails, and why it did.
+    """Replays the window; no analysis where that fails, and why it did.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `mean_of`: what follows from
     the graph without the profiler for the mean step.
     """
-    timeline = graph.timeline
+    graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
         return Replay(None, False, "no GPU work to replay"), None
     graph = model_collectives(carried_over(graph))

@@ -46,7 +46,6 @@ from gpuprof.diagnosis.tables import Tables
 from gpuprof.diagnosis.trial_results import with_measured
 from gpuprof.diagnosis.unit_words import reworded
 from gpuprof.errors import GpuprofError
-from gpuprof.replay.build import build
 from gpuprof.replay.noise import MACHINE_NOISE
 from gpuprof.timeline.devices import phase_times
 from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
@@ -54,7 +53,6 @@ from gpuprof.timeline.syncs import end_in_sync
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.timeline.workload import Workload
 from gpuprof.tracefile.run import RunFolder
-from gpuprof.tracefile.threads import both
 from gpuprof.tracefile.trace import Trace
 
 if TYPE_CHECKING:
@@ -149,15 +147,15 @@ def _with_gpu(
     `spread`: the 80 % interval of the measured step; `of_run`: whether the run timed it, or else the user.
     """
     timeline, steps = recorded.timeline, recorded.steps
-    part, usable = representative(timeline), recorded.quality.status != "unusable"
-    roof, graph = both(lambda: roofline(timeline), lambda: build(part) if usable else None, len(timeline.trace.ops))
+    roof = roofline(timeline)
     kernels = kernel_summary(timeline, top, roof)
     averages = [average_step(device, steps.count) for device in recorded.devices]
     mismatch = _mismatch(steps, averages, recorded.rare, of_run=of_run)
     recorded = replace(recorded, quality=with_issue(recorded.quality, mismatch))
     replay, analysis = NOT_REPLAYED, None
-    if graph is not None:
-        replay, analysis = analyse(graph, roof, steps.unprofiled_ns, spread, recorded.mean_of)
+    part = representative(timeline)
+    if recorded.quality.status != "unusable":
+        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread, recorded.mean_of)
     if analysis is None:
         conclusion = by_shares(recorded, kernels, averages, roof)
     else:

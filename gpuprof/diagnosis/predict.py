@@ -6,18 +6,16 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
-from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Finder, Page, Proposal
+from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.noise import PROCESS_NOISE
-from gpuprof.tracefile.threads import each
 
 MOST_COMBINED = 4
 
@@ -60,25 +58,22 @@ def fixes(case: Case, bound: Bound | None = None) -> Fixes:
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
     steps = Steps(case)
-
-    def look(of: tuple[Page, Finder]) -> tuple[list[_Predicted], list[Considered], str]:
-        """What a finding advises, what it considered, and the error where that fails."""
-        page, find = of
+    found: list[_Predicted] = []
+    failed: list[tuple[str, str]] = []
+    considered: list[Considered] = []
+    for page, find in FINDINGS:
+        if not page.applies_to(case.workload.kind):
+            continue
         try:
             named = bound is not None and page.removes == bound
             proposals = [_Predicted(page.id, one, predict(case, one, steps), named) for one in find(case)]
-            advised = [one for one in proposals if not _why_not(case, one)]
-            return advised, [] if advised else _considered(case, page.id, proposals), ""
+            found += (advised := [one for one in proposals if not _why_not(case, one)])
+            if not advised:
+                considered += _considered(case, page.id, proposals)
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
-            return [], [], type(error).__name__
-
-    wanted = [(page, find) for page, find in FINDINGS if page.applies_to(case.workload.kind)]
-    looked = each(look, wanted, len(case.graph))
-    found = [one for advised, _, _ in looked for one in advised]
-    considered = [one for _, others, _ in looked for one in others]
-    failed = [(page.id, error) for (page, _), (_, _, error) in zip(wanted, looked, strict=True) if error]
+            failed.append((page.id, type(error).__name__))
     found.sort(key=lambda one: one.rank)
     findings = tuple(_finding(case, one) for one in found)
     return Fixes(findings, _combined(steps, found), tuple(failed), tuple(considered))
@@ -175,10 +170,6 @@ def _together(steps: Steps, proposals: list[Proposal]) -> Range:
     def with_one(at: int, change: Change | None) -> float:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
-    others = ((i, change) for i, p in enumerate(ordered) for change in (p.best, p.worst) if change is not None)
-    wanted = [(graph, usual) for graph in (case.graph, case.removal.quicker, case.removal.slower)]
-    wanted += [(case.graph, [*usual[:i], change, *usual[i + 1 :]]) for i, change in others]
-    each(lambda one: step(*one), wanted, len(case.graph))  # at the same time; what follows finds them known
     shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
     always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
@@ -253,10 +244,14 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         taken = {p.id for p in chosen}
         shut = {name for p in chosen for name in p.proposal.excludes}
         left = [p for p in left if p.id not in taken | shut and not taken & set(p.proposal.excludes)]
-        if not left:
+        trials = []
+        for p in left:
+            those = [one.proposal for one in (*chosen, p)]
+            changes = [one.change for one in _in_order(those)]
+            step = steps.after(case.graph, changes, those, graph, sum(not one.proposal.last for one in chosen))
+            trials.append((p.proposal.work * before / step, step, p))
+        if not trials:
             break
-        found = each(partial(_with_one_more, steps, graph, tuple(chosen)), left, len(graph))
-        trials = [(p.proposal.work * before / step, step, p) for p, step in zip(left, found, strict=True)]
         gain, step, best = max(trials, key=lambda t: t[0])
         if gain < WORTH:
             break
@@ -277,13 +272,6 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         work=work,
         remaining_ns=_remaining(case, step_range, work, _sum(p.proposal.once_ns for p in chosen)),
     )
-
-
-def _with_one_more(steps: Steps, graph: Graph, chosen: Sequence[_Predicted], one: _Predicted) -> float:
-    """The step with the chosen fixes and one more; `graph`: with the chosen ones that are not made last."""
-    those = [p.proposal for p in (*chosen, one)]
-    changes = [proposal.change for proposal in _in_order(those)]
-    return steps.after(steps.case.graph, changes, those, graph, sum(not p.proposal.last for p in chosen))
 
 
 def _sum(each: Iterable[tuple[float, float, float]]) -> tuple[float, float, float]:

@@ -14,7 +14,6 @@ from gpuprof.replay.noise import GPU_PROCESS_NOISE, HOST_PROCESS_NOISE, RUN_NOIS
 from gpuprof.replay.profiler_cost import Recorded, recorded_events, without
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale as by_resource
-from gpuprof.tracefile.threads import each
 from gpuprof.tracefile.trace import Mask
 
 MOST = SPREAD
@@ -63,10 +62,11 @@ def remove_profiler(
     events = recorded_events(graph)
     pace, spread_of_cost = pace_and_spread(graph.timeline)
     per_step = float(events.cost_ns(1.0).sum()) / graph.steps
-    scales = (pace, pace / spread_of_cost, pace * spread_of_cost)
-    usual, slower, quicker = each(lambda scale: without(graph, events.cost_ns(scale)), scales, len(graph))
+    usual, slower, quicker = (
+        without(graph, events.cost_ns(scale)) for scale in (pace, pace / spread_of_cost, pace * spread_of_cost)
+    )
     if measured_ns is None:
-        step, slow, fast = each(step_of, (usual, slower, quicker), len(graph))
+        step, slow, fast = (step_of(one) for one in (usual, slower, quicker))
         low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
         return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower)
     scale, reduced = _fitted(graph, events, pace, measured_ns)

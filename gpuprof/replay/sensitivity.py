@@ -10,7 +10,6 @@ import numpy as np
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.transform import scale
-from gpuprof.tracefile.threads import each
 from gpuprof.tracefile.trace import F64
 
 
@@ -41,18 +40,20 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
     mean = mean or MeanStep(graph)
     step = mean.of(graph)
 
-    def gain(faster: Graph, resource: str) -> float:
+    def gain(faster: Graph, resource: str = "device") -> float:
         return max(2 * (step - mean.of(faster, faster={resource: 0.5})) / step, 0.0) if step > 0 else 0.0
 
-    def without_half(name: str) -> float:
-        if name not in parts:
-            return gain(scale(graph, **{name: 0.5}), name)
-        share = _share(graph, parts[name])
-        return gain(graph.with_durations(graph.duration_ns - 0.5 * share * graph.duration_ns), "device")
-
-    parts = parts_ns or {}
-    names = ("host", "input", "transfer", "communication", "device", *parts)
-    return Sensitivities(**dict(zip(names, each(without_half, names, len(graph)), strict=True)))
+    parts: dict[str, float | None] = {}
+    for name, ns in (parts_ns or {}).items():
+        parts[name] = gain(graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns))
+    return Sensitivities(
+        host=gain(scale(graph, host=0.5), "host"),
+        input=gain(scale(graph, input=0.5), "input"),
+        transfer=gain(scale(graph, transfer=0.5), "transfer"),
+        communication=gain(scale(graph, communication=0.5), "communication"),
+        device=gain(scale(graph, device=0.5)),
+        **parts,
+    )
 
 
 def gain_without(graph: Graph, mean: MeanStep | None = None) -> Callable[[str], float]:

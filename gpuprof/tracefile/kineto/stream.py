@@ -25,7 +25,6 @@ from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add
 from gpuprof.tracefile.kineto.scan_plan import make_plan
 from gpuprof.tracefile.kineto.source import Text, open_text
 from gpuprof.tracefile.kineto.strings import StringTable
-from gpuprof.tracefile.threads import processors
 from gpuprof.tracefile.trace import NO_TEXT
 
 BLOCK_BYTES = 4 << 20
@@ -36,6 +35,7 @@ LAST_BYTES = 8 << 20
 """What is left at the end and could not be read: Python looks at so much, in some seconds at worst."""
 HOPELESS = 200_000
 """This many events that could not be read, and none that could: no need to see the rest."""
+MAX_WORKERS = 4
 PROGRESS_S = 0.1
 
 Progress = Callable[[int, int], None]
@@ -96,7 +96,7 @@ class Crew:
     def __init__(self, blocks: Blocks, gathered: Gathered, plan: np.void) -> None:
         self._blocks = blocks
         self._gathered = gathered
-        self._workers = processors()
+        self._workers = min(_processors(), MAX_WORKERS)
         self._free = [Block(plan) for _ in range(self._workers + 2)]
         self._scanned: dict[int, Block] = {}
         self._next = 0
@@ -309,6 +309,16 @@ class Gathered:
         for name, odd in self._odd.tables.items():
             self._tables[name].add(odd.take(), odd.count, numbers)
         return list(ids)
+
+
+def _processors() -> int:
+    """Threads to read with: one per processor available to us, or fewer if numba is configured to take fewer."""
+    wanted = os.environ.get("NUMBA_NUM_THREADS", "")
+    try:
+        found = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on this system
+        found = os.cpu_count() or 1
+    return min(found, int(wanted)) if wanted.isdecimal() and int(wanted) else found
 
 
 @cache
