@@ -36,8 +36,6 @@ from gpuprof.diagnosis.gap_summary import gap_summary
 from gpuprof.diagnosis.gaps import find_gaps
 from gpuprof.diagnosis.input_kind import trains_on_tokens, without_tokens
 from gpuprof.diagnosis.kernels import kernel_summary
-from gpuprof.diagnosis.memory_section import with_memory
-from gpuprof.diagnosis.paired_recordings import both_kinds
 from gpuprof.diagnosis.quality import judged, no_verdict, of_start_up, quality_of, with_issue
 from gpuprof.diagnosis.range_times import phase_activity, range_times
 from gpuprof.diagnosis.representative_steps import representative
@@ -95,10 +93,12 @@ def diagnose(
     if trace is None:
         if run is None:
             raise GpuprofError("there is neither a trace nor a run to diagnose")
-        return with_memory(_without_trace(run, failure), run)
+        return _with_memory(_without_trace(run, failure), run)
     timeline = build_timeline(trace, step, skip)
     said: list[Issue] = []
     if named is not None:
+        from gpuprof.diagnosis.paired_recordings import both_kinds
+
         timeline, said = both_kinds(timeline, named, step, skip)
         trace = timeline.trace if timeline else trace
     elif failure:
@@ -134,10 +134,10 @@ def diagnose(
         profiler=profiler_cost(timeline, found),
     )
     if not found:
-        return with_memory(_diagnosis(recorded, no_gpu_work(recorded)), run, trace, timeline)
+        return _with_memory(_diagnosis(recorded, no_gpu_work(recorded)), run, trace, timeline)
     spread = _spread(facts, step_ms, recorded.steps)
     diagnosis = _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise)
-    return with_memory(diagnosis, run, trace, timeline) if advise else diagnosis
+    return _with_memory(diagnosis, run, trace, timeline) if advise else diagnosis
 
 
 def _with_gpu(
@@ -225,6 +225,17 @@ def _diagnosis(
             _case=conclusion.case,
         )
     )
+
+
+def _with_memory(
+    diagnosis: Diagnosis, run: RunFolder | None, trace: Trace | None = None, timeline: Timeline | None = None
+) -> Diagnosis:
+    """The diagnosis with its memory; what finds that is not loaded where none can have been recorded."""
+    if run is None and (trace is None or not len(trace.memory)):
+        return diagnosis
+    from gpuprof.diagnosis.memory_section import with_memory
+
+    return with_memory(diagnosis, run, trace, timeline)
 
 
 def _project(diagnosis: Diagnosis, to: Sequence[str], **options: Any) -> Projection:

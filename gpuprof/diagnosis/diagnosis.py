@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
-from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
+    from gpuprof.memory.memory_report import MemoryReport
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
 

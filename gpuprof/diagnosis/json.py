@@ -11,10 +11,12 @@ import json
 import math
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuprof.diagnosis.diagnosis import SCHEMA, Diagnosis, Window
-from gpuprof.memory.memory_report import MemoryReport
+
+if TYPE_CHECKING:
+    from gpuprof.memory.memory_report import MemoryReport
 
 SCHEMA_FILE = Path(__file__).with_name("schema") / "diagnosis-1.json"
 

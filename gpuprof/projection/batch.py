@@ -66,7 +66,8 @@ def another_batch(
     if more:
         rounds = rounds_of(graph) if rounds is None else rounds
         many = rounds > 0
-        by_node[many] = more_calls(rounds, more, np.where(graph.on_gpu, by_node, 1.0), graph.on_gpu, of_a_round)[many]
+        on_gpu = graph.on_gpu[many]
+        by_node[many] = more_calls(rounds[many], more, np.where(on_gpu, by_node[many], 1.0), on_gpu, of_a_round)
     by_node[(graph.resource == INPUT) | batch_copy | exchanges_tokens(graph)] = factor
     by_node[preparing(graph)] = more + 1
 

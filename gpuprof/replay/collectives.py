@@ -135,6 +135,7 @@ def _with_waits(graph: Graph, at: I64, transfer: F64) -> Graph:
         phase=column(graph.phase, COMMUNICATION_PHASE),
         step=column(graph.step, graph.step[at]),
         step_end=number[graph.step_end],
+        shared={},
     )
     waits.recorded_start_ns[number[at]] = split
     return waits

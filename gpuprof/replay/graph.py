@@ -100,6 +100,8 @@ class Graph:
     """Which step (counted from 0) a node belongs to: the one whose host span it is in or was launched in."""
     step_end: I64
     """Per step the node whose end is the end of the step on the host."""
+    shared: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """What follows from which nodes there are: the same for all graphs that differ in durations and edges only."""
     memo: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What follows from the graph, derived once."""
 
@@ -119,6 +121,14 @@ class Graph:
 
     def with_edges(self, edges: Edges) -> Graph:
         return replace(self, edges=edges)
+
+
+def gpu_nodes(graph: Graph) -> tuple[I64, I64]:
+    """The GPU nodes, and the step of each."""
+    if "gpu_nodes" not in graph.shared:
+        nodes = np.flatnonzero(graph.on_gpu)
+        graph.shared["gpu_nodes"] = nodes, graph.step[nodes]
+    return graph.shared["gpu_nodes"]
 
 
 @remembered

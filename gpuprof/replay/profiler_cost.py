@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import numba
 import numpy as np
 
 from gpuprof.calibration import profiler as calibrated
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops, recorded_ops
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
 
 RECORDED_EVENT_NS = calibrated.EVENT_NS.value
@@ -168,20 +168,23 @@ def without(graph: Graph, cost_ns: F64) -> Graph:
     Most of it where it is recorded, and what a node cannot give, the next of its lane does; the DIFFUSE part out of
     all of the host's work, in proportion to its time, of which in one piece REFILL_NS count at most.
     """
-    lanes = int(graph.lane.max(initial=0)) + 1
-    whole, placed = (
-        _reduce(graph.duration_ns, part * cost_ns, graph.lane, lanes, LEAST) for part in (1.0, 1.0 - DIFFUSE)
-    )
+    whole, placed = (_reduced(graph, part * cost_ns) for part in (1.0, 1.0 - DIFFUSE))
     host = (graph.lane >= 0) & ~graph.waits
     cold = np.where(host, np.minimum(placed, REFILL_NS), 0.0)
     diffuse = float((placed - whole).sum()) / max(float(cold.sum()), 1.0)
     return graph.with_durations(np.maximum(placed - diffuse * cold, np.where(host, LEAST * graph.duration_ns, placed)))
 
 
-@numba.njit(cache=True)
-def _reduce(duration, cost, lane, lanes, least):  # pragma: no cover - compiled
-    left = duration.copy()
-    debt = np.zeros(lanes)
+def _reduced(graph: Graph, cost_ns: F64) -> F64:
+    """The durations of nodes after the cost of each is taken out of it, or where it is too short out of the next."""
+    left = graph.duration_ns.copy()
+    debt = np.zeros(int(graph.lane.max(initial=0)) + 1)
+    _reduce(graph.duration_ns, cost_ns, graph.lane, LEAST, left, debt)
+    return left
+
+
+@compiled
+def _reduce(duration, cost, lane, least, left, debt):  # pragma: no cover - compiled
     for node in range(len(duration)):
         if lane[node] < 0:
             continue
@@ -189,4 +192,3 @@ def _reduce(duration, cost, lane, lanes, least):  # pragma: no cover - compiled
         taken = min(wanted, (1 - least) * duration[node])
         left[node] -= taken
         debt[lane[node]] = wanted - taken
-    return left

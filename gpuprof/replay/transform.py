@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-import numba
 import numpy as np
 
-from gpuprof.replay.graph import COMMUNICATION, COPY, DEVICE, HOST, INPUT, QUEUE, SYNC, TRANSFER, UNBOUND, Graph
+from gpuprof.replay.graph import (
+    COMMUNICATION,
+    COPY,
+    DEVICE,
+    HOST,
+    INPUT,
+    QUEUE,
+    SYNC,
+    TRANSFER,
+    UNBOUND,
+    Edges,
+    Graph,
+)
+from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.trace import F64, Mask
 
 
@@ -43,13 +56,36 @@ def removed(graph: Graph, nodes: Mask) -> Graph:
 
     A removed call does not wait either: neither for a device nor for room in a queue.
     """
-    edges = graph.edges
-    lag = edges.lag_ns.copy()
-    _shorten(edges.first, edges.kind, nodes, graph.gpu_row, lag)
-    return replace(graph, duration_ns=np.where(nodes, 0.0, graph.duration_ns), edges=edges.with_lags(lag))
+    return removing(nodes)(graph)
 
 
-@numba.njit(cache=True)
+def removing(nodes: Mask) -> Callable[[Graph], Graph]:
+    """`removed` as a change of several graphs."""
+
+    def shortened(graph: Graph) -> Edges:
+        lag = graph.edges.lag_ns.copy()
+        _shorten(graph.edges.first, graph.edges.kind, nodes, graph.gpu_row, lag)
+        return graph.edges.with_lags(lag)
+
+    edges = once_for_edges(shortened)
+    return lambda graph: replace(graph, duration_ns=np.where(nodes, 0.0, graph.duration_ns), edges=edges(graph))
+
+
+def once_for_edges(change: Callable[[Graph], Edges]) -> Callable[[Graph], Edges]:
+    """A change of edges, made once for graphs that have the same ones and differ in durations only."""
+    known: list[tuple[Edges, Edges]] = []
+
+    def changed(graph: Graph) -> Edges:
+        last = known[0] if known else None
+        if last is None or last[0] is not graph.edges:
+            last = graph.edges, change(graph)
+            known[:] = [last]
+        return last[1]
+
+    return changed
+
+
+@compiled
 def _shorten(first, kind, nodes, gpu_row, lag):  # pragma: no cover - compiled
     """Makes some nodes wait for nothing, and GPU nodes among them follow at once."""
     for node in range(len(nodes)):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from gpuprof.memory.advice import Advice, Bounds, Fits, Remedy
-from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
+from typing import TYPE_CHECKING
+
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, duration, duration_range, share
 from gpuprof.report.palette import OWNER_PAINTS
+
+if TYPE_CHECKING:
+    from gpuprof.memory.advice import Advice, Bounds, Fits, Remedy
+    from gpuprof.memory.memory_report import Device, Difference, Failure, Leak, Line, LineDifference, MemoryReport
 
 NAMES = {key: paint.label for key, paint in OWNER_PAINTS.items()}
 """What an owner is called."""

@@ -7,12 +7,12 @@ from a trace is only ever a name. Colour repeats what words and fills say, and m
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from gpuprof.diagnosis.comparison.comparison import Note
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
 from gpuprof.report import fixes, memory_words, rank_lines, run_words, stepbar, words
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
@@ -21,6 +21,9 @@ from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
 from gpuprof.report.stepbar import Bar, Part
 from gpuprof.timeline.workload import words_of
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.comparison.comparison import Note
 
 GUTTER = 13
 """Cells left of the content, which hold the name of the section."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
+from gpuprof.tracefile.compiled import compiled
 from gpuprof.tracefile.trace import I32, I64, Mask
 
 ROUNDING_NS = 1000
@@ -62,25 +62,23 @@ def nest(thread: I32, start_ns: I64, end_ns: I64, number: I64 | None = None) -> 
     if size:
         before[np.flatnonzero(np.diff(ordered_thread, prepend=ordered_thread[0] - 1))] = -1
 
-    parent, begun_in = _around(order, before, ordered_start, ordered_end)
+    parent, begun_in = np.full((2, size), -1, np.int64)
+    _around(order, before, ordered_start, ordered_end, parent, begun_in, *np.full((2, size), -1, np.int64))
     bounds = np.flatnonzero(np.diff(ordered_thread, prepend=ordered_thread[0] - 1)) if size else []
     ends = [*bounds[1:], size] if size else []
     lanes = {int(ordered_thread[a]): slice(int(a), int(b)) for a, b in zip(bounds, ends, strict=True)}
     return Nesting(order, parent, begun_in, ordered_start, end_ns, lanes)
 
 
-@numba.njit(cache=True)
-def _around(order, before, start, end):  # pragma: no cover - compiled
-    """`parent` and `begun_in` by row, of spans in order; `before`: the position just before each one on its thread, or
-    -1.
+@compiled
+def _around(order, before, start, end, parent, begun_in, whole, begun):  # pragma: no cover - compiled
+    """Fills `parent` and `begun_in`, by row, of spans in order; `before`: the position just before each one on its
+    thread, or -1.
 
-    Per position the nearest earlier one of its thread that has not ended, and for a parent is long enough. What was
-    passed over by an earlier position is so by all that follow it: both relations are transitive.
+    `whole` and `begun`: per position the nearest earlier one of its thread that has not ended, and for a parent is long
+    enough. What was passed over by an earlier position is so by all that follow it: both relations are transitive.
     """
-    size = len(order)
-    parent, begun_in = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    whole, begun = np.full(size, -1, np.int64), np.full(size, -1, np.int64)
-    for k in range(size):
+    for k in range(len(order)):
         at = before[k]
         while at >= 0 and end[at] <= start[k]:
             at = begun[at]
@@ -93,7 +91,6 @@ def _around(order, before, start, end):  # pragma: no cover - compiled
             begun_in[order[k]] = order[begun[k]]
         if whole[k] >= 0:
             parent[order[k]] = order[whole[k]]
-    return parent, begun_in
 
 
 def inside(nesting: Nesting, rows: Mask) -> Mask:
@@ -103,7 +100,7 @@ def inside(nesting: Nesting, rows: Mask) -> Mask:
     return found
 
 
-@numba.njit(cache=True)
+@compiled
 def _spread(order, parent, found):  # pragma: no cover - compiled
     for k in range(len(order)):  # a parent stands before what it contains
         row = order[k]

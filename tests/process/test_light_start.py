@@ -38,11 +38,18 @@ def test_help_loads_nothing_that_computes():
 
 
 def test_a_diagnosis_loads_what_it_uses():
+    loaded_by("diagnose", str(RECORDING))  # the first run compiles
     loaded = loaded_by("diagnose", str(RECORDING))
     assert "gpuprof.replay.simulate" in loaded
-    assert not loaded & {"pandas", "plotly", "jinja2", "scipy", "torch", "multiprocessing"}
+    assert not loaded & {"numba", "pandas", "plotly", "jinja2", "scipy", "torch", "multiprocessing"}
     of_ranks = {name for name in loaded if name.startswith(("gpuprof.ranks", "gpuprof.diagnosis.rank"))}
     assert not of_ranks, "of one recording"
+
+
+def test_the_demo_loads_no_compiler(tmp_path):
+    arguments = ("demo", "-o", str(tmp_path / "demo.html"))
+    loaded_by(*arguments)  # the first run compiles
+    assert not loaded_by(*arguments) & {"numba", "pandas", "scipy"}
 
 
 def test_no_graph_is_simulated_twice(monkeypatch: pytest.MonkeyPatch):
@@ -50,10 +57,10 @@ def test_no_graph_is_simulated_twice(monkeypatch: pytest.MonkeyPatch):
     seen: list[tuple[bytes, bytes]] = []
     real = simulate.simulate
 
-    def counted(graph: Graph, rounds: int = 1, starts: bool = True) -> simulate.Schedule:
+    def counted(graph: Graph, rounds: int = 1, times: bool = True) -> simulate.Schedule:
         if rounds == simulate.ROUNDS:
             seen.append((graph.duration_ns.tobytes(), graph.edges.lag_ns.tobytes()))
-        return real(graph, rounds, starts)
+        return real(graph, rounds, times)
 
     monkeypatch.setattr(simulate, "simulate", counted)
     gpuprof.diagnose(RECORDING)

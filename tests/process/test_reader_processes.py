@@ -39,13 +39,14 @@ def test_it_compiles_where_nothing_can_be_kept(tmp_path):
     (tmp_path / "traces").mkdir()
     (tmp_path / "traces" / "trace.json").write_bytes(kineto(600))
     code = (
-        "import gpuprof; from pathlib import Path; from gpuprof.tracefile.kineto import stream\n"
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from pathlib import Path\n"
+        "from gpuprof.tracefile.kineto import stream\n"
         "path = Path('trace.json'); parsed = stream.read_stream(path, path.stat().st_size)\n"
         "print(sum(table.count for table in parsed.tables.values()))"
     )
     home = str(tmp_path / "home")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("NUMBA", "XDG", "PYTHON"))}
-    environment |= {"HOME": home, "PYTHONPATH": str(tmp_path), "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_OPT": "0"}
+    environment |= {"HOME": home, "PYTHONDONTWRITEBYTECODE": "1", "NUMBA_OPT": "0"}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path / "traces", env=environment, capture_output=True, text=True
     )

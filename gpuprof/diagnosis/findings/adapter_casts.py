@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns
@@ -20,7 +20,7 @@ from gpuprof.diagnosis.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.replay.transform import removed, scaled
+from gpuprof.replay.transform import removing, scaled
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 NARROW = 4
@@ -77,9 +77,10 @@ def find(case: Case) -> Iterator[Proposal]:
     if not casts.any():
         return
     left = [_left(case, inside, level) for level in range(3)]
+    without_casts = removing(casts)
 
     def change(level: int):
-        return partial(_apply, casts=casts, inside=inside, left=left[level])
+        return partial(_apply, without_casts=without_casts, inside=inside, left=left[level])
 
     gpu = inside & graph.on_gpu
     text = (
@@ -216,5 +217,5 @@ def _left(case: Case, inside: Mask, level: int) -> F64:
     return left
 
 
-def _apply(graph: Graph, casts: Mask, inside: Mask, left: F64) -> Graph:
-    return scaled(removed(graph, casts), inside & graph.on_gpu, left)
+def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Graph:
+    return scaled(without_casts(graph), inside & graph.on_gpu, left)

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
-from gpuprof.replay.transform import removed
+from gpuprof.replay.transform import removing
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -92,8 +92,6 @@ class Passes:
     """Part of it that launches what is not fused."""
     accumulate: Mask
     """Part of it that accumulates gradients, which stays as it is."""
-    lasting: Mask
-    """Part of it that is in pieces too long to be launches of ops."""
     group: I64
     """Per GPU node the chain that it is fused in, else -1."""
     rest: Mask
@@ -108,6 +106,10 @@ class Passes:
     """First host node of each pass."""
     launch_ns: float
     """What the host does for one launch: the median of the matmuls'."""
+    without_all: Change
+    """The graph without what is fused, and without the host work that goes with it."""
+    without_fused: Change
+    """Likewise, but host work that lasts stays."""
 
 
 def find(case: Case) -> Iterator[Proposal]:
@@ -237,11 +239,15 @@ def passes(case: Case) -> Passes | None:
     if not mine.any():
         return None
     ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))
+    kept = host & launching[graph.scope] & ~accumulate
+    gone = host & ~kept & ~accumulate
+    gone[launcher] = False
+    fused = group >= 0
+    fused[speaker] = False
     return Passes(
         host=host,
-        kept=host & launching[graph.scope] & ~accumulate,
+        kept=kept,
         accumulate=host & accumulate,
-        lasting=host & (graph.duration_ns > LASTING_NS),
         group=group,
         rest=graph.on_gpu & within & (group < 0),
         attention=_unmasked_attention(case) & within & (group < 0),
@@ -249,6 +255,8 @@ def passes(case: Case) -> Passes | None:
         launcher=launcher,
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
+        without_all=removing(gone | fused),
+        without_fused=removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
     )
 
 
@@ -268,11 +276,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
 
     def change(graph: Graph) -> Graph:
         longest = _longest(found, graph.duration_ns)
-        gone = found.host & ~found.kept & ~found.accumulate & ~(found.lasting & (way > 0))
-        gone[found.launcher] = False
-        fused = found.group >= 0
-        fused[found.speaker] = False
-        graph = removed(graph, gone | fused)
+        graph = (found.without_fused if way else found.without_all)(graph)
         duration = graph.duration_ns.copy()
         duration[found.kept] *= HOST[way] * launched
         duration[found.speaker] = longest * FUSED[way]

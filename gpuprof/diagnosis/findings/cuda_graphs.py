@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -30,8 +30,8 @@ from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
-from gpuprof.replay.graph import STREAM, Graph, launcher_of
-from gpuprof.replay.transform import removed
+from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
+from gpuprof.replay.transform import once_for_edges, removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.trace import Mask
 
@@ -248,17 +248,24 @@ def _graphed(found: Passes, way: int) -> Change:
     inside = found.rest | (found.group >= 0)
     then = compiled(found, way, LAUNCHED[way])
 
+    at_once = once_for_edges(partial(_edges_at_once, inside=inside))
+
     def change(graph: Graph) -> Graph:
-        return _at_once(then(graph), inside)
+        graph = then(graph)
+        return graph.with_edges(at_once(graph))
 
     return change
 
 
 def _at_once(graph: Graph, inside: Mask) -> Graph:
     """Kernels of the mask follow each other as they do in a graph."""
+    return graph.with_edges(_edges_at_once(graph, inside))
+
+
+def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
     edges = graph.edges
     next_in_graph = inside[edges.target] & (edges.kind == STREAM) & (edges.lag_ns > NEXT_NS)
-    return graph.with_edges(replace(edges, lag_ns=np.where(next_in_graph, NEXT_NS, edges.lag_ns)))
+    return edges.with_lags(np.where(next_in_graph, NEXT_NS, edges.lag_ns))
 
 
 def _compiled_host(case: Case) -> Mask | None:

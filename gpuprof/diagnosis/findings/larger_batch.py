@@ -18,6 +18,7 @@ from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.categories import TENSOR_CATEGORIES
+from gpuprof.tracefile.trace import F64
 
 FACTORS = (2, 4, 8)
 DOUBLING = 1.2
@@ -134,8 +135,15 @@ def slower_host(case: Case, then: Change) -> Change:
 
 def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
     """The same step with `factor` times the tokens in each batch; level: 0 at best, 1 usually, 2 at worst."""
-    growth = event_growth(case.timeline, case.roofline, factor, micro_tokens(case)) ** GROWS[level]
-    return another_batch(case.graph, growth, factor, of_a_round=ROUND[level])
+    return another_batch(case.graph, _growth(case, factor) ** GROWS[level], factor, of_a_round=ROUND[level])
+
+
+def _growth(case: Case, factor: float) -> F64:
+    """`event_growth` of a factor, found once."""
+    name = f"growth {factor}"
+    if name not in case.memo:
+        case.memo[name] = event_growth(case.timeline, case.roofline, factor, micro_tokens(case))
+    return case.memo[name]
 
 
 def micro_tokens(case: Case) -> int | None:

@@ -176,7 +176,7 @@ def _idle(timeline: Timeline, gaps: GapColumns, texts: Texts) -> Tree:
         if module[i] >= 0:
             node = builder.child(node, texts.add(shown(module_class(trace.strings[module[i]]), 80)))
         if op[i] >= 0:
-            node = builder.child(node, int(texts.names(op[i : i + 1])[0]))
+            node = builder.child(node, texts.name(int(op[i])))
         ends.append(node)
     parent, text = builder.columns()
     return tree(

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 import numpy as np
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.ranks import RankSummary
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.ranks import RankSummary
 
 MOST = 16
 """Ranks that get a report of their own: each is read and diagnosed again, and takes some MB."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from gpuprof.report.names import shown, shown_kernel
+from gpuprof.tracefile.distinct import distinct, numbered
 from gpuprof.tracefile.trace import I32, I64
 
 WIDTH = 120
@@ -32,18 +33,21 @@ class Texts:
             self.texts.append(text)
         return self._known[text]
 
+    def name(self, string_id: int) -> int:
+        """Index of one name of an op, call, range or frame."""
+        return self._name(string_id, "name", _short_name)
+
     def names(self, ids: I32 | I64, missing: str = "–") -> I64:
         """Indices of names of ops, calls, ranges, frames by their string ids; below 0 they are `missing`."""
-        return self._all(ids, "name", lambda text: shown(text, WIDTH), missing)
+        return self._all(ids, "name", _short_name, missing)
 
     def kernels(self, ids: I32 | I64) -> I64:
         """Indices of the readable names of kernels, by their string ids."""
         return self._all(ids, "kernel", lambda text: shown_kernel(text, WIDTH), "–")
 
     def _all(self, ids: I32 | I64, kind: str, short: Callable[[str], str], missing: str) -> I64:
-        distinct, inverse = np.unique(ids, return_inverse=True)
-        known = [self.add(missing) if i < 0 else self._name(int(i), kind, short) for i in distinct.tolist()]
-        return np.array(known, np.int64)[inverse] if len(distinct) else np.empty(0, np.int64)
+        known = [self.add(missing) if i < 0 else self._name(i, kind, short) for i in distinct(ids).tolist()]
+        return np.array(known, np.int64)[numbered(ids)]
 
     def _name(self, string_id: int, kind: str, short: Callable[[str], str]) -> int:
         """A text of its own for each name: two kernels may share the readable part."""
@@ -60,12 +64,17 @@ class Texts:
         return self._names[key]
 
 
+def _short_name(text: str) -> str:
+    return shown(text, WIDTH)
+
+
 def coded(*columns: np.ndarray) -> tuple[I64, I64]:
     """(a row of each distinct combination of values, per row the number of its combination)."""
     code = np.zeros(len(columns[0]), np.int64)
     for column in columns:
-        distinct, inverse = np.unique(column, return_inverse=True)
-        # Numbered again each time, so that the matmul stays below the square of the rows.
-        code = np.unique(code * max(len(distinct), 1) + inverse, return_inverse=True)[1]
-    _, first = np.unique(code, return_index=True)
-    return first.astype(np.int64), code.astype(np.int64)
+        number = numbered(column)
+        # Numbered again each time, so that the codes stay below the square of the rows.
+        code = numbered(code * (int(number.max(initial=0)) + 1) + number)
+    first = np.empty(int(code.max(initial=-1)) + 1, np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)  # of equal ones the first row is written last
+    return first, code

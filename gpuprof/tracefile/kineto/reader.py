@@ -18,7 +18,7 @@ from gpuprof.tracefile.kineto.source import CUT, DAMAGED, INFLATE_ERRORS, INPUT_
 from gpuprof.tracefile.trace import Trace
 
 SMALL_BYTES = 4 << 20
-"""Text up to this long is read by msgspec: it is done before numba is loaded."""
+"""Text up to this long is read by msgspec: it is done before the other reader is loaded."""
 SMALL_UNCOMPILED_BYTES = 25 << 20
 """The same where the other reader would have to be compiled first."""
 
@@ -31,7 +31,7 @@ def read_kineto(path: Path, size: int, progress=None, small_bytes: int | None = 
         parsed = None if data is None or truncated else read_small(data)
         if parsed is None:
             if data is not None:
-                find_events(data)  # what holds no events is refused before numba is loaded
+                find_events(data)  # what holds no events is refused before anything is compiled
             parsed = _streamed(path, size, progress)
         trace = build(parsed, str(path), size)
     except NeedMore:
@@ -53,13 +53,13 @@ def _small_text(path: Path, size: int) -> tuple[bytes | None, str | None]:
 
 
 def _is_compiled() -> bool:
-    from gpuprof.tracefile.kineto.scan import is_compiled  # loads numba
+    from gpuprof.tracefile.kineto.scan import is_compiled
 
     return is_compiled()
 
 
 def _streamed(path: Path, size: int, progress) -> Parsed:
-    from gpuprof.tracefile.kineto.stream import read_stream  # loads numba
+    from gpuprof.tracefile.kineto.stream import read_stream
 
     return read_stream(path, size, progress)
 

@@ -15,7 +15,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from numba.core import event
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.tracefile.kineto import layout, scan
@@ -322,29 +321,12 @@ def _processors() -> int:
     return min(found, int(wanted)) if wanted.isdecimal() and int(wanted) else found
 
 
-class _Notice(event.Listener):
-    """Says once that a compilation begins: the first run on a machine stalls for some seconds."""
-
-    said = False
-
-    def on_start(self, event: event.Event) -> None:
-        if not self.said:
-            print("gpuprof: compiling the trace reader (once, some seconds) …", file=sys.stderr, flush=True)
-        self.said = True
-
-    def on_end(self, event: event.Event) -> None:
-        pass
-
-
 @cache
 def compile_reader() -> None:
-    """Compiles the kernels, or loads them from numba's cache, before any thread needs them."""
-    with event.install_listener("numba:compile", _Notice()):
-        try:
-            _run_once()
-        except Exception:  # a cache that cannot be written after all, or holds rubbish
-            scan.forget_cache()
-            _run_once()
+    """Compiles the kernels, or loads them, before any thread needs them."""
+    if not scan.is_compiled():
+        print("gpuprof: compiling the trace reader (once, some seconds) …", file=sys.stderr, flush=True)
+    _run_once()
 
 
 def _run_once() -> None:

@@ -1,0 +1,1154 @@
+"""What the byte scanner does (see `scan`), to be compiled by numba.
+
+Every kernel is in this one file: kept machine code is known by it and by `scan`. For the same reason nothing of
+`layout` is compiled in: keys, tables and row offsets come as data (`plan`).
+"""
+
+# ruff: noqa: SIM109 (numba makes poor code of `in`)
+
+# What numba passes to an intrinsic, and the attributes of a compiled function, are unknown to a type checker.
+# pyright: reportCallIssue=false, reportAttributeAccessIssue=false, reportFunctionMemberAccess=false
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import extending
+from numba.core import types
+
+from gpuprof.tracefile.compiled import jitted
+from gpuprof.tracefile.kineto.scan import (
+    ARGS,
+    ARGS_START,
+    CATEGORY,
+    DROPPED,
+    ENDED,
+    ENDS_ARGS,
+    ENDS_EVENT,
+    EXTRA,
+    FLOAT,
+    FOR_PYTHON,
+    INNER,
+    KEY_BITS,
+    KEY_BYTES,
+    LIGHTLY_BYTES,
+    MAX_DEPTH,
+    MIX_A,
+    MORE,
+    NO_ODD,
+    NO_ROWS,
+    NO_STRINGS,
+    ODD,
+    PADDING,
+    PAUSED,
+    PHASE,
+    PLACES,
+    RAW,
+    ROW_BYTES,
+    S_BEGINS,
+    S_CATEGORY,
+    S_END,
+    S_EXTRA,
+    S_KIND,
+    S_NAME,
+    S_PID,
+    S_START,
+    S_TID,
+    SKIP,
+    START,
+    STORE_F32,
+    STORE_I32,
+    STORE_I64,
+    STORE_TEXT,
+    T_FLOWS,
+    T_MEMORY,
+    T_OTHER,
+    TEXT,
+    TIME,
+    TOP,
+    VECTOR,
+    WHOLE,
+)
+
+ABSENT = np.int64(-(2**63))
+ABSENT32 = np.int64(-(2**31))
+LARGEST = np.uint64(2**63 - 1)
+LATEST = np.uint64(2**62)
+"""Times from here on (Unix time after 2116) are left to Python; below, start plus duration is an int64."""
+
+QUOTE, COMMA, COLON, MINUS, DOT = (np.uint8(ord(c)) for c in '",:-.')
+OPEN, CLOSE, OPEN_LIST, CLOSE_LIST = (np.uint8(ord(c)) for c in "{}[]")
+ZERO, NINE = np.uint8(ord("0")), np.uint8(ord("9"))
+SPACE = np.uint8(32)
+BIG_E, SMALL_E = np.uint8(ord("E")), np.uint8(ord("e"))
+PH_SPAN, PH_META, PH_INSTANT = ord("X"), ord("M"), ord("i")
+PH_START, PH_FINISH, PH_STEP = ord("s"), ord("f"), ord("t")
+NULL, TRUE, FALS, MEMORY = (np.uint64(int.from_bytes(w, "little")) for w in (b"null", b"true", b"fals", b"[memory]"))
+NAN, INF, LOWER_CASE = (np.uint64(int.from_bytes(w, "little")) for w in (b"nan", b"inf", b"   "))
+THREE_BYTES, FOUR_BYTES = np.uint64(0xFFFFFF), np.uint64(0xFFFFFFFF)
+
+U0, U1, U8 = np.uint64(0), np.uint64(1), np.uint64(8)
+MIX_B = np.uint64(0xD6E8FEB86659FD93)
+DIGITS = np.uint64(0x3030303030303030)
+ABOVE_NINE = np.uint64(0x7676767676767676)
+HIGH_BITS = np.uint64(0x8080808080808080)
+TEN = np.array([10**i for i in range(20)], np.uint64)
+
+# What a byte is in a nested value, outside of strings.
+R_WRONG, R_PLAIN, R_QUOTE, R_OPEN, R_CLOSE, R_OPEN_LIST, R_CLOSE_LIST = range(7)
+ROLES = np.zeros(256, np.uint8)
+ROLES[list(b" \t\r\n,:+-.0123456789eEtrufalsn")] = R_PLAIN
+ROLES[list(b'"{}[]')] = R_QUOTE, R_OPEN, R_CLOSE, R_OPEN_LIST, R_CLOSE_LIST
+
+# What may come next in a nested value.
+VALUE, KEY, THE_COLON, COMMA_OR_END = range(4)
+
+
+intrinsic: Any = extending.intrinsic
+"""Makes a function from one that writes its LLVM code."""
+
+
+entry: Any = jitted
+"""Called from outside, too."""
+
+
+def kernel(function: Callable) -> Any:
+    """Compiled into those that call it."""
+    return jitted(function, forceinline=True)
+
+
+# --- wide loads and stores: LLVM vectors, so that one source serves every processor ---------------------------------
+
+
+def _pointer(context, builder, array_type, array, index):
+    data = context.make_array(array_type)(context, builder, array).data
+    return builder.gep(data, [index])
+
+
+def _lanes(context, builder, signature, args, count):
+    vector = ir.VectorType(ir.IntType(8), count)
+    pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+    return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=1)
+
+
+def _splat(value: int, count: int):
+    return ir.Constant(ir.VectorType(ir.IntType(8), count), [value] * count)
+
+
+def _is(builder, lanes, value: int):
+    return builder.icmp_unsigned("==", lanes, _splat(value, lanes.type.count))
+
+
+def _bits(builder, flags):
+    """One bit per lane, as int64."""
+    count = flags.type.count
+    mask = builder.bitcast(flags, ir.IntType(count))
+    return mask if count == 64 else builder.zext(mask, ir.IntType(64))
+
+
+@intrinsic
+def load8(typingctx, text, at):
+    """Eight bytes as a little-endian number."""
+
+    def build(context, builder, signature, args):
+        pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+        return builder.load(builder.bitcast(pointer, ir.IntType(64).as_pointer()), align=1)
+
+    return types.uint64(text, types.intp), build
+
+
+def _store(bits: int, convert=None):
+    def typed(typingctx, rows, at, value):
+        def build(context, builder, signature, args):
+            number = ir.IntType(bits)
+            value = args[2]
+            if convert:
+                value = builder.bitcast(
+                    builder.fptrunc(builder.bitcast(value, ir.DoubleType()), ir.FloatType()), number
+                )
+            elif bits < 64:
+                value = builder.trunc(value, number)
+            pointer = _pointer(context, builder, signature.args[0], args[0], args[1])
+            builder.store(value, builder.bitcast(pointer, number.as_pointer()), align=1)
+            return context.get_dummy_value()
+
+        return types.void(rows, types.intp, types.int64), build
+
+    return intrinsic(typed)
+
+
+store_i64, store_i32, store_u8 = _store(64), _store(32), _store(8)
+store_f32 = _store(32, convert=True)
+"""Stores the float32 nearest to the float64 of these bits."""
+
+
+@intrinsic
+def copy64(typingctx, to, at, source, begin):
+    """Copies 64 bytes."""
+
+    def build(context, builder, signature, args):
+        vector = ir.VectorType(ir.IntType(8), 64).as_pointer()
+        read = _pointer(context, builder, signature.args[2], args[2], args[3])
+        write = _pointer(context, builder, signature.args[0], args[0], args[1])
+        value = builder.load(builder.bitcast(read, vector), align=1)
+        builder.store(value, builder.bitcast(write, vector), align=1)
+        return context.get_dummy_value()
+
+    return types.void(to, types.intp, source, types.intp), build
+
+
+@intrinsic
+def quotes32(typingctx, text, at):
+    """Bits of `"` and backslash among 32 bytes."""
+
+    def build(context, builder, signature, args):
+        lanes = _lanes(context, builder, signature, args, 32)
+        return _bits(builder, builder.or_(_is(builder, lanes, 0x22), _is(builder, lanes, 0x5C)))
+
+    return types.int64(text, types.intp), build
+
+
+@intrinsic
+def spaces32(typingctx, text, at):
+    """Bits of what is not JSON white space among 32 bytes."""
+
+    def build(context, builder, signature, args):
+        lanes = _lanes(context, builder, signature, args, 32)
+        flags = builder.or_(_is(builder, lanes, 0x20), _is(builder, lanes, 0x0A))
+        flags = builder.or_(flags, builder.or_(_is(builder, lanes, 0x0D), _is(builder, lanes, 0x09)))
+        return _bits(builder, builder.not_(flags))
+
+    return types.int64(text, types.intp), build
+
+
+@intrinsic
+def delimiters32(typingctx, text, at):
+    """Bits of what ends a number among 32 bytes: comma, quote, bracket, white space, control character."""
+
+    def build(context, builder, signature, args):
+        lanes = _lanes(context, builder, signature, args, 32)
+        flags = builder.icmp_unsigned("<=", lanes, _splat(0x22, 32))
+        for value in b",:]}":
+            flags = builder.or_(flags, _is(builder, lanes, value))
+        return _bits(builder, flags)
+
+    return types.int64(text, types.intp), build
+
+
+@intrinsic
+def brackets64(typingctx, text, at):
+    """Among 64 bytes, the bits of `"`, of opening brackets, of closing ones, of the backslash."""
+
+    def build(context, builder, signature, args):
+        lanes = _lanes(context, builder, signature, args, 64)
+        # One bit tells `[` from `{`, `]` from `}`.
+        folded = builder.or_(lanes, _splat(0x20, 64))
+        masks = [
+            _bits(builder, _is(builder, lanes, 0x22)),
+            _bits(builder, _is(builder, folded, 0x7B)),
+            _bits(builder, _is(builder, folded, 0x7D)),
+            _bits(builder, _is(builder, lanes, 0x5C)),
+        ]
+        return context.make_tuple(builder, signature.return_type, masks)
+
+    return types.UniTuple(types.int64, 4)(text, types.intp), build
+
+
+@intrinsic
+def differ64(typingctx, a, i, b, j):
+    """Bits of the places where 64 bytes differ."""
+
+    def build(context, builder, signature, args):
+        vector = ir.VectorType(ir.IntType(8), 64)
+        one, other = (
+            builder.load(
+                builder.bitcast(
+                    _pointer(context, builder, signature.args[k], args[k], args[k + 1]), vector.as_pointer()
+                ),
+                align=1,
+            )
+            for k in (0, 2)
+        )
+        return _bits(builder, builder.icmp_unsigned("!=", one, other))
+
+    return types.int64(a, types.intp, b, types.intp), build
+
+
+@intrinsic
+def mixed(typingctx, a, b):
+    """Low and high half of a 128-bit product, combined by xor."""
+
+    def build(context, builder, signature, args):
+        wide = ir.IntType(128)
+        product = builder.mul(builder.zext(args[0], wide), builder.zext(args[1], wide))
+        high = builder.trunc(builder.lshr(product, ir.Constant(wide, 64)), ir.IntType(64))
+        return builder.xor(high, builder.trunc(product, ir.IntType(64)))
+
+    return types.uint64(types.uint64, types.uint64), build
+
+
+@intrinsic
+def first_bit(typingctx, mask):
+    """Number of the lowest bit that is set; 64 if none is."""
+
+    def build(context, builder, signature, args):
+        return builder.cttz(args[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.int64), build
+
+
+@intrinsic
+def bit_count(typingctx, mask):
+    """How many bits are set."""
+
+    def build(context, builder, signature, args):
+        return builder.ctpop(args[0])
+
+    return types.int64(types.int64), build
+
+
+@intrinsic
+def as_bits(typingctx, number):
+    """The bits of a float64."""
+
+    def build(context, builder, signature, args):
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.int64(types.float64), build
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def same(a, i, b, j, length):
+    """Whether `length` bytes are equal. Both arrays are padded."""
+    while length > 64:
+        if differ64(a, i, b, j) != 0:
+            return False
+        i += 64
+        j += 64
+        length -= 64
+    if length <= 0:
+        return True
+    return first_bit(differ64(a, i, b, j)) >= length
+
+
+@kernel
+def skip_space(text, at, end):
+    """Where the white space from `at` ends."""
+    if text[at] > SPACE:
+        return at
+    if text[at + 1] > SPACE and text[at] == SPACE:
+        return at + 1
+    while at < end:
+        other = spaces32(text, at)
+        if other != 0:
+            return at + first_bit(other)
+        at += 32
+    return end
+
+
+@kernel
+def string_end(text, at, end):
+    """Where the `"` is that ends the string from `at`, and 1 if the string has escapes."""
+    escaped = 0
+    while at < end:
+        found = quotes32(text, at)
+        if found == 0:
+            at += 32
+            continue
+        at += first_bit(found)
+        if text[at] == QUOTE:
+            return at, escaped
+        escaped = 1
+        at += 2
+    return MORE, escaped
+
+
+@kernel
+def nested_end(text, at, end):
+    """Where the list or object that begins at `at` ends. A short one, as nearly all are, is looked over lightly."""
+    begin = at
+    depth = np.int64(0)
+    inside = np.int64(0)  # all ones where a string goes on from the chunk before
+    while at < end and at < begin + LIGHTLY_BYTES:
+        quotes, opens, closes, slashes = brackets64(text, at)
+        if slashes != 0:
+            break
+        strings = quotes ^ (quotes << 1)
+        strings ^= strings << 2
+        strings ^= strings << 4
+        strings ^= strings << 8
+        strings ^= strings << 16
+        strings ^= strings << 32
+        strings ^= inside
+        opens &= ~strings
+        closes &= ~strings
+        rest = closes
+        closed = np.int64(0)
+        while rest != 0:
+            bit = rest & -rest
+            closed += 1
+            if depth + bit_count(opens & (bit - 1)) - closed == 0:
+                return at + first_bit(bit) + 1
+            rest ^= bit
+        depth += bit_count(opens) - closed
+        if bit_count(quotes) & 1:
+            inside = ~inside
+        at += 64
+    return nested_end_strictly(text, begin, end)
+
+
+@kernel
+def nested_end_strictly(text, at, end):
+    """The same, byte for byte: for text with escapes, and so that a quote too many does not take in the rest of it."""
+    depth = np.int64(0)
+    lists = U0  # a bit for each list that is open, as opposed to an object
+    while at < end:
+        role = ROLES[text[at]]
+        if role == R_QUOTE:
+            at, _ = string_end(text, at + 1, end)
+            if at < 0:
+                return MORE
+        elif role == R_OPEN or role == R_OPEN_LIST:
+            if depth == MAX_DEPTH:
+                return ODD
+            depth += 1
+            lists = (lists << U1) | np.uint64(role == R_OPEN_LIST)
+        elif role == R_CLOSE or role == R_CLOSE_LIST:
+            if ((lists & U1) == U1) != (role == R_CLOSE_LIST):
+                return ODD
+            lists >>= U1
+            depth -= 1
+            if depth == 0:
+                return at + 1
+        elif role == R_WRONG:
+            return ODD
+        at += 1
+    return MORE
+
+
+@kernel
+def well_formed(text, at, end):
+    """Whether the object from `at` to `end` has the structure of JSON: keys, colons, values and commas in their places.
+
+    Numbers and words are not looked at, and a comma before a bracket is let pass: Python mends those.
+    """
+    depth = np.int64(0)
+    lists = U0  # a bit for each list that is open, as opposed to an object
+    wants = VALUE
+    while at < end:
+        c = text[at]
+        if c <= SPACE:
+            at += 1
+            continue
+        if c == CLOSE or c == CLOSE_LIST:
+            in_list = (lists & U1) == U1
+            if in_list != (c == CLOSE_LIST) or not (wants == COMMA_OR_END or wants == (VALUE if in_list else KEY)):
+                return False
+            lists >>= U1
+            depth -= 1
+            at += 1
+            if depth == 0:
+                return at == end
+            wants = COMMA_OR_END
+        elif wants == COMMA_OR_END:
+            if c != COMMA:
+                return False
+            wants = VALUE if (lists & U1) == U1 else KEY
+            at += 1
+        elif wants == THE_COLON:
+            if c != COLON:
+                return False
+            wants = VALUE
+            at += 1
+        elif c == QUOTE:
+            at, _ = string_end(text, at + 1, end)
+            if at < 0:
+                return False
+            at += 1
+            wants = COMMA_OR_END if wants == VALUE else THE_COLON
+        elif wants == KEY:
+            return False
+        elif c == OPEN or c == OPEN_LIST:
+            if depth == MAX_DEPTH:
+                return False
+            depth += 1
+            lists = (lists << U1) | np.uint64(c == OPEN_LIST)
+            wants = VALUE if c == OPEN_LIST else KEY
+            at += 1
+        else:
+            after = token_end(text, at, end)
+            if after == at:
+                return False
+            at = after
+            wants = COMMA_OR_END
+    return False
+
+
+@kernel
+def token_end(text, at, end):
+    """Where a number or word ends."""
+    while at < end:
+        found = delimiters32(text, at)
+        if found != 0:
+            return min(at + first_bit(found), end)
+        at += 32
+    return end
+
+
+@kernel
+def value_end(text, at, end, sheet):
+    """Where a value of any kind ends. Bare `nan` and `inf`, which JSON does not have, are noted."""
+    c = text[at]
+    if c >= ZERO and c <= NINE:
+        return token_end(text, at, end)
+    if c == QUOTE:
+        at, _ = string_end(text, at + 1, end)
+        return at + 1 if at >= 0 else MORE
+    if c == OPEN_LIST or c == OPEN:
+        return nested_end(text, at, end)
+    word = load8(text, at) & FOUR_BYTES
+    if word == NULL or word == TRUE:
+        return at + 4
+    if word == FALS and text[at + 4] == SMALL_E:
+        return at + 5
+    first = at + 1 if c == MINUS else at
+    if first > at and text[first] >= ZERO and text[first] <= NINE:
+        return token_end(text, first, end)
+    word = (load8(text, first) & THREE_BYTES) | LOWER_CASE
+    if word == NAN or word == INF:
+        sheet.mended = 1
+        return token_end(text, first, end)
+    return MORE if first + 5 >= end else ODD
+
+
+@kernel
+def digits(text, at):
+    """How many of the next eight bytes are digits before the first other one, and their value."""
+    word = load8(text, at) ^ DIGITS
+    other = ((word + ABOVE_NINE) | word) & HIGH_BITS
+    count = np.int64(8)
+    if other != U0:
+        count = first_bit(np.int64(other)) >> 3
+        if count == 0:
+            return count, U0
+        word <<= np.uint64(64 - 8 * count)
+    word = word * np.uint64(10) + (word >> U8)
+    low = (word & np.uint64(0x000000FF000000FF)) * np.uint64(0x000F424000000064)
+    high = ((word >> np.uint64(16)) & np.uint64(0x000000FF000000FF)) * np.uint64(0x0000271000000001)
+    return count, (low + high) >> np.uint64(32)
+
+
+@kernel
+def whole(text, at):
+    """Where the digits from `at` end, and their value (wrong beyond 19 of them)."""
+    count, value = digits(text, at)
+    at += count
+    while count == 8:
+        count, more = digits(text, at)
+        value = value * TEN[count] + more
+        at += count
+    return at, value
+
+
+@kernel
+def integer(text, at, end):
+    """Where a number ends, and its value: ABSENT unless it is a whole one within int64."""
+    negative = text[at] == MINUS
+    begin = at + 1 if negative else at
+    at, value = whole(text, begin)
+    count = at - begin
+    if count == 0:
+        return (MORE if at >= end else ODD), ABSENT
+    c = text[at]
+    if c == DOT or c == SMALL_E or c == BIG_E:
+        return token_end(text, at, end), ABSENT
+    if count > 19 or value > LARGEST:
+        return at, ABSENT
+    return at, (-np.int64(value) if negative else np.int64(value))
+
+
+@kernel
+def decimal(text, at):
+    """Where a decimal number ends, and its bits as float64; ODD where Python had better look."""
+    negative = text[at] == MINUS
+    begin = at + 1 if negative else at
+    at, value = whole(text, begin)
+    count = at - begin
+    places = 0
+    if text[at] == DOT:
+        begin = at + 1
+        at, below = whole(text, begin)
+        places = at - begin
+        if places == 0 or places + count > 18:
+            return ODD, ABSENT
+        value = value * TEN[places] + below
+    if count == 0 or count > 18 or text[at] == SMALL_E or text[at] == BIG_E:
+        return ODD, ABSENT
+    number = np.float64(value) / np.float64(TEN[places])
+    return at, as_bits(-number if negative else number)
+
+
+@kernel
+def nanoseconds(text, at):
+    """Where a time in µs ends, its nanoseconds, and 1 if digits below were rounded away; as `number.nanoseconds`.
+
+    ODD instead of a place when it is not in plain digits: Python knows the other ways.
+    """
+    negative = text[at] == MINUS
+    begin = at + 1 if negative else at
+    at, value = whole(text, begin)
+    count = at - begin
+    rounded = 0
+    if count == 0 or count > 16:
+        return ODD, ABSENT, rounded
+    value *= np.uint64(1000)
+    if text[at] == DOT:
+        at += 1
+        count, below = digits(text, at)
+        if count == 0:
+            return ODD, ABSENT, rounded
+        if count <= 3:
+            value += below * TEN[3 - count]
+            at += count
+        else:
+            kept = below // TEN[count - 3]
+            rounded = 1 if below != kept * TEN[count - 3] else 0
+            value += kept
+            if text[at + 3] >= ZERO + 5:
+                value += U1
+            at += count
+            while text[at] >= ZERO and text[at] <= NINE:
+                rounded |= text[at] != ZERO
+                at += 1
+    if text[at] == SMALL_E or text[at] == BIG_E or value >= LATEST:
+        return ODD, ABSENT, rounded
+    return at, (-np.int64(value) if negative else np.int64(value)), rounded
+
+
+@kernel
+def vector(text, at, end, values, slot):
+    """Where a list of three whole numbers ends (their values go to three slots); ODD if it is anything else."""
+    for i in range(3):
+        at = skip_space(text, at + 1, end)
+        at, values[slot + i] = integer(text, at, end)
+        if at < 0 or values[slot + i] <= ABSENT32 or values[slot + i] >= 2**31:
+            return ODD
+        at = skip_space(text, at, end)
+        if text[at] != (CLOSE_LIST if i == 2 else COMMA):
+            return ODD
+    return at + 1
+
+
+# --- keys and strings -----------------------------------------------------------------------------------------------
+
+
+@kernel
+def head_bytes(text, at, length):
+    """The first eight bytes of a text, zero beyond its length."""
+    word = load8(text, at)
+    if length < 8:
+        word &= (U1 << np.uint64(8 * length)) - U1
+    return word
+
+
+@kernel
+def find_place(text, at, length, context, plan):
+    """Place of a key (or category) in `plan.places`; an empty one if the plan has no such key."""
+    # Keys of args have a half of the table of their own: a place also says what may follow, see `learn_joint`.
+    half = np.int64(PLACES // 2) if context == INNER else np.int64(0)
+    head = head_bytes(text, at, length) ^ np.uint64(length * 8 + context)
+    place = half + np.int64((head * MIX_A) >> np.uint64(65 - KEY_BITS))
+    while True:
+        number = plan.places[place]
+        if number < 0 or (
+            plan.length[number] == length
+            and plan.context[number] == context
+            and same(text, at, plan.keys, number * KEY_BYTES, length)
+        ):
+            return place
+        place = half + ((place + 1) & (PLACES // 2 - 1))
+
+
+@kernel
+def hash_text(text, at, length, seed):
+    """A hash of all bytes of a text."""
+    state = seed ^ (np.uint64(length) * MIX_A)
+    while length > 16:
+        state = mixed(load8(text, at) ^ MIX_B, load8(text, at + 8) ^ state)
+        at += 16
+        length -= 16
+    first = head_bytes(text, at, length)
+    second = head_bytes(text, at + 8, length - 8) if length > 8 else U0
+    return mixed(first ^ MIX_B, second ^ state)
+
+
+@kernel
+def intern(text, begin, length, seed, sheet, strings, string_places):
+    """Number of a text among those of this block; -1 when there is no room for a new one."""
+    size = length >> 1
+    digest = hash_text(text, begin, size, seed)
+    last = len(string_places) - 1
+    place = np.int64(digest) & last
+    while True:
+        number = np.int64(string_places[place])
+        if number < 0:
+            break
+        if (
+            strings[number].hash == digest
+            and strings[number].length == length
+            and same(text, strings[number].begin, text, begin, size)
+        ):
+            return number
+        place = (place + 1) & last
+    number = sheet.strings
+    if number >= len(strings):
+        return np.int64(-1)
+    sheet.strings = number + 1
+    string_places[place] = number
+    strings[number].begin = begin
+    strings[number].length = length
+    strings[number].hash = digest
+    return number
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+@kernel
+def known_joint(text, at, place, sheet):
+    """Number of the remembered joint that stands here after the value of the key at `place`, -1 if none does."""
+    joint = place * 2
+    if (differ64(text, at, sheet.joint, joint * 64) & sheet.joint_bits[joint]) == 0:
+        return joint
+    joint += 1
+    if (differ64(text, at, sheet.joint, joint * 64) & sheet.joint_bits[joint]) == 0:
+        return joint
+    return np.int64(-1)
+
+
+@kernel
+def learn_joint(text, begin, end, place, leads, sheet):
+    """Remembers a joint and where it leads: its length, whether it ends args or event, the place of the next key."""
+    if end - begin < 64:
+        joint = place * 2 + sheet.joint_turn
+        sheet.joint_turn ^= 1
+        copy64(sheet.joint, joint * 64, text, begin)
+        sheet.joint_bits[joint] = (1 << (end - begin)) - 1
+        sheet.joint_leads[joint] = leads | (end - begin)
+
+
+@kernel
+def take_args(begin, end, sheet):
+    """Keeps the text of all args."""
+    sheet.bits |= 1 << S_EXTRA
+    sheet.value[S_EXTRA] = begin
+    sheet.length[S_EXTRA] = (end - begin) << 1
+
+
+@kernel
+def read_text(text, at, end, slot, sheet):
+    """Where a value ends that is kept as text: a string without its quotes, anything else as written."""
+    sheet.bits |= 1 << slot
+    if text[at] == QUOTE:
+        begin = at + 1
+        at, escaped = string_end(text, begin, end)
+        if at < 0:
+            return at
+        sheet.value[slot] = begin
+        sheet.length[slot] = ((at - begin) << 1) | escaped
+        return at + 1
+    begin, mended = at, sheet.mended
+    sheet.mended = 0
+    at = value_end(text, at, end, sheet)
+    sheet.hand |= sheet.mended
+    sheet.mended |= mended
+    sheet.value[slot] = begin
+    sheet.length[slot] = (at - begin) << 1
+    return at
+
+
+@kernel
+def read_phase(text, at, end, sheet):
+    """Where the value of `ph` ends. Its one letter is kept; a longer one is no phase that we know."""
+    if text[at] != QUOTE:
+        sheet.hand = 1
+        return value_end(text, at, end, sheet)
+    begin = at + 1
+    at, escaped = string_end(text, begin, end)
+    sheet.hand |= escaped
+    sheet.phase = np.int64(text[begin]) if at - begin == 1 else 0
+    return at + 1 if at >= 0 else at
+
+
+@kernel
+def read_number(text, at, end, kind, slot, sheet):
+    """Where a value ends of which only a number of that kind counts."""
+    c = text[at]
+    if kind == VECTOR:
+        after = vector(text, at, end, sheet.value, slot) if c == OPEN_LIST else np.int64(ODD)
+        if after >= 0:
+            sheet.bits |= 7 << slot
+            return after
+        sheet.bits &= ~(7 << slot)
+    elif (c >= ZERO and c <= NINE) or (c == MINUS and text[at + 1] >= ZERO and text[at + 1] <= NINE):
+        sheet.bits |= 1 << slot
+        if kind == WHOLE:
+            at, sheet.value[slot] = integer(text, at, end)
+            return at
+        after, sheet.value[slot] = decimal(text, at)
+        if after >= 0:
+            return after
+        sheet.hand = 1
+    else:
+        sheet.bits &= ~(1 << slot)
+    return value_end(text, at, end, sheet)
+
+
+@kernel
+def read_time(text, at, end, slot, sheet):
+    """Where the value of `ts` or `dur` ends."""
+    after, sheet.value[slot], rounded = nanoseconds(text, at)
+    if after < 0:
+        sheet.hand = 1
+        return value_end(text, at, end, sheet)
+    sheet.roundings += rounded
+    return after
+
+
+@kernel
+def begin_event(at, sheet):
+    """Nothing is known yet: name, category and track are empty texts, there is no time."""
+    sheet.bits = (1 << S_NAME) | (1 << S_CATEGORY) | (1 << S_PID) | (1 << S_TID)
+    for slot in (S_NAME, S_CATEGORY, S_PID, S_TID):
+        sheet.value[slot] = at
+        sheet.length[slot] = 0
+    sheet.value[S_START] = ABSENT
+    sheet.value[S_END] = 0
+    sheet.phase = 0
+    sheet.hand = 0
+    sheet.mended = 0
+    sheet.roundings = 0
+
+
+@kernel
+def read_event(text, at, end, plan, sheet):
+    """Reads an event from just after its `{` into `sheet`; returns where it ends."""
+    begin_event(at, sheet)
+    context = TOP
+    args_begin = np.int64(-1)
+    has_extra = False
+    place = np.int64(START)
+    while True:
+        # A joint: from one value to the next, or to the end of the event.
+        begin = at
+        joint = known_joint(text, at, place, sheet)
+        if joint >= 0:
+            leads = sheet.joint_leads[joint]
+            at += leads & 255
+            if leads & ENDS_ARGS:
+                context = TOP
+                if has_extra:
+                    while text[begin] != CLOSE:
+                        begin += 1
+                    take_args(args_begin, begin + 1, sheet)
+                    has_extra = False
+            if leads & ENDS_EVENT:
+                return at
+            place = leads >> 16
+        else:
+            leads = np.int64(0)
+            first = place >= PLACES
+            at = skip_space(text, at, end)
+            while text[at] == CLOSE:
+                at += 1
+                if context == TOP:
+                    learn_joint(text, begin, at, place, leads | ENDS_EVENT, sheet)
+                    return at
+                context = TOP
+                leads |= ENDS_ARGS
+                first = False
+                if has_extra:
+                    take_args(args_begin, at, sheet)
+                    has_extra = False
+                at = skip_space(text, at, end)
+            if not first:
+                if text[at] != COMMA:
+                    return MORE if at >= end else ODD
+                at = skip_space(text, at + 1, end)
+            if text[at] != QUOTE:
+                return MORE if at >= end else ODD
+            key = at + 1
+            at, escaped = string_end(text, key, end)
+            if at < 0:
+                return MORE
+            sheet.hand |= escaped
+            next_place = find_place(text, key, at - key, context, plan)
+            at = skip_space(text, at + 1, end)
+            if text[at] != COLON:
+                return MORE if at >= end else ODD
+            at = skip_space(text, at + 1, end)
+            if not escaped:
+                learn_joint(text, begin, at, place, leads | (next_place << 16), sheet)
+            place = next_place
+        # A value.
+        number = plan.places[place]
+        kind = plan.kind[number] if number >= 0 else SKIP
+        slot = plan.slot[number]
+        if context == TOP and (text[at] == OPEN_LIST or (text[at] == OPEN and kind != ARGS)):
+            sheet.hand = 1  # only args are nested: damage here may have taken in the events that follow
+        if kind == WHOLE or kind == VECTOR or kind == FLOAT:
+            at = read_number(text, at, end, kind, slot, sheet)
+        elif kind == RAW:
+            at = read_text(text, at, end, slot, sheet)
+        elif kind == TEXT:
+            sheet.hand |= text[at] != QUOTE
+            at = read_text(text, at, end, slot, sheet)
+        elif kind == TIME:
+            at = read_time(text, at, end, slot, sheet)
+        elif kind == PHASE:
+            at = read_phase(text, at, end, sheet)
+        elif kind == ARGS:
+            sheet.bits &= ~plan.inner
+            has_extra = False
+            if text[at] == OPEN:
+                args_begin = at
+                at += 1
+                context = INNER
+                place = np.int64(ARGS_START)
+            else:
+                at = value_end(text, at, end, sheet)
+        else:
+            if kind == EXTRA:
+                has_extra = (load8(text, at) & FOUR_BYTES) != NULL
+            at = value_end(text, at, end, sheet)
+        if at < 0:
+            return at
+
+
+@kernel
+def classify(text, plan, sheet):
+    """Table of the event that was read (its row's `kind` goes to a slot), or FOR_PYTHON or DROPPED; as in `small`."""
+    if sheet.phase == PH_META or sheet.hand or sheet.length[S_CATEGORY] & 1:
+        return np.int64(FOR_PYTHON)
+    if sheet.value[S_START] == ABSENT:
+        return np.int64(DROPPED)
+    number = np.int64(-1)
+    size = sheet.length[S_CATEGORY] >> 1
+    if size <= KEY_BYTES:
+        number = np.int64(plan.places[find_place(text, sheet.value[S_CATEGORY], size, CATEGORY, plan)])
+    table, kind = np.int64(T_OTHER), np.int64(0)
+    if sheet.phase == PH_SPAN:
+        if number >= 0 and plan.kind[number] != T_FLOWS:
+            table, kind = plan.kind[number], plan.slot[number]
+    elif sheet.phase == PH_START or sheet.phase == PH_FINISH or sheet.phase == PH_STEP:
+        table, kind = np.int64(T_FLOWS), np.int64(2)
+        if number >= 0 and plan.kind[number] == T_FLOWS:
+            kind = plan.slot[number]
+        sheet.value[S_BEGINS] = 1 if sheet.phase == PH_START else 0
+    elif sheet.length[S_NAME] == 2 * 8 and load8(text, sheet.value[S_NAME]) == MEMORY and sheet.phase == PH_INSTANT:
+        table = np.int64(T_MEMORY)
+    sheet.value[S_KIND] = kind
+    return table
+
+
+@kernel
+def write_row(text, table, plan, sheet, rows, strings, string_places):
+    """Writes the event that was read as a row: PAUSED if that went well, else what there is no room for."""
+    row = sheet.count[table]
+    if row >= sheet.capacity[table]:
+        return NO_ROWS
+    at = sheet.base[table] + row * plan.size[table]
+    for part in range(0, plan.size[table], 64):
+        copy64(rows, at + part, plan.defaults, table * ROW_BYTES + part)
+    sheet.value[S_END] += sheet.value[S_START]
+    bits = sheet.bits | (1 << S_START) | (1 << S_END) | (1 << S_KIND) | (1 << S_BEGINS)
+    bits &= plan.fields[table]
+    while bits != 0:
+        slot = first_bit(bits)
+        bits &= bits - 1
+        place = at + plan.offset[table, slot]
+        store = plan.store[table, slot]
+        value = sheet.value[slot]
+        if store == STORE_TEXT:
+            value = intern(text, value, sheet.length[slot], plan.seed, sheet, strings, string_places)
+            if value < 0:
+                return NO_STRINGS
+            store_i32(rows, place, value)
+        elif store == STORE_I64:
+            store_i64(rows, place, value)
+        elif store == STORE_I32:
+            if value < -(2**31) or value >= 2**31:
+                value = ABSENT32
+            store_i32(rows, place, value)
+        elif store == STORE_F32:
+            store_f32(rows, place, value)
+        else:
+            store_u8(rows, place, value)
+    sheet.count[table] = row + 1
+    return PAUSED
+
+
+# --- what Python calls ----------------------------------------------------------------------------------------------
+
+
+@kernel
+def separator_at(text, at, begin, end, plan):
+    """Whether the `{` at `at` begins an event after another: `}`, perhaps a comma, `{ "key":` with an event's key."""
+    key = skip_space(text, at + 1, end) + 1
+    if text[key - 1] != QUOTE:
+        return False
+    after, escaped = string_end(text, key, min(key + KEY_BYTES, end))
+    if after < 0 or escaped or plan.places[find_place(text, key, after - key, TOP, plan)] < 0:
+        return False
+    after = skip_space(text, after + 1, end)
+    if text[after] != COLON:
+        return False
+    at -= 1
+    while at >= begin and (text[at] <= SPACE or text[at] == COMMA):
+        at -= 1
+    return at >= begin and text[at] == CLOSE
+
+
+@kernel
+def closes_list(text, at, end):
+    """Whether a `]` comes next."""
+    while at < end and (text[at] <= SPACE or text[at] == COMMA):
+        at += 1
+    return text[at] == CLOSE_LIST
+
+
+@entry
+def find_separator(text, at, begin, end, step, plan):
+    """The `{` of the event after a separator within `begin` … `end`: the first from `at` on, by steps of 1 or -1.
+
+    MORE if there is none.
+    """
+    while at >= begin and at < end:
+        if text[at] == OPEN and separator_at(text, at, begin, end, plan):
+            return at
+        at += step
+    return np.int64(MORE)
+
+
+@entry
+def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string_places, odd):
+    """Reads events from `at` (between two events) to `end` into `rows`, `strings` and `odd` (begin and end of each).
+
+    `cut`: the text was cut before an event, so that damage need not wait for more text; `final`: no more text comes;
+    `distrust`: leave all events to Python. Returns PAUSED (`sheet.position`: where an unfinished event begins, or
+    `end`), ENDED (just after the `]` of the list), or what there is no room for.
+    """
+    sheet.count[:] = 0
+    sheet.strings = 0
+    sheet.odd = 0
+    sheet.rounded = 0
+    sheet.repaired = 0
+    sheet.dropped = 0
+    string_places[:] = -1
+    while True:
+        while at < end and (text[at] <= SPACE or text[at] == COMMA):
+            at += 1
+        sheet.position = at
+        if at >= end:
+            return PAUSED
+        if text[at] == CLOSE_LIST:
+            sheet.position = at + 1
+            return ENDED
+        event = text[at] == OPEN
+        after = np.int64(ODD)
+        if event:
+            after = read_event(text, at + 1, end, plan, sheet)
+        elif text[at] != OPEN_LIST:
+            after = value_end(text, at, end, sheet)
+            if after >= 0 and closes_list(text, after, end):
+                # After what is no event the bracket may be that of a list in one: it ends this one if none follows.
+                following = find_separator(text, at, at, end, 1, plan)
+                if following >= 0 or cut:
+                    after = following if following >= 0 else end
+                elif not final:
+                    return PAUSED
+        table = np.int64(FOR_PYTHON if event else DROPPED)
+        if after < 0:
+            table = np.int64(FOR_PYTHON)
+            if after == MORE and not final:
+                return PAUSED
+            after = find_separator(text, at, at, end, 1, plan)
+            if after < 0:
+                if not cut:
+                    return PAUSED
+                after = end
+        elif event:
+            if not distrust:
+                table = classify(text, plan, sheet)
+            if table < 0:
+                # What is no JSON ends where the next event seems to begin: else its damage takes in those that follow.
+                inside = find_separator(text, at + 1, at + 1, after, 1, plan)
+                if inside >= 0 and not well_formed(text, at, after):
+                    table = np.int64(FOR_PYTHON)
+                    after = inside
+        if table >= 0:
+            status = write_row(text, table, plan, sheet, rows, strings, string_places)
+            if status != PAUSED:
+                return status
+            sheet.rounded += sheet.roundings
+            sheet.repaired += sheet.mended
+        elif table == DROPPED:
+            if sheet.dropped == 0:
+                sheet.sample = at
+            sheet.dropped += 1
+        elif sheet.odd < len(odd):
+            odd[sheet.odd, 0] = at
+            odd[sheet.odd, 1] = after
+            sheet.odd += 1
+        else:
+            return NO_ODD
+        at = after
+
+
+@entry
+def merge(text, strings, first, count, arena, table, places, used, numbers):
+    """Adds the strings of a block, from `first` to `count`, to those of the file; their numbers go to `numbers`.
+
+    `used`: strings of the file, bytes of its `arena`, and strings that `places` knows. Returns `count`, or the number
+    of the first one for which there was no room.
+    """
+    last = len(places) - 1
+    for number in range(used[2], used[0]):
+        place = np.int64(table[number].hash) & last
+        while places[place] >= 0:
+            place = (place + 1) & last
+        places[place] = number
+    used[2] = used[0]
+    for local in range(first, count):
+        begin, length, digest = strings[local].begin, strings[local].length, strings[local].hash
+        size = length >> 1
+        place = np.int64(digest) & last
+        number = np.int64(places[place])
+        while number >= 0 and not (
+            table[number].hash == digest
+            and table[number].length == length
+            and same(arena, table[number].begin, text, begin, size)
+        ):
+            place = (place + 1) & last
+            number = np.int64(places[place])
+        if number < 0:
+            number = used[0]
+            if number >= len(table) or used[1] + size + PADDING > len(arena):
+                return local
+            for i in range(size):
+                arena[used[1] + i] = text[begin + i]
+            table[number].begin = used[1]
+            table[number].length = length
+            table[number].hash = digest
+            places[place] = number
+            used[0] = number + 1
+            used[1] += size
+            used[2] = number + 1
+        numbers[local] = number
+    return count
