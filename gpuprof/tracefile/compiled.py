@@ -4,7 +4,7 @@ To import numba and to read its cache takes 0.6 s, which is a third of what a sm
 code takes 0.04 s, with llvmlite alone. The code is called as numba's calling convention has it
 (https://numba.readthedocs.io/en/stable/developer/architecture.html): pointers to the result and to an exception, then
 the arguments, of which an array is (owner, parent, size, itemsize, data, shape…, strides…). Before it is kept its LLVM
-code is checked to be so, and to need nothing of numba; where it is not, or numba is of a version that was not tried, numba
+code is checked to be so, and to need nothing of numba; where it is not, or with a numba that was not tried, numba
 itself is used.
 """
 
