@@ -4,6 +4,8 @@ tokens, batch 8; tiny without a GPU.
     python -m benchmarks.largest_batch benchmarks/fit_loop.py
 """
 
+from typing import Any
+
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -19,9 +21,11 @@ config = LlamaConfig(
     num_key_value_heads=heads // 2 if on_gpu else heads,
 )
 torch.manual_seed(0)
-model = LlamaForCausalLM(config).to(device, torch.bfloat16)
+model: Any = LlamaForCausalLM(config)
+model.to(device, torch.bfloat16)
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
-loader = torch.utils.data.DataLoader(torch.randint(0, 500, (20_000, length)), batch_size=8, shuffle=True)
+samples: Any = torch.randint(0, 500, (20_000, length))
+loader = torch.utils.data.DataLoader(samples, batch_size=8, shuffle=True)
 for ids in loader:
     ids = ids.to(device)
     model(input_ids=ids, labels=ids).loss.backward()

@@ -68,7 +68,9 @@ def simulate(graph: Graph, rounds: int = 1, times: bool = True) -> Schedule:
         _finish(gpu, step, end, done[r])
         np.maximum.accumulate(np.maximum(done[r], end[graph.step_end]), out=done[r])
     working = int(np.count_nonzero(np.bincount(step, minlength=graph.steps)))
-    return Schedule(graph, *((start, end) if times else np.empty((2, 0))), done, working)
+    if not times:
+        start = end = np.empty(0)
+    return Schedule(graph, start, end, done, working)
 
 
 _room = threading.local()

@@ -56,33 +56,37 @@ def removed(graph: Graph, nodes: Mask) -> Graph:
 
     A removed call does not wait either: neither for a device nor for room in a queue.
     """
-    return removing(nodes)(graph)
+    return Removing(nodes)(graph)
 
 
-def removing(nodes: Mask) -> Callable[[Graph], Graph]:
+class OnceForEdges:
+    """A change of edges, made once for graphs that have the same ones and differ in durations only."""
+
+    def __init__(self, change: Callable[[Graph], Edges]) -> None:
+        self._change = change
+        self._last: tuple[Edges, Edges] | None = None
+
+    def __call__(self, graph: Graph) -> Edges:
+        if self._last is None or self._last[0] is not graph.edges:
+            self._last = graph.edges, self._change(graph)
+        return self._last[1]
+
+
+class Removing:
     """`removed` as a change of several graphs."""
 
-    def shortened(graph: Graph) -> Edges:
+    def __init__(self, nodes: Mask) -> None:
+        self._nodes = nodes
+        self._edges = OnceForEdges(self._shortened)
+
+    def __call__(self, graph: Graph) -> Graph:
+        duration = np.where(self._nodes, 0.0, graph.duration_ns)
+        return replace(graph, duration_ns=duration, edges=self._edges(graph))
+
+    def _shortened(self, graph: Graph) -> Edges:
         lag = graph.edges.lag_ns.copy()
-        _shorten(graph.edges.first, graph.edges.kind, nodes, graph.gpu_row, lag)
+        _shorten(graph.edges.first, graph.edges.kind, self._nodes, graph.gpu_row, lag)
         return graph.edges.with_lags(lag)
-
-    edges = once_for_edges(shortened)
-    return lambda graph: replace(graph, duration_ns=np.where(nodes, 0.0, graph.duration_ns), edges=edges(graph))
-
-
-def once_for_edges(change: Callable[[Graph], Edges]) -> Callable[[Graph], Edges]:
-    """A change of edges, made once for graphs that have the same ones and differ in durations only."""
-    known: list[tuple[Edges, Edges]] = []
-
-    def changed(graph: Graph) -> Edges:
-        last = known[0] if known else None
-        if last is None or last[0] is not graph.edges:
-            last = graph.edges, change(graph)
-            known[:] = [last]
-        return last[1]
-
-    return changed
 
 
 @compiled

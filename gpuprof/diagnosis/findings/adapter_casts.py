@@ -20,7 +20,7 @@ from gpuprof.diagnosis.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.replay.transform import removing, scaled
+from gpuprof.replay.transform import Removing, scaled
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
 NARROW = 4
@@ -77,7 +77,7 @@ def find(case: Case) -> Iterator[Proposal]:
     if not casts.any():
         return
     left = [_left(case, inside, level) for level in range(3)]
-    without_casts = removing(casts)
+    without_casts = Removing(casts)
 
     def change(level: int):
         return partial(_apply, without_casts=without_casts, inside=inside, left=left[level])

@@ -21,7 +21,7 @@ from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
-from gpuprof.replay.transform import removing
+from gpuprof.replay.transform import Removing
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
@@ -255,8 +255,8 @@ def passes(case: Case) -> Passes | None:
         launcher=launcher,
         first=starts,
         launch_ns=float(np.median(ns[ns > 0])),
-        without_all=removing(gone | fused),
-        without_fused=removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
+        without_all=Removing(gone | fused),
+        without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
     )
 
 

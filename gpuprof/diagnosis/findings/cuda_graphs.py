@@ -31,7 +31,7 @@ from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
-from gpuprof.replay.transform import once_for_edges, removed
+from gpuprof.replay.transform import OnceForEdges, removed
 from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.trace import Mask
 
@@ -248,7 +248,7 @@ def _graphed(found: Passes, way: int) -> Change:
     inside = found.rest | (found.group >= 0)
     then = compiled(found, way, LAUNCHED[way])
 
-    at_once = once_for_edges(partial(_edges_at_once, inside=inside))
+    at_once = OnceForEdges(partial(_edges_at_once, inside=inside))
 
     def change(graph: Graph) -> Graph:
         graph = then(graph)
