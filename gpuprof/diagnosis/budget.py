@@ -229,19 +229,19 @@ def in_words(found: Budget) -> str:
     """`The mean step takes 50 ms: usually 22.7 ms, and waiting for batches adds 27.2 ms (2 of 10 steps). `; empty where
     the mean step is the usual one."""
     large = [one for one in found.excess if (one.mean_ns or 0) >= WORTH_SAYING * found.mean_ns]
-    parts = [
+    pauses = ""
+    if found.paused_ns >= WORTH_SAYING * found.mean_ns:
+        often = f"{found.pauses} of {found.steps} timed steps"
+        pauses = f"Pauses of no measured cause add {in_ms(found.paused_ns)} ({often}). "
+    if not large and not pauses:
+        return _not_measured(found)
+    added = ", ".join(
         f"{NAMES.get(one.cause, one.cause)} adds {in_ms(one.mean_ns or 0)} ({_how_often(one, found.steps)})"
         for one in large
-    ]
-    if found.paused_ns >= WORTH_SAYING * found.mean_ns:
-        parts.append(
-            f"pauses of no measured cause add {in_ms(found.paused_ns)} ({found.pauses} of {found.steps} steps)"
-        )
-    if not parts:
-        return _not_measured(found)
-    added = ", ".join(parts)
+    )
     mean, usual = in_ms(found.mean_ns), in_ms(found.usual_ns)
-    return f"The mean step takes {mean}: usually {usual}, and {added}. {_not_measured(found)}"
+    added = f", and {added}" if added else ""
+    return f"The mean step takes {mean}: usually {usual}{added}. {pauses}{_not_measured(found)}"
 
 
 def _not_measured(found: Budget) -> str:

@@ -427,7 +427,7 @@ class Session:
             return False
         if self.world_size > 1:
             return self._step >= self._planned_end
-        return self._stage == "after" and self._after is None
+        return self._stage == "after" and (self._after is None or self._under_tool)
 
     def _end_late_step(self) -> None:
         """After the windows a step costs us next to nothing: a look at the clock, and now and then a line.

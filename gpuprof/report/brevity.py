@@ -29,6 +29,8 @@ class Brevity:
     """Of the verdict's explanation; None: all."""
     comments: bool = True
     """Of a fix's code."""
+    alternatives: bool = True
+    """Lines of a fix that say what else would do."""
     warnings_first: bool = True
     """Warnings about the recording stand above the step; else below the fixes. Errors always stand above."""
     together: bool = True
@@ -47,6 +49,7 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"sentences": 1},
     {"together": False},
     {"least_part": 0.1},
+    {"alternatives": False},
 )
 """What is given up, one after the other."""
 

@@ -50,6 +50,11 @@ def without_comments(code: str) -> str:
     return "\n".join(line for line in lines if line.strip()) or code
 
 
+def without_alternatives(code: str) -> str:
+    """The first way to make a fix, without lines like `or larger save_steps`."""
+    return "\n".join(line for line in code.splitlines() if not line.startswith("or ")) or code
+
+
 def _in_comment(line: str) -> bool:
     return line.startswith("#") or " #" in line
 

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
 from gpuprof.report.brevity import Brevity
-from gpuprof.report.code_lines import without_comments, wrapped
+from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration, duration_range, long_duration
@@ -54,7 +54,7 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         head = _head(finding, gain(finding, now, diagnosis.unit), width - NUMBER)
         code = [
             Text(part, "cyan", overflow="ignore", no_wrap=True)
-            for line in (finding.fix if brevity.comments else without_comments(finding.fix)).splitlines()
+            for line in _code(finding, brevity).splitlines()
             for part in wrapped(escape(line), width - NUMBER)
         ]
         lines.append(_numbered(number, [*head, *(Text(line, "dim") for line in conditions(finding, diagnosis)), *code]))
@@ -67,6 +67,11 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
         gained = gain(both, now, diagnosis.unit)
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
     return lines
+
+
+def _code(finding: Finding, brevity: Brevity) -> str:
+    code = finding.fix if brevity.comments else without_comments(finding.fix)
+    return code if brevity.alternatives else without_alternatives(code)
 
 
 def _head(finding: Finding, gained: str, width: int) -> list[Text]:

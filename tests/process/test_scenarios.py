@@ -232,10 +232,15 @@ def test_eight_of_ten_values_are_the_measured_interval():
 def test_the_recording_is_a_run_of_the_scenario(entry: Scenario):
     assert entry.recording and errors_in(entry.recording) == []
     manifest = json.loads((entry.recording / "manifest.json").read_text())
-    program = entry.module if entry.program is None else entry.program.module
-    assert program in manifest["command"] and "--fix" not in manifest["command"]
-    if entry.program is not None:
-        assert manifest["command"][3:] == entry.program.words()
+    command = manifest["command"]
+    assert "--fix" not in command
+    if entry.program is None:
+        assert entry.module in command
+    elif entry.program.module is not None:
+        assert command[1:] == ["-m", entry.program.module, *entry.program.words()]
+    else:
+        assert Path(command[1]).name == Path(entry.program.script or "").name
+        assert command[2:] == entry.program.words()
     assert manifest["status"] == "finished"
     assert sum(path.stat().st_size for path in entry.recording.iterdir()) < 2_000_000
 

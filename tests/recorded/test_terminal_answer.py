@@ -9,7 +9,7 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from rich.cells import cell_len
 
-from gpuprof.report.code_lines import without_comments
+from gpuprof.report.code_lines import without_alternatives, without_comments
 from gpuprof.report.terminal import ANSWER_LINES, plain
 
 RECORDINGS = sorted(path.parent.name for path in (ROOT / "scenarios").glob("*/recording"))
@@ -33,5 +33,5 @@ def test_the_first_fifteen_lines_answer(name):
         shown = [int(number) for number, _ in FIX.findall(answer)]
         assert shown == list(range(1, len(shown) + 1)) and bool(shown) == bool(diagnosis.findings)
         for number in shown:
-            words = set(re.findall(r"\w+", without_comments(diagnosis.findings[number - 1].fix)))
+            words = set(re.findall(r"\w+", without_alternatives(without_comments(diagnosis.findings[number - 1].fix))))
             assert words <= set(re.findall(r"\w+", answer)), f"{width} columns, fix {number}:\n{answer}"
