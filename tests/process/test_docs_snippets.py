@@ -19,6 +19,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from helpers.installed import need
 
 import gpuprof
 from gpuprof.cli.entry import COMMANDS
@@ -70,6 +71,7 @@ def run(command: list[str], folder: Path) -> None:
 
 
 def test_python(folder):
+    need("torch")
     names = []
     for name, text in snippets("python"):
         (folder / f"{name}.py").write_text(text, encoding="utf-8")

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 from helpers.command import gpuprof_command, one_line
+from helpers.installed import need
 from helpers.paths import ROOT
 
 import gpuprof.doctor.examine as examine
 
 
 def test_the_machine_at_hand_is_examined():
+    need("torch")
     done = gpuprof_command("doctor", "--json", "--data", ROOT)
     document = json.loads(done.stdout)
     assert document["schema"] == "gpuprof.doctor/1"
@@ -29,6 +31,7 @@ def test_the_machine_at_hand_is_examined():
 
 
 def test_text_names_the_remedy_of_what_is_wrong(tmp_path: Path):
+    need("torch")  # else stderr names another Python that has it
     (tmp_path / "runs").touch()
     done = gpuprof_command("doctor", "--out", tmp_path / "runs", env={"COLUMNS": "100"})
     assert done.returncode == 1

@@ -11,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 from helpers.command import in_process
+from helpers.installed import need
 from helpers.started import environment, traced
 from helpers.warm_torch import warm_python
 
@@ -46,6 +47,7 @@ raise torch.OutOfMemoryError("CUDA out of memory")
 
 
 def test_running_out_of_memory_ends_as_without(tmp_path: Path):
+    need("torch")
     script = tmp_path / "train.py"
     script.write_text(PROGRAM)
     options = {"cwd": tmp_path, "env": environment(), "capture_output": True, "text": True, "timeout": 240}
