@@ -22,7 +22,7 @@ from gpuprof.record.fake_tensors import without_data
 from gpuprof.record.patches.probe import counter
 
 def peak(run, fake):
-    mode = without_data(torch) if fake else None
+    mode = without_data() if fake else None
     count = counter(torch)
     try:
         run(count.restart)
@@ -93,7 +93,7 @@ def test_a_model_that_no_machine_holds_runs(tmp_path: Path):
     (tmp_path / "large.py").write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); import torch\n"
         "from gpuprof.record.fake_tensors import without_data\n"
-        "without_data(torch)\n"
+        "without_data()\n"
         "layer = torch.nn.Linear(2**20, 2**20)\n"
         "layer(torch.randn(8, 2**20)).sum().backward()\n"
         "print(layer.weight.grad.untyped_storage().nbytes() == 2**42)\n"
