@@ -46,9 +46,9 @@ export function head({ columns }: Shape, order: Order, asked: Asked): HTMLTableS
 export function row(line: Line, { columns, whole, paints }: Shape, open: boolean, depth: number, asked: Asked) {
   const cells = columns.map((column) => {
     if (column.id === "name") return nameCell(line, open, depth, asked);
-    const told = column.text(line, whole);
+    const own = column.text(line, whole);
     // A sum of several has no one word: that is not the same as not knowing it.
-    const text = line.members.length > 0 && told === NOT_KNOWN ? "" : told;
+    const text = line.members.length > 0 && own === NOT_KNOWN ? "" : own;
     if (column.id === "category" && line.category !== "") return h("td", { class: classes(column) }, chip(paints[line.paint]), text);
     if (column.id === "efficiency") return efficiencyCell(line, text);
     if (column.id === "module") return h("td", { class: classes(column), title: line.module }, tail(text));
@@ -65,7 +65,7 @@ export function detailRow(line: Line, { columns, whole }: Shape, asked: Asked): 
     const title = column.numeric && column.hint !== "" ? `${column.title} (${column.hint})` : column.title;
     terms.push([title, column.numeric ? column.text(line, whole) : String(column.value(line, whole) ?? "")]);
   }
-  const told = terms.filter(([, text]) => text !== "" && text !== NOT_KNOWN);
+  const known = terms.filter(([, text]) => text !== "" && text !== NOT_KNOWN);
   const button = h("button", { type: "button", class: "kernels-find" }, "Show in timeline");
   button.addEventListener("click", () => asked.find(line));
   return h(
@@ -74,7 +74,7 @@ export function detailRow(line: Line, { columns, whole }: Shape, asked: Asked): 
     h(
       "td",
       { colspan: String(columns.length) },
-      h("dl", {}, ...told.flatMap(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])),
+      h("dl", {}, ...known.flatMap(([term, text]) => [h("dt", {}, term), h("dd", {}, text)])),
       button,
     ),
   );
@@ -89,14 +89,14 @@ export function moreRow(hidden: number, all: number, { columns }: Shape, asked: 
 
 /** Sums of what is shown, and of all that match where that is more. */
 export function foot(sums: readonly Line[], { columns, whole }: Shape): HTMLTableSectionElement {
-  const told = new Set(["time", "share", "count", "max", "efficiency", "flops", "bytes"]);
+  const summed = new Set(["time", "share", "count", "max", "efficiency", "flops", "bytes"]);
   const rows = sums.map((line) =>
     h(
       "tr",
       {},
       ...columns.map((column) => {
         if (column.id === "name") return h("th", { scope: "row" }, line.name);
-        return h("td", { class: classes(column) }, told.has(column.id) ? column.text(line, whole) : "");
+        return h("td", { class: classes(column) }, summed.has(column.id) ? column.text(line, whole) : "");
       }),
     ),
   );
