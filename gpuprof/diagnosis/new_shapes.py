@@ -5,7 +5,7 @@ Estimated from all steps that were timed without a profiler: those with new leng
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,12 +47,7 @@ class NewShapes:
     def due(self, ns: F64, excess_ns: F64) -> F64:
         """What of their excess steps with new shapes owe to these, ns: up to what is usual of such steps; all of it
         where a step takes longer than every step without new shapes."""
-        return due(ns, excess_ns, self.extra_ns, self.longest_known_ns)
-
-
-def due(ns: F64, excess_ns: F64, extra_ns: float, longest_known_ns: float) -> F64:
-    """See NewShapes.due."""
-    return np.where(ns > longest_known_ns, excess_ns, excess_ns.clip(max=extra_ns)).clip(0)
+        return np.where(ns > self.longest_known_ns, excess_ns, excess_ns.clip(max=self.extra_ns)).clip(0)
 
 
 def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
@@ -74,9 +69,8 @@ def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
     if longer < APART or np.median(with_new) < LONGER * np.median(without):
         return None
     later = first[len(first) // 2 :]
-    longest = float(without.max())
-    mean = float(due(with_new, with_new - np.median(without), extra, longest).mean())
-    return NewShapes(extra, longest, mean, int(first.sum()), len(rows), float(later.mean()))
+    found = NewShapes(extra, float(without.max()), extra, int(first.sum()), len(rows), float(later.mean()))
+    return replace(found, mean_ns=float(found.due(with_new, with_new - np.median(without)).mean()))
 
 
 def first_seen(folder: RunFolder) -> Mask | None:

@@ -101,6 +101,7 @@ def with_excess(shares: Shares, budget: Budget) -> Shares:
     for one in budget.excess:
         cause = _EXCESS.get(one.cause, "unknown")
         idle[cause] = idle.get(cause, 0) + (one.mean_ns or 0)
+    idle["unknown"] = idle.get("unknown", 0) + budget.paused_ns
     added = sum(idle.values()) - sum(shares.idle_ns.values())
     return replace(shares, step_ns=shares.step_ns + added, idle_ns=idle)
 

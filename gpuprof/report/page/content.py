@@ -250,7 +250,8 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     rows += [_excess_row(one, found) for one in found.excess if one not in small]
     rest = found.residual_ns + sum(one.mean_ns or 0 for one in small)
     more = f"{'+' if rest > 0 else ''}{duration(rest)}"
-    rows.append(BudgetRow("variation", BUDGET_PAINTS["variation"].label, more, _signed(rest, mean)))
+    pauses = f"{duration(found.paused_ns)} of it in {amount(found.pauses, 'step')} that paused" if found.pauses else ""
+    rows.append(BudgetRow("variation", BUDGET_PAINTS["variation"].label, more, _signed(rest, mean), pauses))
     rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 % of runs: {duration_range(*found.of_processes)}"))
     return rows
 
