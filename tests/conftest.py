@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import shutil
+import signal
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -59,6 +60,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell's background job ignores SIGINT, one under nohup SIGHUP; what the tests start and end by them would, too.
+    for number in (signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("durations") is None:
         config.option.durations = SLOWEST
     gc.set_threshold(100_000, 20, 100)  # as our commands do; looking for cycles took an eighth of the time

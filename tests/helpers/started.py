@@ -17,17 +17,28 @@ from helpers.paths import ROOT
 
 PYTHON = sys.executable
 
+UNTIL_TOLD = """
+import select, sys
+while not select.select([sys.stdin], [], [], 0.05)[0]:
+    pass
+"""
+"""Waits for a line or the end of its input.
 
-COUNTS = """
+Not by reading it: a signal that comes between Python's last look for one and the system's call for the input is only
+seen once that call returns.
+"""
+
+COUNTS = f"""
 import os, signal, sys
-seen = {}
+seen = {{}}
 def count(number, frame):
     name = signal.Signals(number).name
     seen[name] = seen.get(name, 0) + 1
-    os.write(1, f"got {name}\\n".encode())
+    os.write(1, f"got {{name}}\\n".encode())
 for name in sys.argv[1:]:
     signal.signal(getattr(signal, name), count)
 print("ready", os.getpid(), flush=True)
+{UNTIL_TOLD}
 sys.stdin.readline()
 print(seen, flush=True)
 """

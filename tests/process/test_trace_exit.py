@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from helpers.make_trace import TraceBuilder
 from helpers.paths import ROOT
-from helpers.started import COUNTS, PYTHON, Started, environment, run, state, traced, wait_for
+from helpers.started import COUNTS, PYTHON, UNTIL_TOLD, Started, environment, run, state, traced, wait_for
 
 from gpuprof import runfile
 
@@ -30,7 +30,7 @@ NOTHING = (
 
 ENDING = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 
-READY = "import sys; print('ready', flush=True); sys.stdin.read()"
+READY = f"print('ready', flush=True)\n{UNTIL_TOLD}"
 
 
 def members(group: int) -> list[int]:
@@ -222,7 +222,7 @@ def test_what_is_ignored_stays_ignored(name: str, to_group: bool, tmp_path: Path
 
 @pytest.mark.parametrize("to_group", [False, True], ids=["pid", "group"])
 def test_a_target_that_ignores_a_signal_lives_on(to_group: bool, tmp_path: Path):
-    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); {READY}"
+    code = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{READY}"
     with Started(traced(PYTHON, "-c", code), tmp_path) as started:
         assert started.line() == "ready"
         started.send(signal.SIGINT, to_group)

@@ -98,7 +98,8 @@ def test_a_signal_comes_once(name: str, to_group: bool, tmp_path: Path):
 
 
 def test_a_ctrl_c_reaches_what_a_script_runs(tmp_path: Path):
-    (tmp_path / "run.sh").write_text(f"{PYTHON} -c 'import time; print(1, flush=True); time.sleep(60)'; exit 5")
+    waits = "import time; print(1, flush=True); [time.sleep(0.05) for _ in range(1200)]"
+    (tmp_path / "run.sh").write_text(f"{PYTHON} -c '{waits}'; exit 5")
     with Started(under("bash", "run.sh"), tmp_path) as started:
         assert started.line() == "1"
         started.send(signal.SIGINT, to_group=True)
