@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuprof.report.page.treemap import Box, squarified
@@ -14,6 +14,8 @@ WHOLE = Box(0.0, 0.0, 100.0, 48.0)
 
 
 @given(st.lists(st.integers(1, 10**11), min_size=1, max_size=20))
+@example([908064768, 10**11, 1])  # what is left for the last is lost in rounding
+@example([10**11, 10**11, 1, 1, 1])
 def test_rectangles_fill_the_box(sizes):
     found = squarified(sizes, WHOLE)
     assert len(found) == len(sizes)

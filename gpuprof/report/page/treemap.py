@@ -5,8 +5,12 @@ After Bruls, Huizing and van Wijk, "Squarified Treemaps" (2000).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
+
+
+SMALLEST = sys.float_info.min
 
 
 class Box(NamedTuple):
@@ -21,21 +25,20 @@ class Box(NamedTuple):
 def squarified(sizes: Sequence[float], box: Box) -> list[Box]:
     """A rectangle for each size, largest first; the sizes are scaled to fill the box. Empty where nothing has a
     size."""
-    total = sum(sizes)
-    if total <= 0 or box.width <= 0 or box.height <= 0:
+    if sum(sizes) <= 0 or box.width <= 0 or box.height <= 0:
         return []
-    scale = box.width * box.height / total
-    areas = [size * scale for size in sizes]
     found: list[Box] = []
-    at = 0
-    while at < len(areas):
+    while len(found) < len(sizes):
+        left = sizes[len(found) :]
+        # What is left of the box is for what is left of the sizes, whatever was rounded so far.
+        scale = box.width * box.height / max(sum(left), SMALLEST)
+        areas = [size * scale for size in left]
         side = min(box.width, box.height)
-        end = at + 1
-        while end < len(areas) and _worst(areas[at : end + 1], side) <= _worst(areas[at:end], side):
+        end = 1
+        while end < len(areas) and _worst(areas[: end + 1], side) <= _worst(areas[:end], side):
             end += 1
-        row, box = _laid(areas[at:end], box)
+        row, box = _laid(areas[:end], box)
         found += row
-        at = end
     return found
 
 
@@ -52,13 +55,13 @@ def _laid(areas: Sequence[float], box: Box) -> tuple[list[Box], Box]:
     whole = sum(areas)
     found, at = [], 0.0
     if box.width >= box.height:
-        width = whole / box.height
+        width = whole / box.height if box.height else 0.0
         for area in areas:
             height = area / width if width else 0.0
             found.append(Box(box.x, box.y + at, width, height))
             at += height
         return found, Box(box.x + width, box.y, max(box.width - width, 0.0), box.height)
-    height = whole / box.width
+    height = whole / box.width if box.width else 0.0
     for area in areas:
         width = area / height if height else 0.0
         found.append(Box(box.x + at, box.y, width, height))
