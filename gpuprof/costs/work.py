@@ -103,7 +103,7 @@ def _op_with_arguments(timeline: Timeline) -> I64:
     op = timeline.links.op
     if not len(ops):
         return op
-    nearest = climb(op, timeline.nesting.parent, lambda rows, _: (ops.dims[rows] == NO_TEXT) | (ops.kind[rows] != OP))
+    nearest = climb(op, timeline.nesting.parent, (ops.dims != NO_TEXT) & (ops.kind == OP))
     return np.where(nearest >= 0, nearest, op)
 
 

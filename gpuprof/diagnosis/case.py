@@ -124,7 +124,7 @@ class Case:
     def outermost(self, ops: Mask) -> I64:
         """Rows of the mask that lie in no other of its rows."""
         rows = np.flatnonzero(ops)
-        above = climb(self.timeline.nesting.parent[rows], self.timeline.nesting.parent, lambda r, _: ~ops[r])
+        above = climb(self.timeline.nesting.parent[rows], self.timeline.nesting.parent, ops)
         return rows[above < 0]
 
     def nodes_within(self, ops: Mask) -> Mask:

@@ -90,7 +90,7 @@ def _parts(case: Case) -> _Parts:
     index = FrameIndex(trace, nesting)
     in_frames, in_ops = index.module_rows(*_launched(case), graph.scope)
     in_op = np.append(ops.kind == OP, False)[nesting.parent]
-    outer = climb(graph.scope, nesting.parent, lambda r, _: in_op[r])
+    outer = climb(graph.scope, nesting.parent, ~in_op)
     kinds = (
         (in_frames, trace.frames.name),
         (in_ops, ops.name),

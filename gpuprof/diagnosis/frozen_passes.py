@@ -120,7 +120,7 @@ def _around_ranges(timeline: Timeline) -> tuple[I64, I64, I64, Mask]:
         return empty, empty, empty, np.empty(0, bool)
     parent = timeline.nesting.parent
     rows = np.flatnonzero(named)
-    rows = rows[climb(parent[rows], parent, lambda r, _: ~named[r]) < 0]
+    rows = rows[climb(parent[rows], parent, named) < 0]
     rows = rows[np.argsort(ops.start_ns[rows], kind="stable")]
     host = timeline.host
     data = mine & (host.op == DATA)
@@ -145,7 +145,7 @@ def _tensor_work(timeline: Timeline, passes: Stretches) -> tuple[I64, I64, I64]:
     ops, links, parent = timeline.trace.ops, timeline.links, timeline.nesting.parent
     tensor = np.isin(timeline.category, [CATEGORIES.index(name) for name in TENSOR_CATEGORIES])
     op = links.op[tensor & (links.op >= 0) & (timeline.phase == FORWARD)]
-    outer = climb(op, parent, lambda rows, _: (parent[rows] >= 0) & (ops.kind[parent[rows]] == OP))
+    outer = climb(op, parent, (parent < 0) | (ops.kind[parent] != OP))
     where = place(passes, ops.thread[outer].astype(np.int64), ops.start_ns[outer])
     outer, where = outer[where >= 0], where[where >= 0]
     first, last = passes.end_ns.copy(), passes.start_ns.copy()

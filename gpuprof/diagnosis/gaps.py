@@ -195,7 +195,7 @@ def calls_by_cause(timeline: Timeline) -> tuple[np.ndarray, np.ndarray, np.ndarr
     rows = np.flatnonzero(copy)
     looks = np.array([bool(SYNC_OP.search(text)) for text in trace.strings] + [False])
     scope = timeline.nesting.innermost(calls.thread[rows], calls.start_ns[rows])
-    looking = climb(scope, timeline.nesting.parent, lambda r, _: ~looks[ops.name[r]]) >= 0
+    looking = climb(scope, timeline.nesting.parent, looks[ops.name]) >= 0
     sync[rows[looking]] = True
     copy[rows[looking]] = False
     return copy, sync, allocator

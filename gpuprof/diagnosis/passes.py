@@ -32,7 +32,7 @@ def siblings(case: Case) -> tuple[I64, I64]:
     nesting = case.timeline.nesting.parent
     ahead = np.isin(case.timeline.host.op, (FORWARD, RECOMPUTE)) & (ops.kind == OP)
     rows = np.flatnonzero(ahead & (ops.start_ns >= low) & (ops.start_ns < high))
-    parent = climb(nesting, nesting, lambda r, _: ops.kind[r] == ANNOTATION)[rows]
+    parent = climb(nesting, nesting, ops.kind != ANNOTATION)[rows]
     order = np.lexsort((ops.start_ns[rows], parent, ops.thread[rows]))
     rows, parent = rows[order], parent[order]
     changes = (np.diff(ops.thread[rows], prepend=-1) != 0) | (np.diff(parent, prepend=-2) != 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,10 @@ from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.simulate import LARGE
+from gpuprof.tracefile.background import Background
 
 MOST_COMBINED = 4
 
@@ -123,7 +126,8 @@ class Steps:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._known: dict[tuple[Any, ...], tuple[object, float]] = {}
+        self._known: dict[tuple[Any, ...], tuple[object, Callable[[], float]]] = {}
+        self._background = Background(worth_it=len(case.graph) >= LARGE)
 
     def after(
         self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
@@ -134,6 +138,13 @@ class Steps:
 
         `made`: the graph with the first `count` of the changes, where it is there already.
         """
+        return self.begin(graph, changes, proposals, made, count)()
+
+    def begin(
+        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
+        count: int = 0,
+    ) -> Callable[[], float]:  # fmt: skip
+        """`after` to be asked for later: makes the changes, and begins to simulate what they lead to."""
         loader = next((p.loader for p in proposals if p.loader is not None), self.case.mean.loader)
         lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
         least = _least_ns(proposals)
@@ -145,9 +156,12 @@ class Steps:
             changed = graph if made is None else made
             for change in changes[count:]:
                 changed = change(changed)
-            ns = max(self.case.mean.of(changed, loader=loader, lumps=lumps), least, 1.0)
+            ns = self._background.begin(self._mean_ns, changed, loader, lumps, least)
             self._known[key] = (graph, changes), ns  # kept with what the ids are of
         return self._known[key][1]
+
+    def _mean_ns(self, graph: Graph, loader: Loader | None, lumps: dict[str, float], least: float) -> float:
+        return max(self.case.mean.of(graph, loader=loader, lumps=lumps), least, 1.0)
 
 
 def predict(case: Case, proposal: Proposal, steps: Steps | None = None) -> Range:
@@ -175,6 +189,12 @@ def _together(steps: Steps, proposals: list[Proposal]) -> Range:
     def with_one(at: int, change: Change | None) -> float:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
+    for graph in (case.graph, case.removal.quicker, case.removal.slower):
+        steps.begin(graph, usual, ordered)
+    for i, p in enumerate(ordered):
+        for change in (p.best, p.worst):
+            if change is not None:
+                steps.begin(case.graph, [*usual[:i], change, *usual[i + 1 :]], ordered)
     shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
     always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
@@ -253,11 +273,13 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         for p in left:
             those = [one.proposal for one in (*chosen, p)]
             changes = [one.change for one in _in_order(those)]
-            step = steps.after(case.graph, changes, those, graph, sum(not one.proposal.last for one in chosen))
-            trials.append((p.proposal.work * before / step, step, p))
+            ready = sum(not one.proposal.last for one in chosen)
+            trials.append((p, steps.begin(case.graph, changes, those, graph, ready)))
         if not trials:
             break
-        gain, step, best = max(trials, key=lambda t: t[0])
+        gain, step, best = max(
+            ((p.proposal.work * before / step_ns(), step_ns(), p) for p, step_ns in trials), key=lambda t: t[0]
+        )
         if gain < WORTH:
             break
         chosen.append(best)

@@ -166,12 +166,7 @@ def _around(trace: Trace, timeline: Timeline | None, rows: I64) -> tuple[I32, I3
     phase = timeline.host.at(thread, t).astype(np.int32)
     inside = op >= 0
     phase[inside] = timeline.host.op[op[inside]]
-
-    def is_below_an_op(row: I64, _: I64) -> np.ndarray:
-        above = parent[row]
-        return (above >= 0) & (ops.kind[above] != ANNOTATION)
-
-    outer = climb(op, parent, is_below_an_op)
+    outer = climb(op, parent, (parent < 0) | (ops.kind[parent] == ANNOTATION))
     name = np.where(outer >= 0, ops.name[outer], -1).astype(np.int32)
     return phase, name, FrameIndex(trace, timeline.nesting).module(thread, t, op).astype(np.int32)
 

@@ -40,7 +40,7 @@ def find_layers(graph: Graph, count: int | None) -> Layers | None:
     rows = np.flatnonzero(ranges)
     if not len(rows):
         return None
-    above = climb(timeline.nesting.parent[rows], timeline.nesting.parent, lambda r, _: ~ranges[r])
+    above = climb(timeline.nesting.parent[rows], timeline.nesting.parent, ranges)
     low, high = timeline.window
     outer = rows[(above < 0) & (ops.start_ns[rows] >= low) & (ops.start_ns[rows] < high)]
     classes = np.array([module_class(trace.strings[name]) for name in ops.name[outer].tolist()])
@@ -71,7 +71,7 @@ def _known(graph: Graph, layer: Mask) -> Mask:
     thread[launched] = timeline.links.thread[graph.gpu_row[launched]]
     moment[launched] = timeline.links.begun_ns[graph.gpu_row[launched]]
     _, module = FrameIndex(trace, timeline.nesting).module_rows(thread, moment, graph.scope)
-    found = climb(module, timeline.nesting.parent, lambda rows, _: ~layer[rows])
+    found = climb(module, timeline.nesting.parent, layer)
     return found >= 0
 
 

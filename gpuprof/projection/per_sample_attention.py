@@ -19,6 +19,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
@@ -81,7 +82,7 @@ def _calls_of_one_sample(timeline: Timeline) -> tuple[I64, Mask]:
     ops = trace.ops
     calls = trace.rows_named(ops.name, is_attention)
     rows = np.flatnonzero(calls & (ops.dims != NO_TEXT))
-    rows = rows[climb(parent[rows], parent, lambda at, _: ~calls[at]) < 0]  # the outermost of each call
+    rows = rows[climb(parent[rows], parent, calls) < 0]  # the outermost of each call
     single: dict[tuple[int, int], bool] = {}
     for row in rows.tolist():
         key = int(ops.name[row]), int(ops.dims[row])
@@ -103,4 +104,4 @@ def _products(timeline: Timeline) -> dict[int, I64]:
     launched = links.call[multiply]
     thread = np.concatenate([ops.thread[named], calls.thread[launched]])
     start = np.concatenate([ops.start_ns[named], calls.start_ns[launched]])
-    return {one: np.sort(start[thread == one]) for one in np.unique(thread).tolist()}
+    return {one: ordered(start[thread == one]) for one in np.unique(thread).tolist()}

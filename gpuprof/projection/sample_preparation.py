@@ -86,7 +86,7 @@ def _in_cpu_ops(graph: Graph, rows: np.ndarray) -> Mask:
             above = above[above >= 0]
     outer = np.where((parent < 0) | (ops.kind[parent] != OP), np.arange(len(ops)), -1)
     root = np.append(inherit(np.where(ops.kind == OP, outer, -1), parent, -1), -1)
-    inner = climb(graph.scope[rows], parent, lambda found, _: ops.kind[found] != OP)
+    inner = climb(graph.scope[rows], parent, ops.kind == OP)
     top = root[inner]
     computes = np.append(timeline.trace.rows_named(ops.name, _COMPUTES.search), False)[inner]
     return (inner >= 0) & (top >= 0) & ~launching[top] & computes

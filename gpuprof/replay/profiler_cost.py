@@ -18,6 +18,7 @@ from gpuprof.replay.graph import Graph
 from gpuprof.timeline.dispatch import lacks_inner_ops, recorded_ops
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.compiled import compiled
+from gpuprof.tracefile.distinct import distinct, ordered
 from gpuprof.tracefile.trace import F64, I32, I64, Calls, Frames, Mask, Ops
 
 RECORDED_EVENT_NS = calibrated.EVENT_NS.value
@@ -70,18 +71,17 @@ def recorded_events(graph: Graph) -> Recorded:
     end = np.round(graph.recorded_end_ns).astype(np.int64) + low
     host = (graph.lane >= 0) & ~graph.waits
     tables = _recorded_tables(timeline)
-    counts = []
-    for table in tables:
-        count = np.zeros(len(graph))
-        for lane in np.unique(graph.lane[host]).tolist():
+    counts = [np.zeros(len(graph)) for _ in tables]
+    for lane in distinct(graph.lane[host]).tolist():
+        mine = np.flatnonzero(host & (graph.lane == lane))
+        begins, ends = begin[mine], end[mine]
+        for table, count in zip(tables, counts, strict=True):
             rows = table.thread == lane
-            times = np.sort(np.concatenate([table.start_ns[rows], table.end_ns[rows]]))
-            mine = np.flatnonzero(host & (graph.lane == lane))
+            times = ordered(np.concatenate([table.start_ns[rows], table.end_ns[rows]]))
             if table is tables[_FRAMES]:
-                count[mine] = _between(times, begin[mine], end[mine]) / 2
+                count[mine] = _between(times, begins, ends) / 2
             else:
-                count[mine] = (_at(times, begin[mine]) + _at(times, end[mine])) / 4
-        counts.append(count)
+                count[mine] = (_at(times, begins) + _at(times, ends)) / 4
     ops, calls, frames, kernel_ranges = counts
     return with_left_out(Recorded(ops, calls, frames, kernel_ranges, _graph_nodes(graph, host)), timeline)
 
@@ -155,7 +155,24 @@ def _graph_nodes(graph: Graph, host: Mask) -> F64:
 
 
 def _at(times: I64, t: I64) -> I64:
-    return np.searchsorted(times, t, side="right") - np.searchsorted(times, t, side="left")
+    """How many of `times`, which ascend, are each `t`; quick where these ascend, too."""
+    count = np.empty(len(t), np.int64)
+    _count(times, t, count)
+    return count
+
+
+@compiled
+def _count(times, t, count):  # pragma: no cover - compiled
+    k = 0
+    for i in range(len(t)):
+        if i > 0 and t[i] < t[i - 1]:
+            k = 0
+        while k < len(times) and times[k] < t[i]:
+            k += 1
+        after = k
+        while after < len(times) and times[after] == t[i]:
+            after += 1
+        count[i] = after - k
 
 
 def _between(times: I64, low: I64, high: I64) -> I64:

@@ -9,7 +9,9 @@ import numpy as np
 
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.mean_step import MeanStep
+from gpuprof.replay.simulate import LARGE
 from gpuprof.replay.transform import scale
+from gpuprof.tracefile.background import Background
 from gpuprof.tracefile.trace import F64
 
 
@@ -40,20 +42,19 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
     mean = mean or MeanStep(graph)
     step = mean.of(graph)
 
+    background = Background(worth_it=len(graph) >= LARGE)
+
     def gain(faster: Graph, resource: str = "device") -> float:
         return max(2 * (step - mean.of(faster, faster={resource: 0.5})) / step, 0.0) if step > 0 else 0.0
 
-    parts: dict[str, float | None] = {}
+    gains = {
+        resource: background.begin(gain, scale(graph, **{resource: 0.5}), resource)
+        for resource in ("host", "input", "transfer", "communication", "device")
+    }
     for name, ns in (parts_ns or {}).items():
-        parts[name] = gain(graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns))
-    return Sensitivities(
-        host=gain(scale(graph, host=0.5), "host"),
-        input=gain(scale(graph, input=0.5), "input"),
-        transfer=gain(scale(graph, transfer=0.5), "transfer"),
-        communication=gain(scale(graph, communication=0.5), "communication"),
-        device=gain(scale(graph, device=0.5)),
-        **parts,
-    )
+        shorter = graph.with_durations(graph.duration_ns - 0.5 * _share(graph, ns) * graph.duration_ns)
+        gains[name] = background.begin(gain, shorter)
+    return Sensitivities(**{name: found() for name, found in gains.items()})
 
 
 def gain_without(graph: Graph, mean: MeanStep | None = None) -> Callable[[str], float]:

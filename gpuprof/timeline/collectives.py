@@ -100,7 +100,7 @@ def find_collectives(timeline: Timeline) -> Collectives:
 
     scope = links.scope[rows]
     named = trace.rows_named(trace.ops.name, _RANGE.search)
-    around = climb(scope, timeline.nesting.parent, lambda r, _: ~named[r])
+    around = climb(scope, timeline.nesting.parent, named)
     stream = _streams(timeline, rows)
     n = len(rows)
     kind, dtype = (np.zeros(n, np.int32) for _ in range(2))

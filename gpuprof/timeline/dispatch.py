@@ -8,12 +8,16 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.timeline.intervals import Intervals
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import OP, Mask, Trace
 
 DISPATCH_NS = int(calibrated.DISPATCH_NS.value)
 """Between the calls of two ops a thread that launches spends less than this. In a longer stretch the host does
 something else."""
+
+FAR = np.iinfo(np.int64).max
+"""After the end of every recording."""
 
 FEWEST_OPS = 500
 """Fewer ops than this do not show whether some were left out."""
@@ -54,8 +58,8 @@ def lacks_inner_ops(timeline: Timeline) -> bool:
     inside = rows[(parent >= 0) & (ops.kind[parent] == OP)]
     silent = len(inside)
     for thread in np.unique(trace.calls.thread).tolist():
-        begun = np.sort(trace.calls.start_ns[trace.calls.thread == thread])
+        begun = ordered(trace.calls.start_ns[trace.calls.thread == thread])
         mine = inside[ops.thread[inside] == thread]
-        first = np.searchsorted(begun, ops.start_ns[mine], side="left")
-        silent -= int(np.sum(first < np.searchsorted(begun, ops.end_ns[mine], side="right")))
+        following = np.append(begun, FAR)[np.searchsorted(begun, ops.start_ns[mine], side="left")]
+        silent -= int(np.count_nonzero(following <= ops.end_ns[mine]))
     return len(inside) > 0 and silent < SILENT_SHARE * len(rows)

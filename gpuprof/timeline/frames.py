@@ -87,13 +87,13 @@ class FrameIndex:
             found = np.full(len(wanted), -1, np.int64)
             if nesting is not None:
                 rows = np.flatnonzero(wanted)
-                found[rows] = climb(nesting.parent[rows], nesting.parent, lambda r, _, wanted=wanted: ~wanted[r])
+                found[rows] = climb(nesting.parent[rows], nesting.parent, wanted)
             parents.append(found)
         return parents[0], parents[1]
 
     def _range_around(self, op: I64) -> I64:
         """Row of the innermost range of a module around each op, or -1."""
-        return climb(op, self._nesting.parent, lambda r, _: ~self._is_range[r])
+        return climb(op, self._nesting.parent, self._is_range)
 
     def frame(self, thread: I32, t: I64, op: I64) -> I32:
         """String id of the innermost frame of the user's code around each moment, else of any frame.
@@ -117,13 +117,13 @@ class FrameIndex:
             return out
         known = np.flatnonzero(t != ABSENT)
         rows = self._frames.innermost(thread[known], t[known])
-        out[known] = climb(rows, self._frames.parent, lambda r, _: ~wanted[r])
+        out[known] = climb(rows, self._frames.parent, wanted)
         return out
 
     def _forward_of(self, op: I64) -> I64:
         """Row of the forward op that the nearest backward ancestor-or-self of each op belongs to, by fwdbwd arrows."""
         partner = self._partners()
-        found = climb(op, self._nesting.parent, lambda rows, _: partner[rows] < 0)
+        found = climb(op, self._nesting.parent, partner >= 0)
         return np.where(found >= 0, partner[found], -1)
 
     def _partners(self) -> I64:

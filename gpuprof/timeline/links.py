@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.nesting import Nesting, climb
+from gpuprof.timeline.nesting import Nesting, climb, climb_to_open
 from gpuprof.tracefile.distinct import distinct
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, FLOW_LAUNCH, I32, I64, OP, Trace
 
@@ -50,7 +50,7 @@ def link(trace: Trace, nesting: Nesting) -> Links:
     scope[known] = nesting.innermost(thread[known], begun[known])
     bare = known[scope[known] < 0]
     scope[bare] = around(trace, nesting, begun[bare])
-    op = climb(scope, nesting.parent, lambda rows, _: ops.kind[rows] != OP)
+    op = climb(scope, nesting.parent, ops.kind == OP)
     lost = np.flatnonzero(op < 0)
     if len(lost):
         found = _by_external(trace, lost)
@@ -78,11 +78,7 @@ def around(trace: Trace, nesting: Nesting, moment: I64) -> I64:
     if thread < 0 or not len(moment):
         return np.full(len(moment), -1, np.int64)
     found = nesting.innermost(np.full(len(moment), thread, np.int32), moment)
-    return climb(
-        found,
-        nesting.begun_in,
-        lambda rows, which: (ops.kind[rows] != ANNOTATION) | (ops.end_ns[rows] <= moment[which]),
-    )
+    return climb_to_open(found, nesting.begun_in, ops.end_ns, moment, ops.kind == ANNOTATION)
 
 
 def _by_correlation(trace: Trace) -> I64:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.tracefile.compiled import compiled
+from gpuprof.tracefile.compiled import compiled, read_only
 from gpuprof.tracefile.trace import I32, I64, Mask
 
 ROUNDING_NS = 1000
@@ -45,7 +45,7 @@ class Nesting:
             k = np.searchsorted(self.start_ns[part], t[at], side="right") - 1
             inside = k >= 0
             found[at[inside]] = self.order[part][k[inside]]
-        return climb(found, self.parent, lambda rows, which: self.end_ns[rows] <= t[which])
+        return climb_to_open(found, self.parent, self.end_ns, t, np.ones(len(self.parent), bool))
 
 
 def nest(thread: I32, start_ns: I64, end_ns: I64, number: I64 | None = None) -> Nesting:
@@ -108,16 +108,37 @@ def _spread(order, parent, found):  # pragma: no cover - compiled
             found[row] = True
 
 
-def climb(rows: I64, parent: I64, leave) -> I64:
-    """Moves every row to its nearest ancestor-or-self for which `leave(rows, which)` is False; -1 where none is."""
-    rows = rows.copy()
-    active = np.flatnonzero(rows >= 0)
-    while len(active):
-        leaving = leave(rows[active], active)
-        active = active[leaving]
-        rows[active] = parent[rows[active]]
-        active = active[rows[active] >= 0]
-    return rows
+def climb(rows: I64, parent: I64, stop: Mask) -> I64:
+    """Per row the nearest of itself and its ancestors that the mask `stop` holds; -1 where none is."""
+    found = rows.astype(np.int64)
+    _climb(read_only(parent), read_only(stop), found)
+    return found
+
+
+@compiled
+def _climb(parent, stop, found):  # pragma: no cover - compiled
+    for i in range(len(found)):
+        row = found[i]
+        while row >= 0 and not stop[row]:
+            row = parent[row]
+        found[i] = row
+
+
+def climb_to_open(rows: I64, parent: I64, end_ns: I64, t: I64, stop: Mask) -> I64:
+    """Per row the nearest of itself and its ancestors that the mask `stop` holds and that ends after `t`, a moment per
+    row; -1 where none is."""
+    found = rows.astype(np.int64)
+    _climb_to_open(read_only(parent), read_only(end_ns), read_only(stop), read_only(t), found)
+    return found
+
+
+@compiled
+def _climb_to_open(parent, end, stop, t, found):  # pragma: no cover - compiled
+    for i in range(len(found)):
+        row = found[i]
+        while row >= 0 and not (stop[row] and end[row] > t[i]):
+            row = parent[row]
+        found[i] = row
 
 
 def inherit(own: np.ndarray, parent: I64, unset: int) -> np.ndarray:

@@ -19,6 +19,7 @@ from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, inherit, inside
 from gpuprof.timeline.steps import Steps
+from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, AUTOGRAD_ENGINE, I32, I64, OP, U8, Mask, Trace
 
 PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communication", "other")
@@ -243,7 +244,7 @@ def _passes(
         forward = np.concatenate([forward, calls.start_ns[~own]])
     if not len(pieces):
         return EMPTY
-    marks = np.sort(np.concatenate([forward, steps.end_ns]))
+    marks = ordered(np.concatenate([forward, steps.end_ns]))
     between = np.searchsorted(marks, pieces.start[1:]) - np.searchsorted(marks, pieces.end[:-1])
     apart = np.flatnonzero(between > 0) + 1
     first = np.concatenate([[0], apart])

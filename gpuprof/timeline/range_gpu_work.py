@@ -64,7 +64,7 @@ def _outer(timeline: Timeline, inner: I64) -> I64:
     """The annotation around each annotation; of the outermost on another thread that which the user's code was in."""
     trace, nesting = timeline.trace, timeline.nesting
     ops = trace.ops
-    outer = climb(nesting.begun_in[inner], nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    outer = climb(nesting.begun_in[inner], nesting.begun_in, ops.kind == ANNOTATION)
     lost = np.flatnonzero((outer < 0) & (ops.thread[inner] != annotating_thread(trace)))
     outer[lost] = around(trace, nesting, ops.start_ns[inner[lost]])
     return outer
@@ -74,7 +74,7 @@ def _owners(timeline: Timeline) -> I64:
     """The innermost annotation that each kernel or copy belongs to, or -1."""
     trace, links, nesting = timeline.trace, timeline.links, timeline.nesting
     ops = trace.ops
-    owner = climb(links.scope, nesting.begun_in, lambda rows, _: ops.kind[rows] != ANNOTATION)
+    owner = climb(links.scope, nesting.begun_in, ops.kind == ANNOTATION)
     lost = np.flatnonzero((owner < 0) & (links.begun_ns != ABSENT))
     owner[lost] = around(trace, nesting, links.begun_ns[lost])
     return owner

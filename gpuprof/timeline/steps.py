@@ -19,6 +19,7 @@ from gpuprof.timeline.nesting import busiest_thread
 from gpuprof.timeline.range_names import unnumbered
 from gpuprof.timeline.serving import is_iteration
 from gpuprof.timeline.startup import start_up_spans
+from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import ABSENT, ANNOTATION, I64, LATEST_NS, Trace
 
 CUT_SHARE = 0.7
@@ -189,7 +190,7 @@ def _optimizer_ends(trace: Trace) -> I64:
         if text.startswith("Optimizer.step#"):
             rows = np.flatnonzero(ops.name == i)
             if len(rows):
-                counts[i] = np.sort(ops.end_ns[rows])
+                counts[i] = ordered(ops.end_ns[rows])
     return min(counts.values(), key=len) if counts else np.empty(0, np.int64)
 
 
@@ -250,7 +251,7 @@ def _is_whole_pass(trace: Trace, starts: I64) -> bool:
     once = np.flatnonzero((ops.forward_thread != ABSENT) & (ops.forward_thread > 0))
     if not len(once):
         once = np.flatnonzero(trace.rows_named(ops.name, _ONCE_A_PASS.__contains__))
-    hits = np.searchsorted(np.sort(ops.start_ns[once]), starts)
+    hits = np.searchsorted(ordered(ops.start_ns[once]), starts)
     return bool(np.all(np.diff(hits) > 0))
 
 
@@ -274,7 +275,7 @@ def _without_cut(steps: Steps, links: Links) -> Steps | None:
     if not takes_time.any():
         return None
     steps = replace(steps, start_ns=steps.start_ns[takes_time], end_ns=steps.end_ns[takes_time])
-    begun = np.sort(links.begun_ns[links.begun_ns != ABSENT])
+    begun = ordered(links.begun_ns[links.begun_ns != ABSENT])
     launches = np.searchsorted(begun, steps.end_ns) - np.searchsorted(begun, steps.start_ns)
     usual = np.median(launches) if len(launches) > 2 else launches.max()
     whole = launches >= CUT_SHARE * usual

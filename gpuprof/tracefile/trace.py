@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from gpuprof.tracefile.rows_by_id import RowsById
+
 if TYPE_CHECKING:
     from typing_extensions import Self
 
@@ -306,29 +308,24 @@ class Trace:
 
     def rows_named(self, name: I32, test: Callable[[str], object]) -> Mask:
         """Mask of the rows of a name column whose text passes; each distinct name is tested once."""
-        passes = np.zeros(len(self.strings) + 1, bool)  # the last: rows without a name
-        for string_id in self._ids_in(name):
-            passes[string_id] = bool(test(self.strings[string_id]))
-        return passes[name] if passes.any() else np.zeros(len(name), bool)
+        rows = self._rows_of(name)
+        return rows.mask(one for one in rows.present if test(self.strings[one]))
 
-    def _ids_in(self, name: I32) -> list[int]:
-        """The string ids of a name column; those of this trace's own columns are found once."""
+    def _rows_of(self, name: I32) -> RowsById:
+        """The rows of a name column; those of this trace's own columns are sorted once."""
         column = next((key for key, own in self._names.items() if own is name), None)
-        if column is not None and column in self._ids:
-            return self._ids[column]
-        present = np.zeros(len(self.strings) + 1, bool)
-        present[name] = True
-        ids = np.flatnonzero(present[:-1]).tolist()
-        if column is not None:
-            self._ids[column] = ids
-        return ids
+        if column is None:
+            return RowsById(name, len(self.strings))
+        if column not in self._sorted:
+            self._sorted[column] = RowsById(name, len(self.strings))
+        return self._sorted[column]
 
     @cached_property
     def _names(self) -> dict[str, I32]:
         return {"ops": self.ops.name, "calls": self.calls.name, "gpu": self.gpu.name, "frames": self.frames.name}
 
     @cached_property
-    def _ids(self) -> dict[str, list[int]]:
+    def _sorted(self) -> dict[str, RowsById]:
         return {}
 
     def text(self, string_id: int) -> str | None:

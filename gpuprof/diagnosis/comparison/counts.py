@@ -188,7 +188,7 @@ def _without_waits(timeline: Timeline, own: I64) -> None:
     copy, sync, _ = calls_by_cause(timeline)
     rows = np.flatnonzero(copy | sync)
     scope = timeline.nesting.innermost(calls.thread[rows], calls.start_ns[rows])
-    op = climb(scope, timeline.nesting.parent, lambda found, _: trace.ops.kind[found] != OP)
+    op = climb(scope, timeline.nesting.parent, trace.ops.kind == OP)
     known = op >= 0
     np.subtract.at(own, op[known], (calls.end_ns - calls.start_ns)[rows[known]].clip(0))
 

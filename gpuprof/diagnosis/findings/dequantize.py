@@ -154,7 +154,7 @@ def _gone(case: Case, kernels: Mask) -> Mask:
     if len(rows):
         holds = quantised[rows]
         # Of ops inside one another the outer one counts.
-        outer = climb(parent[rows], parent, lambda r, _: ~quantised[r]) < 0
+        outer = climb(parent[rows], parent, quantised) < 0
         at = np.flatnonzero(holds & outer)
         first, last = at.copy(), at.copy()
         before = case.ops_named(lambda name: name in ("aten::to", "aten::view", "aten::t"))[rows]

