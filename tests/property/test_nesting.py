@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.report.page.lanes import own_ns
-from gpuprof.timeline.nesting import ROUNDING_NS, inherit, nest
+from gpuprof.timeline.nesting import ROUNDING_NS, climb, climb_to_open, inherit, nest
 
 spans = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 15)), max_size=25)
 """(thread, start, duration), in UNITs."""
@@ -57,6 +57,27 @@ def test_the_chain_from_the_innermost_span_holds_all_that_are_open(rows):
                 at = int(nesting.begun_in[at])
             still_open = {i for i, (h, s, n) in enumerate(rows) if h == lane and s <= moment < s + n}
             assert {i for i in chain if rows[i][1] + rows[i][2] > moment} == still_open
+
+
+@given(spans, st.data())
+def test_climbing_ends_at_the_nearest_that_may_be(rows, data):
+    nesting = nest(*columns(rows))
+    stop = np.array(data.draw(st.lists(st.booleans(), min_size=len(rows), max_size=len(rows))), bool)
+    begins = np.array(data.draw(st.lists(st.integers(-1, len(rows) - 1), max_size=30)), np.int64)
+    t = np.array([data.draw(st.integers(0, 46)) * UNIT for _ in begins], np.int64)
+
+    def nearest(row, suits) -> int:
+        while row >= 0 and not suits(row):
+            row = int(nesting.parent[row])
+        return row
+
+    before = begins.copy()
+    assert climb(begins, nesting.parent, stop).tolist() == [nearest(int(row), lambda r: stop[r]) for row in begins]
+    assert climb_to_open(begins, nesting.parent, nesting.end_ns, t, stop).tolist() == [
+        nearest(int(row), lambda r, at=at: stop[r] and nesting.end_ns[r] > at)
+        for row, at in zip(begins, t, strict=True)
+    ]
+    assert begins.tolist() == before.tolist()
 
 
 def test_an_optimizer_range_that_outlives_its_step_adopts_nothing_of_the_next():

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
 SMALLEST = sys.float_info.min
 
 

@@ -1,0 +1,23 @@
+"""The rows of ids are those that a look at every row finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuprof.tracefile.rows_by_id import SHORT, RowsById
+
+
+@given(st.lists(st.integers(-1, 9), max_size=40), st.sets(st.integers(0, 9)))
+@pytest.mark.parametrize("count", [10, SHORT, SHORT + 1])
+def test_masks(count: int, ids: list[int], wanted: set[int]):
+    column = np.array(ids, np.int32)
+    rows = RowsById(column, count)
+    assert rows.present == sorted(set(ids) - {-1})
+    assert rows.mask(wanted).tolist() == [one in wanted for one in ids]
+
+
+def test_the_largest_short_id():
+    assert RowsById(np.array([SHORT - 1, 0], np.int32), SHORT).mask([SHORT - 1]).tolist() == [True, False]
