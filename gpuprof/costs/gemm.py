@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from gpuprof.costs.arguments import Arguments, Tensor
 from gpuprof.costs.cache import DIRTY_SHARE
@@ -24,6 +25,8 @@ _HELPER = re.compile(
 _PREPARES = re.compile(r"prepare_\w*gemm")
 _MANGLED = re.compile(r"(\d+)(?=[A-Za-z_])")
 _TENSOR_CORE = re.compile(r"tf32|tensorop|s1688|s16816|nvjet|wgmma|hmma|Cijk.*_XF", re.IGNORECASE)
+KERNELS = 1024
+"""Names of kernels of which it is remembered what they tell: the same few multiply all shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +65,11 @@ def matmul_cost(product: Matmul, kernel: Kernel, machine: Machine) -> Cost:
     """Cost of a product done by this kernel."""
     size = product.out_bytes or product.left.element_bytes
     out = product.batch * product.m * product.n
-    function = function_name(kernel.name)
-    if _PREPARES.search(function):
+    role = _role(kernel.name)
+    if role == "prepares":
         # Writes the pointers and sizes of the groups.
         return Cost(whole=False)
-    if _HELPER.search(function):
+    if role == "helps":
         # Adds up the partial sums of a product whose k was split; how many there are only the main kernel knows.
         return Cost(read_bytes=2 * out * 4, write_bytes=out * size, whole=False)
     tall, wide = tile(kernel.name)
@@ -101,6 +104,13 @@ def traffic(left: float, right: float, rows: int, columns: int, concurrent: floa
     return short_bytes * max(1.0, long / side) + long_bytes * max(1.0, short / side)
 
 
+@lru_cache(KERNELS)
+def _role(kernel: str) -> str:
+    """What a kernel does for a product: multiplies, prepares or helps."""
+    function = function_name(kernel)
+    return "prepares" if _PREPARES.search(function) else "helps" if _HELPER.search(function) else "multiplies"
+
+
 def function_name(kernel: str) -> str:
     """A kernel's function with its namespaces and without template arguments: those of a matmul may name the copies
     and conversions that it is made of. Mangled names (Itanium C++ ABI, 5.1.2: identifiers after their lengths) too."""
@@ -113,6 +123,7 @@ def function_name(kernel: str) -> str:
     return "::".join(parts)
 
 
+@lru_cache(KERNELS)
 def tile(kernel: str) -> tuple[int, int]:
     """Rows and columns of an output tile, as the kernel's name tells (cuBLAS counts columns first), else the usual."""
     found = _TILE.search(kernel)
@@ -122,10 +133,15 @@ def tile(kernel: str) -> tuple[int, int]:
     return (tall, wide) if min(tall, wide) >= 8 else _USUAL_TILE
 
 
+@lru_cache(KERNELS)
+def _on_tensor_cores(kernel: str) -> bool:
+    return "simt" not in kernel and _TENSOR_CORE.search(kernel) is not None
+
+
 def _arithmetic(type_name: str, kernel: str) -> int:
     """fp32 factors go through tensor cores as tf32 only if it was allowed, which the kernel's name shows."""
     code = dtype_code(type_name)
-    if code == CODE["fp32"] and _TENSOR_CORE.search(kernel) and "simt" not in kernel:
+    if code == CODE["fp32"] and _on_tensor_cores(kernel):
         return CODE["tf32"]
     return code if code != UNKNOWN else CODE["fp32"]
 

@@ -110,7 +110,10 @@ class Graph:
 
     @property
     def on_gpu(self) -> Mask:
-        return self.gpu_row >= 0
+        if "on_gpu" not in self.shared:
+            self.shared["on_gpu"] = on_gpu = self.gpu_row >= 0
+            on_gpu.flags.writeable = False
+        return self.shared["on_gpu"]
 
     @property
     def steps(self) -> int:
