@@ -17,6 +17,7 @@ from gpuprof.projection.attention_scores import on_attention_scores
 from gpuprof.projection.per_sample_attention import ROUND, more_calls, rounds_of
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.projection.weights import on_weights
+from gpuprof.replay.collectives import waiting
 from gpuprof.replay.graph import COMMUNICATION, INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.nesting import inside
@@ -87,6 +88,20 @@ def exchanges_tokens(graph: Graph) -> Mask:
     ops = np.append(trace.rows_named(trace.ops.name, EXCHANGE.search), False)
     named |= ops[timeline.links.scope] | ops[timeline.links.op]
     return (graph.resource == COMMUNICATION) & graph.on_gpu & np.append(named, False)[graph.gpu_row]
+
+
+def exchanges_move_all_the_time(graph: Graph, factor: float) -> Callable[[Graph], Graph]:
+    """The change that makes exchanges of tokens take `factor` times what was recorded, as if none of it were waiting
+    for another rank: how much is, one rank's recording cannot say."""
+    exchanges, gpu = exchanges_tokens(graph), graph.timeline.trace.gpu
+    waits = exchanges & waiting(graph)
+    moves = exchanges & ~waits & np.isin(graph.gpu_row, graph.gpu_row[waits])
+    took = factor * np.append(gpu.end_ns - gpu.start_ns, 0)[graph.gpu_row].astype(np.float64)
+
+    def change(graph: Graph) -> Graph:
+        return graph.with_durations(np.where(waits, 0.0, np.where(moves, took, graph.duration_ns)))
+
+    return change
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,10 @@ import pytest
 from helpers.program import MS, PLAIN, US, Program
 
 from gpuprof.diagnosis.case import Case
-from gpuprof.projection.batch import another_batch
+from gpuprof.projection.batch import another_batch, exchanges_move_all_the_time
 from gpuprof.projection.sample_preparation import preparing
+from gpuprof.replay.collectives import model_collectives, waiting
+from gpuprof.replay.graph import COMMUNICATION
 
 FACTOR = 4.0
 
@@ -63,6 +65,28 @@ def test_an_exchange_of_tokens_grows_and_one_of_weights_does_not(tmp_path, kerne
 
     found = of_kernels(step(exchange, tmp_path), kernel)
     assert len(found) and found == pytest.approx(expected)
+
+
+def test_what_one_rank_waits_in_an_exchange_may_all_be_moving_data(tmp_path: Path):
+    """Two exchanges of one size, the second ten times as long: what is taken for waiting grows at worst, too."""
+
+    def exchange(program: Program) -> None:
+        for took in (300 * US, 3000 * US):
+            start = program.now
+            program.launch("ncclDevKernel_SendRecv", (start + 2 * US, start + 6 * US), took, stream=20)
+            program.now += 4000 * US
+            program.trace.annotation("nccl:all_to_all", start, start + 20 * US)
+
+    graph = model_collectives(step(exchange, tmp_path).graph)
+    assert waiting(graph).any()
+    changed = exchanges_move_all_the_time(graph, FACTOR)(graph)
+    exchanges = (graph.resource == COMMUNICATION) & graph.on_gpu
+    rows = graph.gpu_row[exchanges]
+    found = np.bincount(rows, changed.duration_ns[exchanges])
+    gpu = graph.timeline.trace.gpu
+    waited = np.unique(graph.gpu_row[waiting(graph)])
+    assert found[waited] == pytest.approx(FACTOR * (gpu.end_ns - gpu.start_ns)[waited])
+    assert not changed.duration_ns[waiting(graph)].any()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,13 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.stack import Code
-from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
+from gpuprof.projection.batch import (
+    GROWS,
+    another_batch,
+    event_growth,
+    exchanges_move_all_the_time,
+    model_phases,
+)
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
@@ -48,7 +54,8 @@ limited by reading weights takes no longer until its arithmetic does. Work done 
 optimizer, dequantising, accumulating gradients, casting weights and their gradients, recognised by tensor shapes).
 Copying and preparing batches grows with the tokens. CPU work stays the same, except where attention is called for one
 sample after another (no padding, and an attention without variable lengths): each additional sample then costs 0.5 to
-1 times a recorded call.
+1 times a recorded call. Collectives that exchange tokens between ranks grow, too: as one rank's recording does not say
+how much of them is waiting for another rank, all of it is moving data at the slow end.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With
@@ -86,7 +93,7 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
-        worst=slower_host(case, scaled_batch(case, chosen, 2)),
+        worst=slower_host(case, _at_worst(case, chosen)),
         work=float(chosen),
         changes=f"{chosen} times the samples in an optimizer step",
     )
@@ -136,6 +143,12 @@ def slower_host(case: Case, then: Change) -> Change:
 def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
     """The same step with `factor` times the tokens in each batch; level: 0 at best, 1 usually, 2 at worst."""
     return another_batch(case.graph, _growth(case, factor) ** GROWS[level], factor, of_a_round=ROUND[level])
+
+
+def _at_worst(case: Case, factor: float) -> Change:
+    """Kernels grow most, and what exchanges of tokens were recorded to take is all moving data."""
+    grown, moving = scaled_batch(case, factor, 2), exchanges_move_all_the_time(case.graph, factor)
+    return lambda graph: moving(grown(graph))
 
 
 def _growth(case: Case, factor: float) -> F64:
