@@ -81,7 +81,7 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{chosen} times as much would take {step_ns / 1e6:,.1f} ms"
     )
-    room = "" if largest_factor(case) is not None else "  # if memory allows: its use was not recorded"
+    room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
@@ -187,6 +187,13 @@ def indices(case: Case) -> tuple[int, ...] | None:
     )
     shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
     return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
+
+
+def room_note(case: Case) -> str:
+    """A comment behind a larger batch where it is not known whether that fits."""
+    if largest_factor(case) is not None:
+        return ""
+    return "  # if memory allows" if len(case.trace.memory) else "  # if memory allows: its use was not recorded"
 
 
 def largest_factor(case: Case) -> float | None:
