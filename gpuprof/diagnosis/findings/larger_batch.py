@@ -16,8 +16,8 @@ from gpuprof.diagnosis.stack import Code
 from gpuprof.projection.batch import (
     GROWS,
     another_batch,
+    communication_at_worst,
     event_growth,
-    exchanges_move_all_the_time,
     model_phases,
 )
 from gpuprof.projection.per_sample_attention import ROUND
@@ -54,8 +54,9 @@ limited by reading weights takes no longer until its arithmetic does. Work done 
 optimizer, dequantising, accumulating gradients, casting weights and their gradients, recognised by tensor shapes).
 Copying and preparing batches grows with the tokens. CPU work stays the same, except where attention is called for one
 sample after another (no padding, and an attention without variable lengths): each additional sample then costs 0.5 to
-1 times a recorded call. Collectives that exchange tokens between ranks grow, too: as one rank's recording does not say
-how much of them is waiting for another rank, all of it is moving data at the slow end.
+1 times a recorded call. Collectives that exchange tokens between ranks grow, too. One rank's recording does not say how
+much of them is waiting for another rank, nor why that is late: at the slow end all of it is moving data, and waits in
+other collectives grow with the batch.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With
@@ -146,8 +147,8 @@ def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
 
 
 def _at_worst(case: Case, factor: float) -> Change:
-    """Kernels grow most, and what exchanges of tokens were recorded to take is all moving data."""
-    grown, moving = scaled_batch(case, factor, 2), exchanges_move_all_the_time(case.graph, factor)
+    """Kernels grow most, and so does communication."""
+    grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
     return lambda graph: moving(grown(graph))
 
 
