@@ -127,7 +127,7 @@ def diagnose(
     _draw_in_notebooks()
     diagnosis = diagnosing.diagnose(
         found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
-        top=top,
+        top=top, ranks=1 if gang is None else len(gang.ranks),
     )  # fmt: skip
     if gang is None:
         return diagnosis

@@ -69,6 +69,11 @@ MOST_SPREAD = Number(
     "The most that differing steps cost.",
     _TRUTHS, _COMMAND,
 )  # fmt: skip
+PER_MISSING_RANK = Number(
+    1.0, 0.5, 1.5, "", "assumed",
+    "Confidence lost for each share of the step in communication that nothing overlaps, times the share of the ranks "
+    "that were not recorded: what limits the one that is waited for may be something else.",
+)  # fmt: skip
 SILENT_WORKS = Number(
     0.5, 0.3, 0.8, "", "assumed",
     "Share of the time after the CPU's last event in which the GPU works, from which on the CPU is taken to wait for "

@@ -2,6 +2,7 @@
 several ranks their digests.
 
 Runs in a process of its own, which `gpuprof trace` starts next to the training: one thread, at the lowest priority.
+If that gets no CPU time after the training's end, it is killed and started again, and does what is left to do.
 Whatever fails is a line in the run's log and one on stderr.
 """
 
@@ -42,7 +43,11 @@ def main(run: str, niced: str, diagnose: str) -> None:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     if niced:
         _stay_out_of_the_way()
-    if diagnose and _try(folder, "the Nsight Systems report could not be read", lambda: export_report(folder)):
+    if (
+        diagnose
+        and not is_read(folder)
+        and _try(folder, "the Nsight Systems report could not be read", lambda: export_report(folder))
+    ):
         diagnosis = _try(folder, "the recording could not be diagnosed", lambda: show_verdict(folder))
         if diagnosis is not None:
             _try(folder, "the report could not be written", lambda: draw_report(folder, diagnosis))
@@ -93,19 +98,30 @@ def export_report(folder: Path) -> bool:
 # -- the verdict
 
 
+def is_read(folder: Path) -> bool:
+    """Whether the verdict and the report are there already."""
+    is_wanted = options_of(folder)["report"] is not False
+    return (folder / VERDICT).is_file() and (not is_wanted or (folder / runfile.REPORT).is_file())
+
+
 def show_verdict(folder: Path) -> Diagnosis:
-    """The whole diagnosis on stderr, in one write, and its first lines in a file for the end of the run."""
+    """The whole diagnosis on stderr, in one write, and its first lines in a file for the end of the run.
+
+    Where that file is there already, the diagnosis has been shown.
+    """
     import gpuprof
     from gpuprof.report import words
     from gpuprof.report.names import escape
 
     diagnosis = gpuprof.diagnose(folder)
+    if (folder / VERDICT).is_file():
+        return diagnosis
     page = _page(diagnosis)
+    with contextlib.suppress(OSError):
+        os.write(2, page)
     heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
     with runfile.whole_file(folder / VERDICT) as file:
         file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
-    with contextlib.suppress(OSError):
-        os.write(2, page)
     return diagnosis
 
 

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.ranks import Gang, RankSummary
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.verdict import family_of
 from gpuprof.ranks.summary import Job
+from gpuprof.ranks.summary import scaled as scaled_job
 
 _WARNINGS = ("rank_truncated", "joint_replay", "ranks_mismatched")
 """The others say only what is not among the ranks."""
@@ -65,6 +66,7 @@ def _at(gang: Gang, factor: float) -> Gang:
         high_ns=times(gang.high_ns),
         next_pace_ns=times(gang.next_pace_ns),
         without_ns=times(gang.without_ns),
+        job=scaled_job(gang.job, factor),
     )
 
 

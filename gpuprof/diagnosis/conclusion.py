@@ -72,6 +72,8 @@ class Recorded:
     devices: tuple[Device, ...]
     profiler: Profiler | None
     """What recording may have cost by the events that it counted."""
+    ranks: int = 1
+    """Ranks of the training whose recordings are there."""
 
     @property
     def whole(self) -> bool:
@@ -159,7 +161,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         said = f"{in_words(recorded.budget)}{said}"
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     if verdict.bound is not None:
-        doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
+        doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound, recorded.ranks)
         verdict = with_doubts(verdict, analysis.sensitivities, doubted, timed=recorded.budget is not None)
     advice = fixes(case, verdict.bound) if advise else Fixes((), None, ())
     if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
@@ -215,7 +217,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
             mean, said = with_excess(busiest, recorded.budget), f"{in_words(recorded.budget)}{said}"
         verdict = judge_shares(mean, parts, cost, recorded.whole, said)
         if verdict.bound is not None:
-            doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound)
+            doubted = doubts(recorded.timeline, busiest, steps, recorded.budget, roof, verdict.bound, recorded.ranks)
             verdict = with_doubts(verdict, gains_of_shares(mean, parts)[0], doubted)
     found_roof = roof and summarize(roof, steps.unprofiled_ns or steps.recorded_ns)
     return Conclusion(

@@ -78,6 +78,7 @@ def diagnose(
     step_ms: float | None = None,
     top: int = 10,
     advise: bool = True,
+    ranks: int = 1,
 ) -> Diagnosis:
     """What the recording says about where a step's time goes.
 
@@ -85,7 +86,7 @@ def diagnose(
     it is, or why the run's other recording was not read. `named`: the same program recorded by torch.profiler, whose
     ops a `trace` of Nsight Systems is to have. `step`: regular expression on the range that is a step; `skip`: steps to
     leave out at the start; `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of
-    gaps and kernels; `advise`: look for fixes, too.
+    gaps and kernels; `advise`: look for fixes, too; `ranks`: how many of the training's were recorded.
     Raises GpuprofError for options that do not fit the trace.
     """
     if step_ms is not None and not (0.001 <= step_ms < 1e9):
@@ -132,6 +133,7 @@ def diagnose(
         feed=facts.feed if facts else None,
         devices=found,
         profiler=profiler_cost(timeline, found),
+        ranks=ranks,
     )
     if not found:
         return _with_memory(_diagnosis(recorded, no_gpu_work(recorded)), run, trace, timeline)

@@ -38,15 +38,17 @@ class Doubt:
 
 
 def doubts(
-    timeline: Timeline, busiest: Shares, steps: Steps, budget: Budget | None, roof: Roofline | None, bound: Bound
-) -> tuple[Doubt, ...]:
+    timeline: Timeline, busiest: Shares, steps: Steps, budget: Budget | None, roof: Roofline | None, bound: Bound,
+    ranks: int = 1,
+) -> tuple[Doubt, ...]:  # fmt: skip
     """Reasons to doubt a verdict, the weightiest first.
 
-    busiest: the step of the busiest device without the profiler's cost.
+    busiest: the step of the busiest device without the profiler's cost; ranks: those that were recorded.
     """
     found = [
         _unexplained(busiest), _host_ends_early(timeline), _unlaunched(timeline), _few_steps(steps),
         _different_steps(steps, budget), _unmodelled(timeline, roof, bound), _variation(budget),
+        _missing_ranks(timeline, busiest, bound, ranks),
     ]  # fmt: skip
     return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
 
@@ -126,6 +128,20 @@ def _unmodelled(timeline: Timeline, roof: Roofline | None, bound: Bound) -> Doub
         )
     text = f"what limits {100 * roof.unmodelled_share:.0f} % of the GPU's time is not known: record shapes"
     return Doubt(calibrated.PER_UNMODELLED.value * roof.unmodelled_share, text)
+
+
+def _missing_ranks(timeline: Timeline, busiest: Shares, bound: Bound, ranks: int) -> Doubt | None:
+    """Waits for ranks that no one recorded; a verdict that communication is the limit holds for them, too."""
+    world = timeline.trace.meta.world_size or 1
+    if bound == "communication" or ranks >= world:
+        return None
+    share = busiest.communication_ns / max(busiest.step_ns, 1)
+    missing = world - ranks
+    text = (
+        f"{missing} of {world} ranks were not recorded, and {100 * share:.0f} % of the step is communication, which"
+        " may be waiting for one of them: add their recordings"
+    )
+    return Doubt(calibrated.PER_MISSING_RANK.value * share * missing / world, text)
 
 
 def _variation(budget: Budget | None) -> Doubt | None:

@@ -2,7 +2,7 @@
 
 A run of `gpuprof trace` tells the class of the trainer's arguments with its fields, the flags that the program
 declared, and where the model's class comes from: then a fix names nothing else. Older runs, and traces alone, tell the
-kind only.
+kind, and TRL's trainer where its files or class are among the recorded names.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.trainer_names import trl_trainer
 from gpuprof.tracefile.program import Flag, Program
 from gpuprof.tracefile.trace import Trace
 
@@ -50,6 +51,8 @@ _SAME = {
 _CALL = re.compile(r"\b([A-Z]\w*(?:Config|Arguments))\(")
 _INFERRED = ("SFTConfig", "TrainingArguments")
 """Classes of arguments that texts name where the program's own is not known."""
+_UNNAMED = "in the trainer's arguments:\n"
+"""Before settings of a class that is not known."""
 _TASK = re.compile(r"For(CausalLM|MaskedLM|SequenceClassification|TokenClassification|QuestionAnswering)$")
 _IDENTIFIER = re.compile(r"[A-Za-z_]\w{0,99}", re.ASCII)
 
@@ -66,11 +69,11 @@ class Stack:
     kind: str
     peft: bool
     own_arguments: str | None = None
-    """Class of the trainer's arguments, where the run has it."""
+    """Class of the trainer's arguments, where the run has it or the trace shows the trainer."""
     fields: frozenset[str] | None = None
     """Its fields; None where they are not known."""
     trainer: str | None = None
-    """Class of the trainer, where the run has it."""
+    """Class of the trainer, where the run has it or the trace shows it."""
     flags: tuple[Flag, ...] = ()
     """That the program declared."""
     model_class: str | None = None
@@ -81,8 +84,8 @@ class Stack:
         """The text for this stack.
 
         setting: what `setting` returned; it counts for every kind that has no text of its own. others: texts by kind.
-        One that names a class of arguments that the program does not use, or a field that this class lacks, is not
-        taken. Of a kind without a text, that of the kind that it builds on.
+        One that names a class of arguments that the program is not known to use, or a field that this class lacks, is
+        not taken. Of a kind without a text, that of the kind that it builds on.
         """
         if setting and self.kind in ("lightning", "torch"):
             return setting
@@ -94,8 +97,8 @@ class Stack:
 
     @property
     def arguments(self) -> str:
-        """The class that holds the training arguments."""
-        return self.own_arguments or ("SFTConfig" if self.kind in ("trl", "unsloth") else "TrainingArguments")
+        """The class that holds the training arguments; empty where it is one of TRL's, and not known which."""
+        return self.own_arguments or ("" if self.kind in ("trl", "unsloth") else "TrainingArguments")
 
     def has(self, name: str) -> bool | None:
         """Whether the arguments have a field; None where they are not known."""
@@ -119,7 +122,8 @@ class Stack:
         if "transformers" not in _BUILDS_ON.get(self.kind, ()) or any(self.has(name) is False for name in values):
             return ""
         given = {**values, **{name: value for name, value in (extra or {}).items() if self.has(name) is not False}}
-        return f"{self.arguments}({', '.join(f'{name}={_code(value)}' for name, value in given.items())}){note}"
+        fields = ", ".join(f"{name}={_code(value)}" for name, value in given.items())
+        return f"{f'{self.arguments}({fields})' if self.arguments else f'{_UNNAMED}{fields}'}{note}"
 
     def flag(self, name: str, value: Any) -> str:
         """`--compile=True`: a field's value by the program's own flag; empty without one that is known to take it."""
@@ -153,12 +157,11 @@ class Stack:
 
     def fits(self, text: str) -> bool:
         """Whether a text names no arguments but the program's own, and of these no field that they lack."""
-        if self.fields is None:
-            return True
         for call in _CALL.finditer(text):
             if call[1] != self.arguments and call[1] in _INFERRED:
                 return False
-            if call[1] == self.arguments and not self.fields.issuperset(_keywords(text[call.end() :])):
+            lacks = self.fields is not None and not self.fields.issuperset(_keywords(text[call.end() :]))
+            if call[1] == self.arguments and lacks:
                 return False
         return True
 
@@ -203,10 +206,10 @@ def stack_of(
         names = np.unique(np.concatenate([trace.ops.name, trace.frames.name]))
         texts = [trace.strings[i] for i in names.tolist() if i >= 0]
         kind = next((k for k, pattern in _IN_TRACE if any(pattern.search(t) for t in texts)), "torch")
-        return Stack(kind, any("lora" in t.lower() or "peft/" in t for t in texts))
+        return _with_shown(Stack(kind, any("lora" in t.lower() or "peft/" in t for t in texts)), trace)
     program, model = run.program or Program(), run.model or {}
     arguments, trainer = program.arguments, program.trainer
-    return Stack(
+    stack = Stack(
         _kind(run, program, packages),
         "peft" in packages,
         own_arguments=arguments and arguments.name.removeprefix("Unsloth"),
@@ -216,6 +219,15 @@ def stack_of(
         model_class=_identifier(model.get("class")),
         package=_identifier(model.get("library")),
     )
+    return stack if arguments is not None else _with_shown(stack, trace)
+
+
+def _with_shown(stack: Stack, trace: Trace) -> Stack:
+    """With TRL's trainer that the trace shows, and the class of its arguments."""
+    shown = trl_trainer(trace) if stack.kind in ("trl", "unsloth") else None
+    if shown is None:
+        return stack
+    return replace(stack, trainer=stack.trainer or f"{shown}Trainer", own_arguments=f"{shown}Config")
 
 
 def _kind(run: Run, program: Program, packages: frozenset[str]) -> str:

@@ -17,8 +17,10 @@ from gpuprof.projection.attention_scores import on_attention_scores
 from gpuprof.projection.per_sample_attention import ROUND, more_calls, rounds_of
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.projection.weights import on_weights
+from gpuprof.replay.collectives import waiting
 from gpuprof.replay.graph import COMMUNICATION, INPUT, TRANSFER, Graph
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
+from gpuprof.timeline.collectives import KINDS, find_collectives
 from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, RECOMPUTE
 from gpuprof.timeline.timeline import Timeline
@@ -33,6 +35,7 @@ GROWS = calibrated.GROWS.rising
 SCALARS = 1024
 """Bytes of a copy to the host up to which it is of single values: the loss, a norm, a flag."""
 EXCHANGE = re.compile(r"all_?to_?all|all2all|SendRecv|a2a|dispatch_combine|deep_?ep", re.IGNORECASE)
+_OF_WEIGHTS = [KINDS.index(name) for name in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")]
 ACCUMULATE = f"{AUTOGRAD_ENGINE}torch::autograd::AccumulateGrad"
 _SIZES = np.array([4.0 if name in ("fp32", "tf32") else 2.0 for name in DTYPES] + [2.0])
 """Bytes of a weight by the format of the matmul; half precision where that is not known."""
@@ -84,9 +87,29 @@ def exchanges_tokens(graph: Graph) -> Mask:
     timeline = graph.timeline
     trace = timeline.trace
     named = trace.rows_named(trace.gpu.name, EXCHANGE.search)
+    if named.any():  # NCCL's SendRecv kernel also runs collectives that have none of their own
+        found = find_collectives(timeline).columns
+        named[found.row[np.isin(found.kind, _OF_WEIGHTS)]] = False
     ops = np.append(trace.rows_named(trace.ops.name, EXCHANGE.search), False)
     named |= ops[timeline.links.scope] | ops[timeline.links.op]
     return (graph.resource == COMMUNICATION) & graph.on_gpu & np.append(named, False)[graph.gpu_row]
+
+
+def communication_at_worst(graph: Graph, factor: float) -> Callable[[Graph], Graph]:
+    """The change that makes communication grow most with the batch; one rank's recording does not say how much does.
+
+    Exchanges of tokens take `factor` times what was recorded, as if none of it were waiting for another rank. Waits for
+    another rank in other collectives are due to that rank's work on its batch, and grow as well.
+    """
+    exchanges, gpu, waits = exchanges_tokens(graph), graph.timeline.trace.gpu, waiting(graph)
+    moves = exchanges & ~waits & np.isin(graph.gpu_row, graph.gpu_row[waits])
+    took = factor * np.append(gpu.end_ns - gpu.start_ns, 0)[graph.gpu_row].astype(np.float64)
+    grown = np.where(moves, took, np.where(waits, np.where(exchanges, 0.0, factor * graph.duration_ns), 0.0))
+
+    def change(graph: Graph) -> Graph:
+        return graph.with_durations(np.where(moves | waits, grown, graph.duration_ns))
+
+    return change
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numba
@@ -12,6 +13,9 @@ from gpuprof.ranks.job import Job, Times
 
 ROUNDS = 3
 """Rounds of the window after which a step is read off, as for one rank."""
+SETTLING = 12
+"""Steps at least that these rounds have. Ranks that run ahead of the slowest are held back by what they have queued:
+of eight ranks with one step each it took six rounds until the step was that of the slowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alon
     if times is None:
         times = job.recorded if recorded else job.unprofiled
     pred = job.recorded_pred if recorded else job.pred
-    rounds = 1 if recorded or not job.looped else ROUNDS
+    rounds = 1 if recorded else _rounds(job)
     arrival, end, finish = np.empty(len(job)), np.empty(len(job)), np.empty((rounds, job.steps))
     transfer = times.transfer_ns - job.waited_ns if alone else times.transfer_ns
     lag = times.lag_ns.astype(np.float32, copy=False)  # one compiled version, and half the memory
@@ -59,7 +63,7 @@ def replay(job: Job, times: Times | None = None, *, recorded: bool = False, alon
 def paces(job: Job, times: Times | None = None) -> Floats:
     """[ranks, steps] The step that each rank would take if no other were ever late."""
     times = times or job.unprofiled
-    rounds = ROUNDS if job.looped else 1
+    rounds = _rounds(job)
     arrival, end = np.empty(len(job)), np.empty(len(job))
     finish = np.empty((rounds, job.steps))
     by_rank = np.full((rounds, job.ranks, job.steps), -np.inf)
@@ -73,6 +77,11 @@ def paces(job: Job, times: Times | None = None) -> Floats:
     if not job.looped:
         return last - job.step_begin_ns
     return np.diff(last, axis=1, prepend=by_rank[-2].max(axis=1, keepdims=True))
+
+
+def _rounds(job: Job) -> int:
+    """How often the window is replayed."""
+    return max(ROUNDS, math.ceil(SETTLING / job.steps)) if job.looped else 1
 
 
 def replay_rows(ways: Ways, anchor_ns: Floats, took_ns: Floats, step: Ints, steps: int) -> tuple[Floats, Floats]:

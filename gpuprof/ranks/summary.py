@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Exposed:
     transfer_ns: int
     """The step minus the step in which nothing takes time to move."""
     waiting_ns: int
-    """What a rank waits for others in a step, the mean of ranks."""
+    """The step minus what a rank needs by itself, the mean of ranks."""
     cause: str | None
     """transfer | peer_wait: the larger of the two; None if neither matters."""
     by_role: tuple[tuple[str, int], ...]
@@ -44,7 +44,7 @@ class Member:
     late_ns: tuple[int, ...]
     """Per step: how long the others waited for it, where it came last."""
     waited_ns: tuple[int, ...]
-    """Per step: how long it waited for others."""
+    """Per step: how long its collectives waited for others, in sum, next to other work or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Job:
     groups: tuple[tuple[str, int], ...]
     """Role and number of its groups."""
     step_ns: int
-    """Of all ranks, replayed."""
+    """Of all ranks, replayed; where the step was timed without a profiler all times are scaled to that."""
     even_ns: int | None
     """The same work spread evenly over ranks, stages and steps; None where the replay is not good enough."""
     slowdown: float | None
@@ -92,3 +92,40 @@ class Job:
     """(id, sentence)"""
     critical_path: tuple[OnPath, ...] = ()
     """What the usual step consists of, across ranks, in order of time; empty where the replay is not good enough."""
+
+
+def scaled(job: Job, factor: float) -> Job:
+    """All times of a step times a factor."""
+
+    def times(ns: int) -> int:
+        return round(ns * factor)
+
+    def change(one: Change) -> Change:
+        return replace(one, step_ns=times(one.step_ns))
+
+    exposed = job.exposed
+    if exposed is not None:
+        exposed = replace(
+            exposed,
+            transfer_ns=times(exposed.transfer_ns),
+            waiting_ns=times(exposed.waiting_ns),
+            by_role=tuple((role, times(ns)) for role, ns in exposed.by_role),
+        )
+    return replace(
+        job,
+        step_ns=times(job.step_ns),
+        even_ns=None if job.even_ns is None else times(job.even_ns),
+        culprit=None if job.culprit is None else change(job.culprit),
+        changes=tuple(map(change, job.changes)),
+        exposed=exposed,
+        members=tuple(
+            replace(
+                one,
+                pace_ns=times(one.pace_ns),
+                late_ns=tuple(map(times, one.late_ns)),
+                waited_ns=tuple(map(times, one.waited_ns)),
+            )
+            for one in job.members
+        ),
+        critical_path=tuple(replace(one, start_ns=times(one.start_ns), ns=times(one.ns)) for one in job.critical_path),
+    )

@@ -97,7 +97,7 @@ def judge(job: Job, late_share: Floats, notes: tuple[tuple[str, str], ...] = ())
     summary = Summary(
         **known, even_ns=round(even), slowdown=played.step_ns / max(even, 1.0),
         verdict=None if culprit is None else VERDICTS[culprit.kind], culprit=culprit, changes=changes,
-        exposed=_exposed(asked, roles, played), lengths_share=lengths_share(asked.work_ns), notes=notes,
+        exposed=_exposed(asked, roles, played, own), lengths_share=lengths_share(asked.work_ns), notes=notes,
         critical_path=critical_path(job, played),
     )  # fmt: skip
     slow = None
@@ -265,10 +265,10 @@ def _lateness(job: Job, played: Played) -> tuple[Floats, Floats]:
     return late, waited
 
 
-def _exposed(asked: WhatIf, roles: Roles, played: Played) -> Exposed:
+def _exposed(asked: WhatIf, roles: Roles, played: Played, own: Floats) -> Exposed:
     job = asked.job
     transfer = max(played.step_ns - replay(job, asked.no_transfers()).step_ns, 0.0)
-    waiting = float(_lateness(job, played)[1].mean())
+    waiting = float(np.maximum(played.step_ns - np.median(own, axis=1), 0.0).mean())
     by_role = []
     for role in np.unique(roles.of_group).tolist():
         saved = played.step_ns - replay(job, asked.no_transfers(roles.of_group == role)).step_ns

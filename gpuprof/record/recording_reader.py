@@ -11,6 +11,7 @@ from pathlib import Path
 from .. import runfile
 from .exit_status import reap
 from .signals import ENDING, OURS, RESTORED, TICK_S
+from .starvation import Starvation
 from .tell import PATIENCE_S, tell
 
 Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
@@ -18,23 +19,32 @@ Closing = Callable[[Path, bool, bool], "tuple[list[str], dict[str, str]]"]
 
 
 class RecordingReader:
-    """One such process at a time, of one run."""
+    """One such process at a time, of one run.
+
+    Next to the training it runs at the lowest priority, which it cannot leave without privileges. Once the training
+    has ended, one that gets next to no CPU time is replaced by one of normal priority.
+    """
 
     def __init__(self, folder: Path, closing: Closing) -> None:
         self._folder, self._closing = folder, closing
         self._pid: int | None = None
+        self._diagnoses = False
+        self._starvation: Starvation | None = None
         self.was_started = False
         """Whether one has been started, or could not be."""
 
     def start(self, running: bool, diagnose: bool) -> None:
         """running: the training continues. diagnose: the recording is not only compressed."""
-        self.was_started = True
+        self.was_started, self._diagnoses, self._starvation = True, diagnose, None
         try:
             command, variables = self._closing(self._folder, running, diagnose)
             # A Ctrl-C is for the training, which may live on; we end this one ourselves.
             self._pid = os.posix_spawn(command[0], command, variables, setsigmask=[signal.SIGINT], setsigdef=RESTORED)
         except OSError as error:
             runfile.log(self._folder, f"the recording is not read yet: {error}")
+            return
+        if running:
+            self._starvation = Starvation(self._pid)
 
     def look(self) -> None:
         """Notices that it has ended."""
@@ -42,7 +52,8 @@ class RecordingReader:
             self._pid = None
 
     def wait(self) -> bool:
-        """Whether it came to its end; anyone who will not wait may interrupt it, and us with it."""
+        """Waits for it after the training's end; whether it came to its end. Anyone who will not wait may interrupt it,
+        and us with it."""
         warn_at: float | None = time.monotonic() + PATIENCE_S
         while True:
             self.look()
@@ -52,17 +63,22 @@ class RecordingReader:
             if info is not None and info.si_signo in ENDING:
                 self.stop()
                 return False
+            if self._starvation is not None and self._starvation.begins():
+                self.stop()
+                self.start(running=False, diagnose=self._diagnoses)
             if warn_at is not None and time.monotonic() > warn_at:
                 warn_at = None
                 tell("the training has ended; reading its recording (Ctrl-C leaves that to gpuprof diagnose)")
 
     def stop(self) -> None:
-        """Kills it."""
+        """Kills it, and removes what it has written by halves."""
         if self._pid is None:
             return
         try:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
+            for partial in self._folder.glob(f".*.{self._pid}{runfile.PARTIAL}"):
+                partial.unlink(missing_ok=True)
         except OSError:
             pass
         self._pid = None

@@ -6,6 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.report import words
 from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
@@ -38,10 +39,10 @@ def sensitivities(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 
 def now_ns(diagnosis: Diagnosis) -> int | None:
-    """The step that fixes are compared with; None where nothing could be predicted."""
+    """The step that fixes are compared with, which the headline states; None where nothing could be predicted."""
     steps = diagnosis.steps
     known = steps is not None and (steps.unprofiled_ns is not None or steps.estimated_ns is not None)
-    return diagnosis.step_ns if known else None
+    return words.headline_ns(diagnosis) if known else None
 
 
 def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Table]:

@@ -378,7 +378,7 @@ def _kernels(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     )
     if kernels.after_ns > SEEN * kernels.total_ns:
         total.append(f", {share(kernels.after_ns, kernels.total_ns)} of it after the last step ended on the CPU")
-    if kernels.median_ns is not None:
+    if kernels.median_ns is not None and kernels.count > 1:
         total.append(f", half under {duration(kernels.median_ns)}")
     without_ops = any(issue.id == "no_ops" for issue in diagnosis.quality.issues)  # said already, of all kernels
     if kernels.unattributed_ns > SEEN * kernels.total_ns and not without_ops:

@@ -245,6 +245,8 @@ def _next_step(diagnosis: Diagnosis) -> str:
         return "add --step REGEX with the name of the range or op that is a step"
     if diagnosis.findings:
         return f"gpuprof explain {diagnosis.findings[0].id}"
+    if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
+        return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns
     if steps.unprofiled_ns is None and slowed:
         return "time a step without the profiler, then add --step-ms MS"

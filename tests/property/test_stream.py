@@ -256,3 +256,16 @@ def test_damage_costs_hardly_more_than_cutting_at_separators(name, data, block_b
     parsed = parsed_from(file, block_bytes)
     assert events_in(parsed) >= events_in(wanted) - (damages - 1), bytes(whole)
     assert parsed.truncated in (None, wanted.truncated), bytes(whole)
+
+
+@pytest.mark.parametrize("seed", [0, 2])
+@pytest.mark.parametrize("name", ["kineto", "compact"])
+def test_an_event_that_damage_opens_a_list_in_does_not_take_the_rest(name, seed, file):
+    """The end of the event list then ends that list, and the end of the document ends that event."""
+    whole = LAYOUTS[name].document(FEW * 2, seed)
+    begin = whole.index(b"[") + 1
+    for at in range(begin, begin + 24):
+        data = whole[:at] + whole[at - 20 : at] + whole[at:]
+        file.write_bytes(data)
+        for block_bytes in (96, 1 << 20):
+            assert events_in(parsed_from(file, block_bytes)) >= events_in(cut_at_separators(data)), data

@@ -12,6 +12,7 @@ from helpers.paths import ROOT
 from helpers.program import MS
 from helpers.traces import RUNS, each_shared, shared_trace
 
+import gpuprof
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import (
     FINDINGS,
@@ -165,3 +166,10 @@ def test_fixes_are_short_and_whole(name: str):
             assert all(len(line) <= 105 for line in one.fix.split("\n")), (page.id, one.fix)
             assert "…" not in one.fix, (page.id, one.fix)
             assert "<" not in one.fix, (page.id, one.fix)
+
+
+def test_memory_that_was_recorded_is_not_said_to_be_unknown():
+    diagnosis = gpuprof.diagnose(shared_trace("public/hta_v100_2rank_nccl_5steps"))
+    fix = next(finding.fix for finding in diagnosis.findings if finding.id == "larger_batch")
+    assert diagnosis.memory is not None
+    assert "if memory allows" in fix and "not recorded" not in fix

@@ -75,3 +75,21 @@ def test_ranks_whose_steps_merely_scatter_have_no_straggler():
     assert paces[1] > 1.1 * paces[0]
     assert gang.verdict.cause != "straggler"
     assert "straggler" not in {finding.id for finding in gang.findings}
+
+
+@pytest.mark.parametrize(
+    "recorded", ["scenarios/ddp_scaling/recording", "scenarios/fsdp_exposed/recording", "public/param_dlrm_8rank"]
+)
+def test_the_step_of_all_is_that_of_each_rank_and_its_waits(recorded: str):
+    folder = ROOT / recorded if recorded.startswith("scenarios") else SHARED / "traces" / recorded
+    if not folder.is_dir():
+        pytest.skip(f"{recorded} is not here")
+    diagnosis = gpuprof.diagnose(folder)
+    job, ranks = present(diagnosis.job), present(diagnosis.ranks)
+    assert all(rank.step_ns == pytest.approx(job.step_ns, abs=1) for rank in ranks)
+    assert max(present(rank.pace_ns) for rank in ranks) <= 1.001 * job.step_ns
+    for rank in ranks:
+        assert present(rank.pace_ns) + present(rank.waiting_ns) == pytest.approx(job.step_ns, rel=0.001)
+    mean = sum(present(rank.waiting_ns) for rank in ranks) / len(ranks)
+    assert present(job.exposed).waiting_ns == pytest.approx(mean, abs=10)
+    assert sum(part.ns for part in job.critical_path) <= 1.001 * job.step_ns

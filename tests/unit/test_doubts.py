@@ -85,3 +85,23 @@ def test_an_unclear_verdict_on_a_whole_recording_says_why(timed: bool, advised: 
     assert "What leaves it unclear: what would gain most differs within the noise" in found.summary
     assert ("gpuprof trace" in found.summary) == advised
     assert found.doubts and found.doubts[0] in found.summary
+
+
+@pytest.mark.parametrize(("world", "doubted"), [(1, False), (8, True)])
+def test_waits_for_ranks_that_were_not_recorded(world: int, doubted: bool, tmp_path: Path):
+    """Much of the step is a collective: another rank may be why."""
+
+    def body(program: Program) -> None:
+        launch_bound(program)
+        call = (program.now, program.now + 4 * US)
+        program.launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", call, 1 * MS, stream=20)
+        program.now += 10 * US
+
+    program = Program()
+    program.trace.top_level["distributedInfo"] = {"backend": "nccl", "rank": 0, "world_size": world}
+    for _ in range(4):
+        program.step(lambda: body(program))
+    found = gpuprof.diagnose(program.trace.write(tmp_path / "trace.json"))
+    assert found.verdict.bound == "host"
+    assert any("7 of 8 ranks were not recorded" in text for text in found.verdict.doubts) == doubted
+    assert (sure(found.verdict) > 0.9) != doubted

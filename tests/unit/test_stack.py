@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
+import importlib.util
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +15,7 @@ import pytest
 from helpers.case import case_of, run_of
 from helpers.installed import need
 from helpers.make_run import RECORDING
+from helpers.make_trace import TraceBuilder
 from helpers.program import FLOAT, MS, Program, checkpointed
 
 from gpuprof.diagnosis import findings
@@ -22,6 +23,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.diagnosis.stack import Code, Stack, stack_of
+from gpuprof.diagnosis.trainer_names import of_file
 from gpuprof.tracefile.program import ClassName, Flag
 from gpuprof.tracefile.program import Program as Known
 from gpuprof.tracefile.read import read_recording
@@ -54,11 +56,14 @@ def test_checkpointing_has_two_names():
     assert Stack("trl", False).checkpointing == "gradient_checkpointing"
 
 
-def test_without_knowledge_of_the_class_it_is_inferred():
-    assert Stack("trl", False).setting({"tf32": True}) == "SFTConfig(tf32=True)"
+def test_without_knowledge_of_the_class_none_of_trl_is_named():
+    unnamed = Stack("trl", False)
+    assert unnamed.setting({"tf32": True}) == "in the trainer's arguments:\ntf32=True"
+    assert unnamed.setting({"tf32": True}, note="  # x") == "in the trainer's arguments:\ntf32=True  # x"
+    assert unnamed.fix("torch", "setting", trl="SFTConfig(packing=True)") == "setting"
     assert Stack("transformers", False).setting({"tf32": True}, note="  # x") == "TrainingArguments(tf32=True)  # x"
     assert Stack("torch", False).setting({"tf32": True}) == ""
-    nested = Stack("trl", False).setting({"model_init_kwargs": {"a": "b"}, "n": None})
+    nested = Stack("trl", False, own_arguments="SFTConfig").setting({"model_init_kwargs": {"a": "b"}, "n": None})
     assert nested == 'SFTConfig(model_init_kwargs={"a": "b"}, n=None)'
 
 
@@ -99,7 +104,7 @@ def test_a_text_for_another_class_is_not_taken():
     assert stack.fix("torch", trl=trl, transformers="DPOConfig(per_device_train_batch_size=8)").startswith("DPOConfig")
     assert stack.fix("torch", trl="DPOConfig(packing=True)") == "torch"
     assert stack.fits('DPOConfig(per_device_train_batch_size=dict(packing="a=b"))')
-    assert Stack("trl", False).fix("torch", trl=trl) == trl
+    assert Stack("trl", False, own_arguments="SFTConfig").fix("torch", trl=trl) == trl
 
 
 def test_models_are_loaded_by_their_own_class():
@@ -110,6 +115,46 @@ def test_models_are_loaded_by_their_own_class():
     assert Stack("torch", False, model_class="GPT", package="__main__").loaded(a="b") == ""
     sentences = Stack("transformers", False, model_class="SentenceTransformer", package="sentence_transformers")
     assert sentences.loaded(a="b") == 'SentenceTransformer(..., model_kwargs={"a": "b"})'
+
+
+# -- what a trace shows of its program
+
+
+@pytest.mark.parametrize(
+    ("names", "trainer"),
+    [
+        (("/site-packages/trl/trainer/dpo_trainer.py(900): compute_loss",), "DPO"),
+        (("trl/trainer/reward_trainer.py(12): compute_loss", "transformers/trainer.py(3): training_step"), "Reward"),
+        (("trl/trainer/sft_trainer.py(1): compute_loss", "trl/trainer/base_trainer.py(7): log"), "SFT"),
+        (("trl/experimental/online_dpo/online_dpo_trainer.py(7): training_step",), "OnlineDPO"),
+        (("unsloth_compiled_cache/UnslothKTOTrainer.py(7): training_step",), "KTO"),
+        (("RewardTrainer.training_step", "trl/core.py(1): flatten"), "Reward"),
+        (("trl/trainer/dpo_trainer.py(1): <module>", "trl/trainer/utils.py(3): pad"), None),
+        (("trl/trainer/minillm_trainer.py(9): compute_loss",), None),
+    ],
+)
+def test_the_trainer_is_the_one_that_the_trace_shows(tmp_path: Path, names: tuple[str, ...], trainer: str | None):
+    made = TraceBuilder()
+    for i, name in enumerate(names):
+        made.frame(name, 10 * i, 10 * i + 5)
+    trace = read_recording(str(made.write(tmp_path / "trace.json"))).trace
+    assert trace is not None
+    stack = stack_of(trace, None)
+    assert stack.kind == ("unsloth" if "unsloth" in names[0] else "trl")
+    shown = stack.setting({"per_device_train_batch_size": Code("8 * batch_size")})
+    assert stack.trainer == (trainer and f"{trainer}Trainer")
+    assert shown.startswith(f"{trainer}Config(" if trainer else "in the trainer's arguments:\nper_device")
+    assert ("SFTConfig" in stack.fix("", shown, trl="SFTConfig(packing=True)")) == (trainer == "SFT")
+
+
+def test_files_of_the_installed_trl_are_named_as_their_classes():
+    need("trl")
+    root = Path(str(importlib.util.find_spec("trl").origin)).parent  # type: ignore[union-attr]
+    files = [path for path in root.rglob("*_trainer.py") if path.name != "base_trainer.py"]
+    assert len(files) > 10
+    for path in files:
+        classes = re.findall(r"^class (\w+)Trainer\b", path.read_text(encoding="utf-8"), re.MULTILINE)
+        assert of_file(path.stem.removesuffix("_trainer")) in classes, path
 
 
 # -- what a run says of its program
@@ -131,7 +176,7 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
     plain = ClassName("TrainingArguments", "transformers.training_args")
     dpo = ClassName("DPOConfig", "trl.trainer.dpo_config", ("transformers.training_args.TrainingArguments",))
     mine = ClassName("Mine", "__main__", ("transformers.training_args.TrainingArguments",))
-    assert stack_of_run(None).arguments == "SFTConfig", "an older run"
+    assert stack_of_run(None).arguments == "", "an older run, whose trace shows no trainer"
     found = stack_of_run(Known(arguments=plain, fields=("tf32",)))
     assert (found.kind, found.arguments) == ("transformers", "TrainingArguments")
     assert stack_of_run(Known(arguments=dpo)).kind == "trl"

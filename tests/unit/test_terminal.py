@@ -12,6 +12,7 @@ from helpers.present import present
 from rich.cells import cell_len
 from rich.console import Console
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Finding, Issue, Profiler, Quality, Range
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.report.brevity import Brevity
@@ -41,6 +42,23 @@ def test_everything_shows_and_nothing_acts(make):
     assert all(char.isprintable() for line in text.splitlines() for char in line)
     # Colour codes are the only controls where colour is wanted.
     assert "\x1b" not in re.sub(r"\x1b\[[\d;]*m", "", coloured(make()))
+
+
+def test_fixes_begin_with_the_step_of_the_headline():
+    """Replayed steps that scatter: their mean is not the usual step, from which fixes are predicted."""
+    steps = replace(present(host_bound().steps), estimated_ns=299 * MS, recorded_ns=346 * MS)
+    mean = Budget(301 * MS, 299 * MS, 303 * MS, 299 * MS, (), (), 2 * MS, STEPS, "recorded")
+    fix = Finding("compile", "torch.compile", "high", (), "model.compile()", Range(MS, MS, MS), Range(2.0, 2.0, 2.0))
+    text = plain(host_bound(steps=steps, budget=mean, findings=(fix,)), 100)
+    assert text.startswith("HOST-BOUND · launch   about 299 ms a step")
+    assert "torch.compile   299 ms → " in text
+
+
+def test_a_cut_file_without_verdict_has_to_be_recorded_again():
+    cut = Quality("degraded", (Issue("truncated", "warning", "The file is cut. Record again."),))
+    unknown = replace(host_bound().verdict, bound=None, family=None, cause=None)
+    assert "next       record again" in plain(host_bound(quality=cut, verdict=unknown), 100)
+    assert "next       time a step without the profiler" in plain(host_bound(quality=cut), 100)
 
 
 def test_markup_in_names_is_text():

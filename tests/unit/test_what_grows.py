@@ -10,8 +10,10 @@ import pytest
 from helpers.program import MS, PLAIN, US, Program
 
 from gpuprof.diagnosis.case import Case
-from gpuprof.projection.batch import another_batch
+from gpuprof.projection.batch import another_batch, communication_at_worst
 from gpuprof.projection.sample_preparation import preparing
+from gpuprof.replay.collectives import model_collectives, waiting
+from gpuprof.replay.graph import COMMUNICATION
 
 FACTOR = 4.0
 
@@ -52,6 +54,8 @@ def of_kernels(case: Case, name: str) -> np.ndarray:
         ("ncclDevKernel_Generic", "nccl:all_to_all", FACTOR),
         ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "nccl:all_reduce", 1.0),
         ("ncclDevKernel_AllGather_RING_LL", "nccl:all_gather", 1.0),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "nccl:all_reduce", 1.0),
+        ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t", "nccl:all_to_all", FACTOR),
     ],
 )
 def test_an_exchange_of_tokens_grows_and_one_of_weights_does_not(tmp_path, kernel, op, expected):
@@ -63,6 +67,29 @@ def test_an_exchange_of_tokens_grows_and_one_of_weights_does_not(tmp_path, kerne
 
     found = of_kernels(step(exchange, tmp_path), kernel)
     assert len(found) and found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("op", "waits"), [("nccl:all_to_all", 0.0), ("nccl:all_reduce", FACTOR)])
+def test_what_one_rank_waits_grows_at_worst(tmp_path: Path, op: str, waits: float):
+    """Two collectives of one size, the second ten times as long: in an exchange of tokens all of it may be moving data,
+    in an all-reduce the other rank's work on its batch."""
+
+    def exchange(program: Program) -> None:
+        for took in (300 * US, 3000 * US):
+            start = program.now
+            program.launch("ncclDevKernel_SendRecv", (start + 2 * US, start + 6 * US), took, stream=20)
+            program.now += 4000 * US
+            program.trace.annotation(op, start, start + 20 * US)
+
+    graph = model_collectives(step(exchange, tmp_path).graph)
+    assert waiting(graph).any()
+    changed = communication_at_worst(graph, FACTOR)(graph)
+    late = waiting(graph)
+    assert changed.duration_ns[late] == pytest.approx(waits * graph.duration_ns[late])
+    moves = (graph.resource == COMMUNICATION) & ~late & np.isin(graph.gpu_row, graph.gpu_row[late])
+    gpu, rows = graph.timeline.trace.gpu, graph.gpu_row[moves]
+    took = graph.duration_ns[moves] if waits else FACTOR * (gpu.end_ns - gpu.start_ns)[rows]
+    assert len(rows) and changed.duration_ns[moves] == pytest.approx(took)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import largest_factor, micro_size, scaled_batch, slower_host
+from gpuprof.diagnosis.findings.larger_batch import largest_factor, micro_size, room_note, scaled_batch, slower_host
 from gpuprof.diagnosis.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.stack import Code
@@ -63,7 +63,7 @@ def find(case: Case) -> Iterator[Proposal]:
         f"an optimizer step accumulates {count} passes; {left} over {factor} times the samples would take "
         f"{steps[factor] / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms"
     )
-    room = "" if limit is not None else "  # if memory allows: its use was not recorded"
+    room = room_note(case)
     yield Proposal(
         title=f"micro-batch {before} → {after}",
         evidence=spans(case, text, model_phases(case.graph) & (case.graph.lane >= 0)),

@@ -95,7 +95,7 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             "get_peft_model(model, config, autocast_adapter_dtype=False)",
             trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
-            f"and hand the result to {case.stack.trainer or 'SFTTrainer'} without peft_config",
+            f"and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
         ),
         change=change(1),
         best=change(0),

@@ -63,8 +63,8 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             f"a Dataset whose __getitem__ prepares a sample, and DataLoader(..., num_workers={workers})",
             inference=_for_inference(case, workers),
-            transformers="dataset.map(prepare, batched=True) before the training, or in __getitem__ with "
-            f"{case.stack.arguments}(dataloader_num_workers={workers})",
+            transformers="dataset.map(prepare, batched=True) before the training, or in __getitem__, and "
+            + (case.stack.setting({"dataloader_num_workers": workers}) or f"DataLoader(..., num_workers={workers})"),
         ),
         change=partial(scaled, nodes=nodes, factor=LEFT[1]),
         best=partial(scaled, nodes=nodes, factor=LEFT[0]),

@@ -13,7 +13,13 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.stack import Code
-from gpuprof.projection.batch import GROWS, another_batch, event_growth, model_phases
+from gpuprof.projection.batch import (
+    GROWS,
+    another_batch,
+    communication_at_worst,
+    event_growth,
+    model_phases,
+)
 from gpuprof.projection.per_sample_attention import ROUND
 from gpuprof.replay.graph import DEVICE, Graph
 from gpuprof.replay.transform import scaled
@@ -48,7 +54,9 @@ limited by reading weights takes no longer until its arithmetic does. Work done 
 optimizer, dequantising, accumulating gradients, casting weights and their gradients, recognised by tensor shapes).
 Copying and preparing batches grows with the tokens. CPU work stays the same, except where attention is called for one
 sample after another (no padding, and an attention without variable lengths): each additional sample then costs 0.5 to
-1 times a recorded call.
+1 times a recorded call. Collectives that exchange tokens between ranks grow, too. One rank's recording does not say how
+much of them is waiting for another rank, nor why that is late: at the slow end all of it is moving data, and waits in
+other collectives grow with the batch.
 """,
     wrong="""
 With more samples per optimizer step there are fewer steps: the learning rate may have to be tuned again. With
@@ -74,7 +82,7 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{said}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{chosen} times as much would take {step_ns / 1e6:,.1f} ms"
     )
-    room = "" if largest_factor(case) is not None else "  # if memory allows: its use was not recorded"
+    room = room_note(case)
     setting = case.stack.setting({"per_device_train_batch_size": Code(size)}, note=room)
     yield Proposal(
         title=f"batch {samples} → {samples * chosen}" if samples else f"{chosen} × the batch",
@@ -86,7 +94,7 @@ def find(case: Case) -> Iterator[Proposal]:
         ),
         change=scaled_batch(case, chosen),
         best=scaled_batch(case, chosen, 0),
-        worst=slower_host(case, scaled_batch(case, chosen, 2)),
+        worst=slower_host(case, _at_worst(case, chosen)),
         work=float(chosen),
         changes=f"{chosen} times the samples in an optimizer step",
     )
@@ -138,6 +146,12 @@ def scaled_batch(case: Case, factor: float, level: int = 1) -> Change:
     return another_batch(case.graph, _growth(case, factor) ** GROWS[level], factor, of_a_round=ROUND[level])
 
 
+def _at_worst(case: Case, factor: float) -> Change:
+    """Kernels grow most, and so does communication."""
+    grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
+    return lambda graph: moving(grown(graph))
+
+
 def _growth(case: Case, factor: float) -> F64:
     """`event_growth` of a factor, found once."""
     name = f"growth {factor}"
@@ -174,6 +188,13 @@ def indices(case: Case) -> tuple[int, ...] | None:
     )
     shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
     return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
+
+
+def room_note(case: Case) -> str:
+    """A comment behind a larger batch where it is not known whether that fits."""
+    if largest_factor(case) is not None:
+        return ""
+    return "  # if memory allows" if len(case.trace.memory) else "  # if memory allows: its use was not recorded"
 
 
 def largest_factor(case: Case) -> float | None:

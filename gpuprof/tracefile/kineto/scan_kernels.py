@@ -1016,11 +1016,23 @@ def separator_at(text, at, begin, end, plan):
 
 
 @kernel
-def closes_list(text, at, end):
-    """Whether a `]` comes next."""
+def skip_between(text, at, end):
+    """Where what may stand between two events ends."""
     while at < end and (text[at] <= SPACE or text[at] == COMMA):
         at += 1
-    return text[at] == CLOSE_LIST
+    return at
+
+
+@kernel
+def closes_list(text, at, end):
+    """Whether a `]` comes next."""
+    return text[skip_between(text, at, end)] == CLOSE_LIST
+
+
+@kernel
+def ends_text(text, at, end):
+    """Whether nothing comes next."""
+    return skip_between(text, at, end) >= end
 
 
 @entry
@@ -1052,8 +1064,7 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
     sheet.dropped = 0
     string_places[:] = -1
     while True:
-        while at < end and (text[at] <= SPACE or text[at] == COMMA):
-            at += 1
+        at = skip_between(text, at, end)
         sheet.position = at
         if at >= end:
             return PAUSED
@@ -1089,9 +1100,16 @@ def scan(text, at, end, cut, final, distrust, plan, sheet, rows, strings, string
             if table < 0:
                 # What is no JSON ends where the next event seems to begin: else its damage takes in those that follow.
                 inside = find_separator(text, at + 1, at + 1, after, 1, plan)
-                if inside >= 0 and not well_formed(text, at, after):
-                    table = np.int64(FOR_PYTHON)
-                    after = inside
+                if inside >= 0:
+                    whole_event = well_formed(text, at, after)
+                    if whole_event and not cut and ends_text(text, after, end):
+                        # The list has no end: damage has opened one in this event, which takes in the rest of the file.
+                        if not final:
+                            return PAUSED
+                        whole_event = False
+                    if not whole_event:
+                        table = np.int64(FOR_PYTHON)
+                        after = inside
         if table >= 0:
             status = write_row(text, table, plan, sheet, rows, strings, string_places)
             if status != PAUSED:

@@ -1,0 +1,96 @@
+"""The process that reads the recording: out of the training's way while that runs, and not starved afterwards."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.paths import ROOT
+
+from gpuprof import runfile
+from gpuprof.cli.after_recording import main
+from gpuprof.record.last_words import VERDICT
+from gpuprof.record.recording_reader import RecordingReader
+from gpuprof.record.signals import OURS
+
+READS = """
+import os, pathlib, sys, time
+folder, cpu, niced, diagnose = sys.argv[1:]
+os.sched_setaffinity(0, {int(cpu)})
+if niced:
+    os.nice(19)
+pathlib.Path(folder, f".half.{os.getpid()}.partial").touch()
+while time.process_time() < 0.5:
+    pass
+pathlib.Path(folder, f".half.{os.getpid()}.partial").unlink()
+pathlib.Path(folder, "done").write_text(f"{niced!r} {diagnose!r}")
+"""
+SLEEPS = "import pathlib, sys, time; time.sleep(2.5); pathlib.Path(sys.argv[1], 'done').write_text(repr(sys.argv[3]))"
+
+
+@pytest.fixture
+def busy_cpu():
+    """A CPU that another program uses all the time."""
+    cpu = min(os.sched_getaffinity(0))
+    code = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nwhile True: pass"
+    other = subprocess.Popen([sys.executable, "-c", code])
+    yield cpu
+    other.kill()
+    other.wait()
+
+
+def read_after_the_end(folder: Path, code: str, cpu: int) -> float:
+    """Seconds from the training's end until what started next to it, with that code, has read."""
+
+    def closing(run: Path, running: bool, diagnose: bool):
+        what = [str(run), str(cpu), "niced" if running else "", "diagnose" if diagnose else ""]
+        return [sys.executable, "-c", code, *what], dict(os.environ)
+
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, OURS)
+    try:
+        reader = RecordingReader(folder, closing)
+        reader.start(running=True, diagnose=True)
+        ended = time.monotonic()
+        assert reader.wait()
+        return time.monotonic() - ended
+    finally:
+        while signal.sigtimedwait(OURS, 0) is not None:
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def test_other_programs_do_not_delay_the_verdict_by_minutes(tmp_path: Path, busy_cpu: int):
+    """Half a second of work: half a minute at the lowest priority."""
+    seconds = read_after_the_end(tmp_path, READS, busy_cpu)
+    assert (tmp_path / "done").read_text() == "'' 'diagnose'"
+    assert seconds < 15
+    assert [path.name for path in tmp_path.iterdir()] == ["done"]
+
+
+def test_what_waits_for_a_disk_is_left_alone(tmp_path: Path, busy_cpu: int):
+    read_after_the_end(tmp_path, SLEEPS, busy_cpu)
+    assert (tmp_path / "done").read_text() == "'niced'"
+
+
+def test_started_again_it_does_what_is_left(tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+    run = tmp_path / "run"
+    shutil.copytree(ROOT / "tests" / "data" / "runs" / "tiny_lora", run)
+    umask = os.umask(0o077)
+    try:
+        main(str(run), "", "diagnose")
+        assert "a step" in capfd.readouterr().err
+        (run / runfile.REPORT).unlink()
+        main(str(run), "", "diagnose")  # killed while it drew the report
+        assert capfd.readouterr().err == f"gpuprof: report: {run / runfile.REPORT}\n"
+        written = [(run / name).stat().st_mtime_ns for name in (VERDICT, runfile.REPORT)]
+        main(str(run), "", "diagnose")
+        assert capfd.readouterr().err == ""
+        assert [(run / name).stat().st_mtime_ns for name in (VERDICT, runfile.REPORT)] == written
+    finally:
+        os.umask(umask)
