@@ -17,7 +17,7 @@ LEAST_EXCESS = 0.005
 @dataclass(frozen=True, slots=True)
 class Part:
     """One stretch of the bar: `key` names its colour, `idle` tells the causes of waiting from work. Variation is
-    neither: nobody knows what the device did."""
+    neither: what the device did is not known."""
 
     key: str
     ns: int
