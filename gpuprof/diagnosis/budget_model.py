@@ -70,6 +70,11 @@ class Budget:
         return tuple(one for one in self.once if one.cause not in recurring)
 
     @property
+    def usual_in_mean_ns(self) -> int:
+        """What the usual step is of the mean one, ns: less than `usual_ns` where steps are shorter on average."""
+        return self.usual_ns + min(self.residual_ns - self.paused_ns, 0)
+
+    @property
     def of_processes(self) -> tuple[int, int]:
         """Ends of the 80 % interval of the mean step that processes of this program have on this machine, ns: this
         process's interval and the noise from one process to the next, added as squares of logarithms."""

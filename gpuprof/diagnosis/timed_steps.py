@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.diagnosis.budget import Stretch, attributed
+from gpuprof.diagnosis.budget import PAUSE, Stretch, attributed
 from gpuprof.tracefile.trace import I64
 
-USUAL, VARIATION = "usual", "variation"
-"""Parts of a step that are no cause: what its work explains, and what nothing explains."""
+USUAL, PAUSES, VARIATION = "usual", "pauses", "variation"
+"""Parts of a step that are no cause: what its work explains, and what nothing explains, in steps that paused and in the
+others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class TimedSteps:
     """As the run counts its steps."""
     ns: I64
     parts: Mapping[str, I64]
-    """`usual`, then each cause that any step had, most time first, then `variation`: ns, ≥ 0, summing to `ns`."""
+    """`usual`, then each cause that any step had, most time first, then `pauses` and `variation`: ns, ≥ 0, summing to
+    `ns`."""
 
 
 def timed_steps(stretch: Stretch) -> TimedSteps:
@@ -44,7 +46,9 @@ def timed_steps(stretch: Stretch) -> TimedSteps:
         if (above > below).any():
             parts[cause] = above - below
         below = above
-    parts[VARIATION] = ns - usual - below
+    rest = ns - usual - below
+    paused = rest > PAUSE * stretch.usual_ns
+    parts[PAUSES], parts[VARIATION] = np.where(paused, rest, 0), np.where(paused, 0, rest)
     number = stretch.number if len(stretch.number) == len(known) else np.arange(1, len(known) + 1)
     return TimedSteps(number[known], ns, parts)
 

@@ -18,7 +18,7 @@ def scalars(diagnosis: dict[str, Any]) -> dict[str, float]:
     throughput, memory = run.get("throughput") or {}, run.get("memory") or {}
     found = {
         **_step(diagnosis),
-        **_shares(diagnosis.get("devices_estimated") or [], _excess(diagnosis.get("budget"))),
+        **_shares(diagnosis.get("devices_estimated") or [], diagnosis.get("budget")),
         "mfu": roofline.get("mfu"),
         "tokens_per_s": _first(throughput.get("tokens_per_s"), throughput.get("padded_tokens_per_s")),
         "samples_per_s": throughput.get("samples_per_s"),
@@ -38,27 +38,26 @@ def _step(diagnosis: dict[str, Any]) -> dict[str, float | None]:
     return {"mean_step_ms": _scaled(known, 1e6)}
 
 
-def _excess(budget: dict[str, Any] | None) -> dict[str, int]:
-    """Cause → what it adds to the usual step in the mean, which the devices' step does not have."""
-    if budget is None or budget["source"] != "free":
-        return {}
-    return {one["cause"]: max(one["mean_ns"] or 0, 0) for one in budget["excess"]}
-
-
-def _shares(devices: list[dict[str, Any]], excess: dict[str, int]) -> dict[str, float]:
+def _shares(devices: list[dict[str, Any]], budget: dict[str, Any] | None) -> dict[str, float]:
+    """Of the mean step where it was timed: the devices' step at the length of the usual one, which causes, pauses and
+    variation make longer."""
     devices = [device for device in devices if device["step_ns"]]
     if not devices:
         return {}
+    waited, part = 0.0, 1.0
+    if budget is not None and budget["source"] == "free" and budget["mean_ns"]:
+        shorter = min(budget.get("residual_ns", 0) - budget.get("paused_ns", 0), 0)
+        part = (budget["usual_ns"] + shorter) / budget["mean_ns"]
+        excess = {one["cause"]: max(one["mean_ns"] or 0, 0) for one in budget["excess"]}
+        waited = excess.get("input", 0) / budget["mean_ns"]
 
     def mean(ns: Any) -> float:
-        return sum(ns(device) / (device["step_ns"] + more) for device in devices) / len(devices)
-
-    more = sum(excess.values())
+        return part * sum(ns(device) / device["step_ns"] for device in devices) / len(devices)
 
     return {
         "gpu_busy": mean(lambda d: d["step_ns"] - d["idle_ns"]),
         "exposed_communication": mean(lambda d: d["communication_ns"]),
-        "input_wait": mean(lambda d: _input(d) + excess.get("input", 0)),
+        "input_wait": mean(_input) + waited,
     }
 
 

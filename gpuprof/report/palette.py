@@ -88,7 +88,8 @@ BUDGET_PAINTS = _keyed(
             )
         ),
         Paint("warm_up", NAMES["warm_up"], "#bcd36c", "#b9e07c"),
-        Paint("variation", "variation", "#c6ccd3", "#454d58"),
+        _of_bar("pauses", "pauses", "#eef7f4"),
+        _of_bar("variation", "variation", "#454d58"),
     )
 )
 """Parts of the mean step; a cause that a GPU waits for within a step has the colour that it has there."""

@@ -267,18 +267,20 @@ def _bar(bar: Bar, width: int) -> Text:
 
 def _legend(bar: Bar, width: int, least_part: float) -> list[Text]:
     """`█ compute 9 %  idle 90 %: ░ launch 72 %  ╱ sync 3 %`, waiting on its own line where space is short."""
-    working = [part for part in bar.parts if not part.idle]
+    working = [part for part in bar.parts if part.works]
     large = [part for part in working if least_part <= SEEN or _large(part, bar, least_part)] or working[:1]
     work = [_entry(part, bar) for part in large]
+    # What is neither work nor waiting: variation between steps.
+    rest = [_entry(part, bar) for part in bar.parts if not (part.works or part.idle) and _large(part, bar, least_part)]
     waiting = [part for part in bar.parts if part.idle]
     if len(waiting) == 1 and waiting[0].key == stepbar.IDLE:
-        return flow([*work, _entry(waiting[0], bar)], width)
+        return flow([*work, _entry(waiting[0], bar), *rest], width)
     seen = [part for part in waiting if _large(part, bar, least_part)] or waiting[:1]
     causes = [_entry(part, bar) for part in seen]
     if causes:
         causes[0] = Text.assemble("idle ", (share(bar.idle_ns(), bar.total_ns), "bold"), ": ", causes[0])
-    together = flow([*work, *causes], width)
-    return together if len(together) == 1 else flow(work, width) + flow(causes, width)
+    together = flow([*work, *rest, *causes], width)
+    return together if len(together) == 1 else flow([*work, *rest], width) + flow(causes, width)
 
 
 def _large(part: Part, bar: Bar, share: float) -> bool:

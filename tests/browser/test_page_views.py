@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from helpers.browser import Report, shown_time, until, words
+from helpers.browser import Report, shown_time, until, words, write
 
 pytest_plugins = ["helpers.browser"]
 
@@ -422,6 +422,20 @@ def test_the_table_fits_any_window(run, visit, width):
         seen.page.locator(".kernels-open").first.click()
         said = seen.page.locator(".kernels .detail").inner_text()
         assert all(name in said for name in ("count (a step)", "share (of the time of all kernels)", "category"))
+
+
+def test_the_table_of_ranges_fits_any_window(run, visit, tmp_path):
+    """Long names wrap; the numbers next to them stay on one line."""
+    long = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    ranges = tuple(replace(one, name=f"{long} {i}") for i, one in enumerate(run.diagnosis.ranges))
+    wider = {}
+    with visit(write(replace(run.diagnosis, ranges=ranges), tmp_path / "page.html")) as seen:
+        table = seen.page.locator("#flame .tabled").first
+        for width in (1440, 1024, 770, 680, 610, 390):
+            seen.page.set_viewport_size({"width": width, "height": 900})
+            if (over := table.evaluate("e => e.scrollWidth - e.clientWidth")) > 0:
+                wider[width] = over
+    assert wider == {}
 
 
 def test_the_table_is_copied(table, run, opened):

@@ -1,13 +1,19 @@
-"""Figures of a diagnosis, and what they hold."""
+"""Figures of a diagnosis, and what they hold. A test module that takes this as a plugin (`pytest_plugins`) has the
+fixtures `run`, `bare` and `real`.
+
+PYTEST_DONT_REWRITE: a module imports it before it is a plugin.
+"""
 
 from __future__ import annotations
 
 import json
 
+import pytest
 from plotly.graph_objects import Figure
 
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.report import charts
+from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 
 FIGURES = (
@@ -30,6 +36,24 @@ RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 THROTTLED_RUN = ROOT / "tests" / "data" / "runs" / "dense8b_lora"
 BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
 """A trace alone."""
+
+
+@pytest.fixture(scope="module")
+def run() -> Diagnosis:
+    """Of a run with timed steps."""
+    return diagnosed(RUN)
+
+
+@pytest.fixture(scope="module")
+def bare() -> Diagnosis:
+    """Of a trace alone."""
+    return diagnosed(BARE)
+
+
+@pytest.fixture(scope="module", params=["run", "bare"])
+def real(request: pytest.FixtureRequest) -> Diagnosis:
+    """Each of the two."""
+    return request.getfixturevalue(request.param)
 
 
 def drawn(diagnosis: Diagnosis) -> dict[str, Figure]:

@@ -1,4 +1,4 @@
-"""The GitHub Action's own script, run by bash with real recordings; and the files that name each other."""
+"""The GitHub Action, its steps run in order by bash on real recordings; and the files that name each other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,51 +19,155 @@ from helpers.paths import ROOT
 yaml = pytest.importorskip("yaml")
 PAIRS = ROOT / "tests" / "data" / "pairs"
 EAGER, COMPILED = PAIRS / "tiny.json.gz", PAIRS / "tiny.compile.json.gz"
+PUSH = {"github.event_name": "push", "github.ref_name": "main"}
+PULL = {"github.event_name": "pull_request", "github.ref_name": "7/merge"}
+
+needs_bash = pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
 
 
 def action() -> dict[str, Any]:
     return yaml.safe_load((ROOT / "action.yml").read_text())
 
 
-def run_step(folder: Path, recording: Path, **env: str) -> tuple[int, dict[str, str]]:
-    """The step that diagnoses and compares: the code that the gate ends with, and the outputs."""
-    (step,) = (step for step in action()["runs"]["steps"] if step.get("id") == "run")
-    script = folder / "gpuprof"
+# -- a runner of composite actions
+
+
+def value(expression: str, known: dict[str, str]) -> Any:
+    """Of an expression of a workflow. What is not known is empty, as there."""
+    python = re.sub(r"\b[a-z]+(\.[\w-]+)+", lambda name: repr(known.get(name[0], "")), expression)
+    return eval(python.replace("&&", " and ").replace("||", " or ").strip(), {"format": str.format})
+
+
+def text(template: str, known: dict[str, str]) -> str:
+    return re.sub(r"\$\{\{(.*?)\}\}", lambda found: str(value(found[1], known)), template)
+
+
+@dataclass
+class Job:
+    """What a run of the action left."""
+
+    code: int = 0
+    """Of the last step that ran."""
+    names: list[str] = field(default_factory=list)
+    """Of the steps that ran, in order."""
+    used: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Step that is another action → what it is given. Those are not run."""
+    outputs: dict[str, str] = field(default_factory=dict)
+    summary: str = ""
+    log: str = ""
+
+
+def run_action(workspace: Path, github: dict[str, str], **inputs: str) -> Job:
+    """Runs the action's steps in a workspace, up to the first that fails; inputs by name, `_` for `-`."""
+    of = action()
+    given = {name: str(of["inputs"][name].get("default", "")) for name in of["inputs"]}
+    given |= {name.replace("_", "-"): one for name, one in inputs.items()}
+    temp = workspace / "temp"
+    known = {
+        **{f"inputs.{name}": one for name, one in given.items()}, "runner.temp": str(temp),
+        "github.job": "performance", "github.run_id": "12", "github.run_attempt": "1",
+        "github.event.repository.default_branch": "main", **github,
+    }  # fmt: skip
+    (workspace / "bin").mkdir(parents=True, exist_ok=True)
+    script = workspace / "bin" / "gpuprof"
     script.write_text(f'#!/bin/sh\nexec {sys.executable} -m gpuprof "$@"\n')
     script.chmod(0o755)
-    files = {name: str(folder / name) for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
-    environment = {
-        "RECORDING": str(recording), "BASELINE": "", "FAIL_ON": "", "RUNNER_TEMP": str(folder / "temp"),
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT), **files, **env,
-    }  # fmt: skip
-    done = subprocess.run(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
-        cwd=folder, env=variables(**environment), capture_output=True, text=True, timeout=240, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    outputs = dict(line.split("=", 1) for line in (folder / "GITHUB_OUTPUT").read_text().splitlines())
-    return int(outputs.pop("code")), outputs
+    files = {name: workspace / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY")}
+    job = Job()
+    for step in of["runs"]["steps"]:
+        if not value(step.get("if", "'always'"), known):
+            continue
+        job.names.append(step["name"])
+        if "uses" in step:
+            job.used[step["name"]] = {name: text(str(one), known) for name, one in step["with"].items()}
+            continue
+        for path in files.values():
+            path.write_text("")
+        done = subprocess.run(
+            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"]],
+            cwd=workspace, capture_output=True, text=True, timeout=240, check=False,
+            env=variables(
+                RUNNER_TEMP=str(temp), PATH=f"{script.parent}{os.pathsep}{os.environ['PATH']}", PYTHONPATH=str(ROOT),
+                **{name: str(path) for name, path in files.items()},
+                **{name: text(one, known) for name, one in step.get("env", {}).items()},
+            ),
+        )  # fmt: skip
+        outputs = dict(line.split("=", 1) for line in files["GITHUB_OUTPUT"].read_text().splitlines())
+        known |= {f"steps.{step.get('id')}.outputs.{name}": one for name, one in outputs.items()}
+        job.summary += files["GITHUB_STEP_SUMMARY"].read_text()
+        job.log += done.stdout + done.stderr
+        job.code = done.returncode
+        if job.code:
+            break
+    job.outputs = {name: text(one["value"], known) for name, one in of["outputs"].items()}
+    return job
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
-def test_a_recording_without_a_baseline(tmp_path: Path):
-    code, outputs = run_step(tmp_path, EAGER, FAIL_ON="idle:10%")
-    assert code == 1, "the gate failed, and the step went on"
-    assert json.loads(Path(outputs["json"]).read_text())["schema"] == "gpuprof.diagnosis/1"
-    assert Path(outputs["report"]).stat().st_size > 100_000
-    assert (tmp_path / "GITHUB_STEP_SUMMARY").read_text().startswith("### HOST-BOUND")
+# -- the action
 
 
-@pytest.mark.skipif(not shutil.which("bash"), reason="needs bash")
-def test_a_stored_baseline_is_compared_with(tmp_path: Path):
+@needs_bash
+def test_the_first_recording_of_a_name_passes_and_becomes_the_baseline(tmp_path: Path):
+    job = run_action(tmp_path, PUSH, recording=str(COMPILED), fail_on="kernels:5%", baseline_name="train")
+    assert job.code == 0 and "no baseline train yet" in job.log, job.log
+    assert "Comment" not in job.names
+    assert job.names[-3:] == ["Keep as baseline", "Store the baseline", "Gate"]
+    assert [path.name for path in (tmp_path / ".gpuprof-baseline").iterdir()] == [COMPILED.name]
+    assert job.used["Upload JSON and report"]["name"] == "gpuprof-performance"
+    uploaded = {path.name for path in Path(job.used["Upload JSON and report"]["path"]).iterdir()}
+    assert uploaded == {"comment.md", "diagnosis.json", "report.html"}
+
+
+@needs_bash
+def test_a_recording_within_its_limits_passes(tmp_path: Path):
+    job = run_action(tmp_path, PUSH, recording=str(COMPILED), fail_on="idle:99% python:98%")
+    assert (job.code, job.names[-1]) == (0, "Gate"), job.log
+    assert "gate" not in job.summary
+
+
+@needs_bash
+def test_a_limit_that_is_exceeded_fails_the_last_step(tmp_path: Path):
+    job = run_action(tmp_path, PUSH, recording=str(EAGER), fail_on="idle:10%")
+    assert (job.code, job.names[-1]) == (1, "Gate")
+    assert json.loads(Path(job.outputs["json"]).read_text())["schema"] == "gpuprof.diagnosis/1"
+    assert Path(job.outputs["report"]).stat().st_size > 100_000
+    assert job.summary.startswith("### HOST-BOUND")
+    assert re.search(r"^    gpuprof: gate failed: .*idle", job.summary, re.MULTILINE), "and the comment says so"
+
+
+@needs_bash
+def test_a_pull_request_is_compared_with_the_stored_baseline(tmp_path: Path):
     (tmp_path / ".gpuprof-baseline").mkdir()
-    shutil.copy(COMPILED, tmp_path / ".gpuprof-baseline" / COMPILED.name)
-    code, _ = run_step(tmp_path, EAGER, FAIL_ON="kernels:5% syncs:1000%")
-    assert code == 1
-    assert "B TAKES" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text().splitlines()[0]
-    assert (
-        json.loads((tmp_path / "temp" / "gpuprof" / "comparison.json").read_text())["schema"] == "gpuprof.comparison/1"
-    )
+    shutil.copy(COMPILED, tmp_path / ".gpuprof-baseline")
+    inputs = {"recording": str(EAGER), "baseline_name": "train", "comment": "false"}
+    job = run_action(tmp_path, PULL, **inputs, fail_on="kernels:5% syncs:1000%")
+    assert (job.code, job.names[-1]) == (1, "Gate")
+    assert "Keep as baseline" not in job.names
+    assert "B TAKES" in job.summary.splitlines()[0]
+    compared = json.loads((tmp_path / "temp" / "gpuprof" / "comparison.json").read_text())
+    assert compared["schema"] == "gpuprof.comparison/1"
+
+
+@needs_bash
+def test_a_recording_that_cannot_be_read_is_said_and_never_becomes_the_baseline(tmp_path: Path):
+    broken = tmp_path / "broken.json"
+    broken.write_text("no JSON")
+    job = run_action(tmp_path, PUSH, recording=str(broken), baseline_name="train")
+    assert (job.code, job.names[-1]) == (2, "Gate")
+    assert "Keep as baseline" not in job.names and not (tmp_path / ".gpuprof-baseline").exists()
+    assert job.summary.startswith("### gpuprof cannot judge this recording\n\n    gpuprof: ")
+    assert "broken.json" in job.summary and "Traceback" not in job.log
+
+
+def test_a_baseline_is_not_restored_by_a_name_that_begins_alike():
+    """The cache takes the newest entry whose key begins with the given one."""
+    steps = {step["name"]: step for step in action()["runs"]["steps"]}
+    restored, stored = (steps[name]["with"] for name in ("Restore the baseline", "Store the baseline"))
+    known = {"inputs.baseline-name": "train", "github.run_id": "13"}
+    begin = text(restored["restore-keys"], known)
+    assert text(stored["key"], known).startswith(begin)
+    assert not text(stored["key"], known | {"inputs.baseline-name": "train-large"}).startswith(begin)
+    assert restored["path"] == stored["path"] and restored["key"] == stored["key"]
 
 
 def test_inputs_are_used_only_through_the_environment():

@@ -250,7 +250,7 @@ def test_damage_costs_hardly_more_than_cutting_at_separators(name, data, block_b
         elif what == "delete":
             del whole[at : at + byte % 7 + 1]
         else:
-            whole[at:at] = whole[at - 20 : at]
+            whole[at:at] = whole[max(at - 20, begin) : at]  # of events: the list begins once
     file.write_bytes(whole)
     wanted = cut_at_separators(bytes(whole))
     parsed = parsed_from(file, block_bytes)

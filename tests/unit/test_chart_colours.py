@@ -40,7 +40,7 @@ def test_colours_are_those_of_the_step_bar():
         assert palette.CAUSE_PAINTS[key].light == PAINTS[key].page
     for key in palette.BUDGET_PAINTS.keys() & PAINTS.keys():
         assert palette.BUDGET_PAINTS[key].light == PAINTS[key].page
-    assert set(palette.BUDGET_PAINTS) == {"usual", *NAMES, "variation"}, "each cause of the budget"
+    assert set(palette.BUDGET_PAINTS) == {"usual", *NAMES, "pauses", "variation"}, "each cause of the budget"
     for key in palette.BUDGET_PAINTS.keys() & palette.CAUSE_PAINTS.keys():
         one, other = palette.BUDGET_PAINTS[key], palette.CAUSE_PAINTS[key]
         assert (one.light, one.dark) == (other.light, other.dark), "one colour everywhere"

@@ -9,32 +9,18 @@ import sys
 from dataclasses import replace
 
 import numpy as np
-import pytest
-from helpers.charts import BARE, RUN, content, drawn
+from helpers.charts import content, drawn
 from helpers.diagnosed import diagnosed
 from helpers.hostile import with_markup
 from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from helpers.paths import ROOT
 from helpers.present import present
 
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Finding, Range
 from gpuprof.report import charts
 from gpuprof.report.charts.style import number, plain
 
-
-@pytest.fixture(scope="module")
-def run() -> Diagnosis:
-    return diagnosed(RUN)
-
-
-@pytest.fixture(scope="module")
-def bare() -> Diagnosis:
-    return diagnosed(BARE)
-
-
-@pytest.fixture(scope="module", params=["run", "bare"])
-def real(request) -> Diagnosis:
-    return request.getfixturevalue(request.param)
+pytest_plugins = ["helpers.charts"]
 
 
 def test_figures_need_the_smallest_bundle_only(real):

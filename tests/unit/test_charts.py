@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from helpers.charts import BARE, FIGURES, RUN, THROTTLED_RUN, content, drawn
+from helpers.charts import FIGURES, RUN, THROTTLED_RUN, content, drawn
 from helpers.diagnosed import diagnosed
 from helpers.make_diagnosis import MS, STEPS, host_bound, two_devices, unusable
 from helpers.present import present
 from helpers.traces import shared_trace
 
-from gpuprof.diagnosis.diagnosis import Combined, Diagnosis, Finding, Range
+from gpuprof.diagnosis.diagnosis import Combined, Finding, Range
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.ranks.summary import Job, Member, OnPath
 from gpuprof.replay.sensitivity import Sensitivities
@@ -23,20 +23,7 @@ from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
 from gpuprof.report.charts.telemetry import _throttled
 
-
-@pytest.fixture(scope="module")
-def run() -> Diagnosis:
-    return diagnosed(RUN)
-
-
-@pytest.fixture(scope="module")
-def bare() -> Diagnosis:
-    return diagnosed(BARE)
-
-
-@pytest.fixture(scope="module", params=["run", "bare"])
-def real(request) -> Diagnosis:
-    return request.getfixturevalue(request.param)
+pytest_plugins = ["helpers.charts"]
 
 
 # -- numbers

@@ -20,7 +20,8 @@ def test_a_run_gives_all_that_is_known_of_it(tmp_path: Path):
     assert found["gpuprof/mean_step_ms"] == pytest.approx(diagnosis.budget.mean_ns / 1e6)
     assert found["gpuprof/usual_step_ms"] == pytest.approx(diagnosis.budget.usual_ns / 1e6)
     (device,) = diagnosis.devices_estimated
-    assert found["gpuprof/gpu_busy"] == pytest.approx(1 - device.idle_ns / device.step_ns)
+    usual = diagnosis.budget.usual_in_mean_ns / diagnosis.budget.mean_ns
+    assert found["gpuprof/gpu_busy"] == pytest.approx(usual * (1 - device.idle_ns / device.step_ns))
     assert found["gpuprof/exposed_communication"] == 0
     assert 0 <= found["gpuprof/input_wait"] < 1
     assert found["gpuprof/tokens_per_s"] == diagnosis.run.throughput.tokens_per_s
@@ -45,6 +46,14 @@ def test_what_the_mean_step_has_in_excess_is_idle_time():
     budget = {"source": "free", "mean_ns": 200, "usual_ns": 100, "excess": excess}
     found = scalars({"devices_estimated": [device], "budget": budget})
     assert (found["gpuprof/gpu_busy"], found["gpuprof/input_wait"]) == (0.25, 0.3)
+
+
+def test_the_gpu_is_not_busy_in_pauses_and_not_known_to_be_in_variation():
+    device = {"step_ns": 200, "idle_ns": 100, "communication_ns": 0, "idle_by_cause": []}
+    budget = {"source": "free", "mean_ns": 200, "usual_ns": 100, "excess": [], "residual_ns": 100, "paused_ns": 70}
+    assert scalars({"devices_estimated": [device], "budget": budget})["gpuprof/gpu_busy"] == 0.25
+    shorter = budget | {"mean_ns": 80, "residual_ns": -20, "paused_ns": 0}
+    assert scalars({"devices_estimated": [device], "budget": shorter})["gpuprof/gpu_busy"] == 0.5
 
 
 @pytest.mark.parametrize("make", [made.timed, made.no_steps, made.unusable, made.empty])

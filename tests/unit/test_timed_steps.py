@@ -131,6 +131,16 @@ def test_a_cause_of_no_weight_has_no_entry_in_the_legend():
     assert "garbage collection" not in [row.label for row in content.budget_rows(found)]
 
 
+def test_steps_that_paused_have_the_colour_of_pauses():
+    ns = MS * np.array([21.0] * 20 + [121.0] + [21.0] * 19)
+    stretch = Stretch(round(float(ns.sum())), ns, np.full(40, 20.0 * MS), 20 * MS)
+    found = host_bound(budget=budget(stretch), _timed=timed_steps(stretch))
+    pauses, variation = bars(drawn(found))[1:]
+    assert (pauses["name"], pauses["x"], pauses["y"]) == ("pauses", [21], [101])
+    assert variation["name"] == "variation" and len(variation["x"]) == 39
+    assert "Of their time: pauses 11 %" in drawn(found).layout.meta["note"]
+
+
 def test_two_hundred_steps_are_a_small_figure():
     causes = {name: every(k, 10 * k, 200) for k, name in enumerate(("save", "evaluation", "logging", "input"), 2)}
     assert len(charts.to_json(drawn(of_stretch(causes, 200)))) < 60_000

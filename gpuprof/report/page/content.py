@@ -5,7 +5,7 @@ Texts are fit to be shown here, and escaped as HTML by the templates.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markdown_it import MarkdownIt
 
@@ -58,6 +58,7 @@ class StepBar:
     title: str
     parts: tuple[BarPart, ...]
     summary: str
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,10 +145,8 @@ def tiles(diagnosis: Diagnosis) -> list[Tile]:
         found.append(_step_tile(diagnosis))
     bars = stepbar.bars(diagnosis)
     if bars:
-        busiest = min(bars, key=lambda bar: bar.idle_ns() / max(bar.total_ns, 1))
-        found.append(
-            Tile(share(busiest.total_ns - busiest.idle_ns(), busiest.total_ns), "GPU busy", _busy_note(diagnosis))
-        )
+        busiest = max(bars, key=lambda bar: bar.busy_ns() / max(bar.total_ns, 1))
+        found.append(Tile(share(busiest.busy_ns(), busiest.total_ns), "GPU busy", _busy_note(diagnosis)))
     if roof and roof.mfu is not None:
         note = f"HFU {100 * roof.hfu:.1f} %" if roof.hfu and roof.hfu > 1.05 * roof.mfu else "of the dense peak"
         found.append(Tile(f"{100 * roof.mfu:.1f} %", "MFU", note))
@@ -190,19 +189,39 @@ def _busy_note(diagnosis: Diagnosis) -> str:
 
 
 def of_mean_step(diagnosis: Diagnosis) -> bool:
-    """Whether the bars hold what some steps wait for beyond the usual."""
+    """Whether the bars hold what some steps take beyond the usual one."""
     found = diagnosis.budget
-    measured = found is not None and found.source == "free" and any(one.mean_ns for one in found.excess)
+    measured = found is not None and found.source == "free" and stepbar.differs(found)
     return measured and stepbar.estimated(diagnosis)
 
 
 def step_bars(diagnosis: Diagnosis) -> list[StepBar]:
     """One per device; its compute is split by what limits the kernels, where that is known."""
     bars = stepbar.bars(diagnosis)
+    note = _of_variation(diagnosis)
     limits = roof.bound_shares if (roof := diagnosis.roofline and diagnosis.tables.roofline) else {}
     of, how = _of_bars(diagnosis), "without the profiler" if diagnosis.devices_estimated else "as recorded"
     titles = [f"GPU {bar.device}: {of}, {how}" if len(bars) > 1 else f"{capital(of)} of the GPU, {how}" for bar in bars]
-    return [_step_bar(bar, title, limits) for bar, title in zip(bars, titles, strict=True)]
+    found = [_step_bar(bar, title, limits) for bar, title in zip(bars, titles, strict=True)]
+    return [*found[:-1], *(replace(last, note=note) for last in found[-1:])]
+
+
+def _of_variation(diagnosis: Diagnosis) -> str:
+    """What pauses and variation are, for those who see them in the bars for the first time."""
+    budget = diagnosis.budget
+    if budget is None or not of_mean_step(diagnosis):
+        return ""
+    beyond = stepbar.beyond_usual(budget)
+    steps, said = f"{diagnosis.unit}s", []
+    if beyond.pauses_ns:
+        often = f"{count(budget.pauses)} of {amount(budget.steps, f'timed {diagnosis.unit}')}"
+        said.append(f"Pauses: {often} took more than twice as long as usual.")
+        steps = f"the other {steps}"
+    if beyond.variation_ns >= SEEN * budget.mean_ns:
+        said.append(f"Variation: what {steps} take beyond the usual {diagnosis.unit} on average.")
+    if said:
+        said.append(f"No measured cause explains {'either' if len(said) > 1 else 'it'}.")
+    return " ".join(said)
 
 
 def _of_bars(diagnosis: Diagnosis) -> str:
@@ -220,9 +239,9 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
 
     parts: list[BarPart] = []
     for one in bar.parts:
-        if one.idle:
+        if not one.works:
             paint = CAUSE_PAINTS.get(one.key) or BUDGET_PAINTS.get(one.key)
-            parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, True))
+            parts.append(part(f"cause-{one.key}", paint.label if paint else one.key, one.ns, one.idle))
             continue
         rest = float(one.ns)
         if one.key == "compute":
@@ -244,16 +263,19 @@ def budget_rows(diagnosis: Diagnosis) -> list[BudgetRow]:
     found = diagnosis.budget
     if found is None or found.source != "free":
         return []
-    mean = found.mean_ns
+    mean, beyond = found.mean_ns, stepbar.beyond_usual(found)
     rows = [BudgetRow("usual", BUDGET_PAINTS["usual"].label, duration(found.usual_ns), share(found.usual_ns, mean))]
-    small = [one for one in found.excess if one.mean_ns is not None and abs(one.mean_ns) < SEEN * mean]
-    rows += [_excess_row(one, found) for one in found.excess if one not in small]
-    rest = found.residual_ns + sum(one.mean_ns or 0 for one in small)
-    more = f"{'+' if rest > 0 else ''}{duration(rest)}"
-    pauses = f"{duration(found.paused_ns)} of it in {amount(found.pauses, 'step')} that paused" if found.pauses else ""
-    rows.append(BudgetRow("variation", BUDGET_PAINTS["variation"].label, more, _signed(rest, mean), pauses))
+    rows += [_excess_row(one, found) for one in found.excess if one in beyond.causes or one.mean_ns is None]
+    if beyond.pauses_ns:
+        often = f"in {found.pauses} of {amount(found.steps, 'step')}"
+        rows.append(_added("pauses", beyond.pauses_ns, mean, often))
+    rows.append(_added("variation", beyond.variation_ns, mean))
     rows.append(BudgetRow("", "mean step", duration(mean), "", f"80 % of runs: {duration_range(*found.of_processes)}"))
     return rows
+
+
+def _added(key: str, ns: int, mean: int, note: str = "") -> BudgetRow:
+    return BudgetRow(key, BUDGET_PAINTS[key].label, f"{'+' if ns > 0 else ''}{duration(ns)}", _signed(ns, mean), note)
 
 
 def _signed(part: int, total: int) -> str:
