@@ -85,14 +85,16 @@ class Recorded:
         lumps = {one.cause: float(one.mean_ns or 0) for one in self.budget.excess if one.cause != "input"}
         if self.budget.paused_ns:
             lumps["pauses"] = float(self.budget.paused_ns)
-        return MeanStep(
+        mean = MeanStep(
             graph,
             usual_ns=self.budget.usual_ns,
             mean_ns=self.budget.mean_ns,
             loader=None if self.feed is None else self.feed.loader,
             batches=1.0 if self.feed is None else self.feed.batches,
             lumps_ns=lumps,
+            paced=self.feed is not None and self.feed.measured,
         )
+        return mean.with_waits()
 
     @property
     def free_ns(self) -> int | None:
