@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from benchmarks import confidence, memory_changes, parallel_jobs, trace_only
-from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, run, summary
+from benchmarks.accuracy import MS, ROOT, Fix, Result, cases, error, meets, predicted, run, summary
 from benchmarks.confidence import Judged, judgement
 from benchmarks.out_of_sample import (
     Claim,
@@ -269,11 +269,10 @@ def fix_rows(r: Result) -> Iterator[str]:
         if found is None:
             yield f"{head} not advised | | {'' if fix.gains else '✓ gains nothing'} |\n"
             continue
-        low, expected, high = (
-            f"{ns / MS:.4g}" for ns in (found.step_ns.low, found.step_ns.expected, found.step_ns.high)
-        )
+        step = predicted(found, fix)
+        interval = f"{step.expected:.4g} ({step.low:.4g}–{step.high:.4g})"
         inside = "✓" if meets(found, fix) else "outside"
-        yield f"{head} {expected} ({low}–{high}) | {percent(off(fix, found))} | {inside} |\n"
+        yield f"{head} {interval} | {percent(off(fix, found))} | {inside} |\n"
 
 
 def memory_rows(entry: Scenario) -> Iterator[str]:
@@ -341,7 +340,7 @@ def not_kept(entries: Iterable[Scenario]) -> str:
 
 
 def off(fix: Fix, found: Finding) -> float:
-    return error(found.step_ns.expected / MS, fix.step_ms)
+    return error(predicted(found, fix).expected, fix.step_ms)
 
 
 def percent(value: float) -> str:

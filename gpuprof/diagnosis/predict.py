@@ -224,22 +224,29 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
 
     shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
-    always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
+    noise, spreads = math.log1p(PROCESS_NOISE), [math.log(p.spread) for p in ordered]
     quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
     slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
-    shorter = _away(*always, *(math.log(expected / min(ns, expected)) for ns in quick))
-    longer = _away(*always, *(math.log(max(ns, expected) / expected) for ns in slow))
-    if shortest > 0:
-        shorter = min(shorter, math.log(expected / shortest))
-    steps_then, gains_then = [0.0], [0.0]  # at the ends of the mean step, as logarithms of what is expected
-    now = math.prod(p.work for p in ordered) * case.mean_ns
+    shorter = _away(*spreads, *(math.log(expected / min(ns, expected)) for ns in quick))
+    longer = _away(noise, *spreads, *(math.log(max(ns, expected) / expected) for ns in slow))
+    most = math.log(expected / shortest) if shortest > 0 else math.inf
+    steps_then, gains_then = _with_other_means(steps, ordered, expected)
+    # Another process may be quicker with a larger batch, too; that gains no more than its work.
+    step_ns = _around(expected, (noise, min(shorter, most), min(steps_then)), (longer, max(steps_then)))
+    gain = math.prod(p.work for p in ordered) * case.mean_ns / expected
+    speedup = _around(gain, (longer, min(gains_then)), (min(_away(noise, shorter, max(gains_then)), most),))
+    return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
+
+
+def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) -> tuple[list[float], list[float]]:
+    """Steps and gains at the mean step as it is and at the ends of its interval, as logarithms of what is expected."""
+    case, usual = steps.case, [p.change for p in ordered]
+    steps_then, gains_then = [0.0], [0.0]
     for mean, factor in steps.means():
         then = max(steps.after(case.graph, usual, ordered, mean=mean), _without_more_work(steps, ordered, mean))
-        gains_then.append(math.log(mean.now_ns() / case.mean_ns * expected / then))
         steps_then.append(math.log(then / expected * factor))
-    step_ns = _around(expected, (-shorter, min(steps_then)), (longer, max(steps_then)))
-    speedup = _around(now / expected, (-longer, min(gains_then)), (shorter, max(gains_then)))
-    return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
+        gains_then.append(math.log(mean.now_ns() / case.mean_ns * expected / then))
+    return steps_then, gains_then
 
 
 def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> Range:
