@@ -16,7 +16,8 @@ from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.noise import PROCESS_NOISE, process_noise
+from gpuprof.replay.transform import scale
 
 MOST_COMBINED = 4
 
@@ -164,6 +165,17 @@ class Steps:
             self._known[key] = (graph, changes), self.case.mean.simulated(changed)  # kept with what the ids are of
         return self._known[key][1]
 
+    def host_share(self, proposals: Sequence[Proposal]) -> float:
+        """The share of the step after some proposals that scales with the CPU's time, which batches take, too."""
+        changes = [*(p.change for p in proposals), _half_the_cpu]
+        now = self.after(self.case.graph, changes[:-1], proposals)
+        mean = self.case.mean
+        simulated = self._simulated(self.case.graph, changes, None, 0)
+        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+        loader = _loader(mean, mean, proposals)
+        half = mean.of_step(simulated, faster={"host": 0.5, "input": 0.5}, loader=loader, lumps=lumps)
+        return 2 * (1 - max(half, 0.5 * _least_ns(proposals)) / now)
+
     def means(self) -> tuple[tuple[MeanStep, float], ...]:
         """How the mean step follows at either end of its own 80 % interval, and a factor on every step there; none
         where the mean was not timed.
@@ -182,6 +194,10 @@ class Steps:
         fewer = mean.with_mean(usual_ns + excess * math.exp(-(found.mean_ns - found.low) / excess))
         more = mean.with_mean(found.high)
         return (fewer, min(max(found.low, 1) / usual_ns, 1.0)), (more, found.high / more.now_ns())
+
+
+def _half_the_cpu(graph: Graph) -> Graph:
+    return scale(graph, host=0.5, input=0.5)
 
 
 def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loader | None:
@@ -211,7 +227,8 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     Independent sources of uncertainty add up as squares of logarithms: how well each fix works (its best and worst
     case, the others being as expected), what the profiler cost, once for all the noise between processes, and how well
     the mean step is known. Of the last, the gain has only what does not scale with the step: a fix of the usual step
-    gains less if steps that pause or save make more of the mean.
+    gains less if steps that pause or save make more of the mean. And processes of a host-bound step differ more in
+    their steps than in what a fix gains.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -224,17 +241,19 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
 
     shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
-    noise, spreads = math.log1p(PROCESS_NOISE), [math.log(p.spread) for p in ordered]
+    spreads = [math.log(p.spread) for p in ordered]
     quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
     slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
     shorter = _away(*spreads, *(math.log(expected / min(ns, expected)) for ns in quick))
-    longer = _away(noise, *spreads, *(math.log(max(ns, expected) / expected) for ns in slow))
+    longer = _away(*spreads, *(math.log(max(ns, expected) / expected) for ns in slow))
     most = math.log(expected / shortest) if shortest > 0 else math.inf
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
     # Another process may be quicker with a larger batch, too; that gains no more than its work.
-    step_ns = _around(expected, (noise, min(shorter, most), min(steps_then)), (longer, max(steps_then)))
-    gain = math.prod(p.work for p in ordered) * case.mean_ns / expected
-    speedup = _around(gain, (longer, min(gains_then)), (min(_away(noise, shorter, max(gains_then)), most),))
+    noise = math.log1p(process_noise(steps.host_share(ordered)))
+    step_ns = _around(expected, (noise, min(shorter, most), min(steps_then)), (noise, longer, max(steps_then)))
+    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(PROCESS_NOISE)
+    less, more = _away(noise, longer, min(gains_then)), min(_away(noise, shorter, max(gains_then)), most)
+    speedup = _around(gain, (less,), (more,))
     return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
 
 

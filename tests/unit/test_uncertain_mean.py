@@ -19,7 +19,7 @@ from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.run_budget import _pace
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.noise import HOST_BOUND_NOISE, PROCESS_NOISE, process_noise
 from gpuprof.replay.transform import scaled
 
 
@@ -113,3 +113,19 @@ def test_waits_beyond_the_pace_of_workers_stay_with_more_of_them(tmp_path):
     assert mean.with_mean(220 * MS).now_ns() == pytest.approx(220 * MS)
     assert mean.with_mean(90 * MS).now_ns() == pytest.approx(100 * MS)
     assert replace(mean, paced=False, lumps_ns={}).with_waits().lumps_ns == {}
+
+
+def test_processes_of_a_host_bound_step_differ_more(tmp_path):
+    """In their steps, and not in what a fix of the GPU's half gains; with the square root of the CPU's share."""
+    assert process_noise(0.0) == process_noise(0.1) == PROCESS_NOISE
+    assert process_noise(1.0) == process_noise(1.2) == HOST_BOUND_NOISE
+    assert process_noise(0.5) == pytest.approx(HOST_BOUND_NOISE * math.sqrt(0.5))
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])
+    case = program.case(tmp_path)
+    host_bound = prediction(Steps(case), [])
+    gpu_bound = prediction(Steps(case), [Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=100.0))])
+    assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * HOST_BOUND_NOISE
+    assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.1 * PROCESS_NOISE
+    assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * PROCESS_NOISE
