@@ -48,8 +48,8 @@ Every program below was timed without a profiler, unchanged and with one change 
 alternated, all on H200s. gpuprof's answers come from a recording of the unchanged program. If a measured value is an
 interval, gpuprof is right within it, and its error is counted from its ends. Host-bound programs on these machines
 differ by 10 to 50 % from process to process, so their measured intervals are wide; those of GPU-bound programs are not.
-Where the mean step counts (batches differ, steps save), the timed steps are not the recorded ones: there only the gain of
-a fix is compared, as the step that it leaves of the recorded mean step.
+Where the mean step counts (batches differ, steps save), the timed steps are not the recorded ones: there only the gain
+of a fix is compared, as the step that it leaves of the recorded mean step.
 """
 SCENARIOS = """
 ## The scenarios
