@@ -20,7 +20,7 @@ import numpy as np
 
 import gpuprof
 from benchmarks.fit_or_test import Role, role_of
-from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding, Range
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
@@ -48,6 +48,8 @@ class Fix:
     name: str = ""
     title: str | None = None
     """Of the finding, where it proposes several things."""
+    of_ms: float | None = None
+    """The recorded mean step, if `step_ms` is what the measured gain leaves of that and not what was timed."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Result:
     """Of the untouched replay, as a share of the window; `start_error` of kernel starts, as a share of the step."""
     start_error: float
     fixes: list[tuple[Fix, Finding | None]] = field(default_factory=list)
+    considered: list[tuple[Fix, Considered]] = field(default_factory=list)
+    """Fixes for the same work that were predicted, but are not advised."""
 
     @property
     def estimate_error(self) -> float | None:
@@ -165,18 +169,23 @@ def run(case: Case) -> Result:
     low, high = timeline.window
     gpu = graph.on_gpu
     starts = np.abs(replayed.start_ns - graph.recorded_start_ns)[gpu]
-    found = []
+    found, considered = [], []
     for fix in case.fixes:
         same = [f for f in diagnosis.findings if is_of(fix, f)]
         nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
         meant = of_recorded(fix, case, diagnosis, nearest.work) if case.steps_differ and nearest else fix
         found.append((meant, nearest))
+        others = (one for one in diagnosis.considered if one.id == fix.finding and fix.title in (None, one.title))
+        other = next((one for one in others if one.speedup is not None), None)
+        if not same and other is not None and abs(fix.work - 1) < SAME_WORK:
+            considered.append((of_recorded(fix, case, diagnosis, fix.work) if case.steps_differ else fix, other))
     return Result(
         case=case,
         diagnosis=diagnosis,
         step_error=abs(float(replayed.step_end_ns[-1]) - (high - low)) / (high - low),
         start_error=float(np.median(starts)) / ((high - low) / graph.steps),
         fixes=found,
+        considered=considered,
     )
 
 
@@ -203,7 +212,17 @@ def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, work: float) -> Fix:
     if not diagnosis.step_ns or case.unprofiled_ms is None:
         return fix
     factor = diagnosis.step_ns / MS * work / (statistics.mean(case.unprofiled_ms) * fix.work)
-    return replace(fix, step_ms=(fix.step_ms[0] * factor, fix.step_ms[1] * factor), work=work)
+    ms = fix.step_ms[0] * factor, fix.step_ms[1] * factor
+    return replace(fix, step_ms=ms, work=work, of_ms=diagnosis.step_ns / MS)
+
+
+def predicted(found: Finding | Considered, fix: Fix) -> Range:
+    """The predicted step with its interval, ms: of what the fix gains alone where that was measured, and not a step."""
+    step, gain = found.step_ns, found.speedup
+    assert step is not None and gain is not None, "it was predicted"
+    if fix.of_ms is None:
+        return Range(*(ns / MS for ns in (step.low, step.expected, step.high)))
+    return Range(*(fix.work * fix.of_ms / times for times in (gain.high, gain.expected, gain.low)))
 
 
 def cases(folder: Path | None, role: Role | None = None) -> Iterator[Case]:
@@ -235,18 +254,19 @@ def report(results: list[Result]) -> Iterator[str]:
             if found is None:
                 yield f"    {fix.finding:18} measured {measured}: not advised"
                 continue
-            step = found.step_ns
-            off = f"{100 * error(step.expected / MS, fix.step_ms):+.0f} %"
+            step = predicted(found, fix)
+            off = f"{100 * error(step.expected, fix.step_ms):+.0f} %"
             inside = "" if meets(found, fix) else "  OUTSIDE"
-            low, expected, high = (f"{ns / MS:.1f}" for ns in (step.low, step.expected, step.high))
-            yield f"    {fix.finding:18} measured {measured}: predicted {expected} ({low}–{high}) {off}{inside}"
+            interval = f"{step.expected:.1f} ({step.low:.1f}–{step.high:.1f})"
+            yield f"    {fix.finding:18} measured {measured}: predicted {interval} {off}{inside}"
     yield ""
     yield from summary(results)
 
 
 def meets(found: Finding, fix: Fix) -> bool:
     """Whether the predicted interval meets the measured one."""
-    return found.step_ns.low / MS <= fix.step_ms[1] and found.step_ns.high / MS >= fix.step_ms[0]
+    step = predicted(found, fix)
+    return step.low <= fix.step_ms[1] and step.high >= fix.step_ms[0]
 
 
 def summary(results: list[Result]) -> Iterator[str]:
@@ -266,8 +286,9 @@ def summary(results: list[Result]) -> Iterator[str]:
     yield f"verdicts           {sum(bool(r.right) for r in judged)} of {len(judged)} right"
     shown = [(fix, found) for r in results for fix, found in r.fixes if found is not None]
     if shown:
-        errors = [abs(error(found.step_ns.expected / MS, fix.step_ms)) for fix, found in shown]
-        widths = [found.step_ns.high / found.step_ns.low for _, found in shown]
+        steps = [predicted(found, fix) for fix, found in shown]
+        errors = [abs(error(step.expected, fix.step_ms)) for step, (fix, _) in zip(steps, shown, strict=True)]
+        widths = [step.high / step.low for step in steps]
         inside = statistics.mean(meets(found, fix) for fix, found in shown)
         yield (
             f"fixes              {len(shown)} predicted: {spread(errors)}; the interval meets {100 * inside:.0f} %,"

@@ -26,6 +26,7 @@ from benchmarks.refit import Knob, Refit, Subject, diagnosed, fit_cases, refit_b
 from gpuprof.calibration import profiler as profiler_table
 from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
+from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings import (
     adapter_casts,
     allocator,
@@ -50,10 +51,13 @@ from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
 from gpuprof.tracefile.read import read_recording
-from gpuprof.tracefile.trace import KERNEL
+from gpuprof.tracefile.trace import F64, KERNEL
 from scenarios import catalogue
 
 PAGE = ROOT / "docs" / "calibration.md"
+MATTERS = 0.1
+"""Share of the step that scales with the CPU's time from which on a program says how processes of host-bound ones
+differ."""
 EVENT_COSTS_NS = np.arange(1_000, 4_001, 100)
 
 
@@ -193,6 +197,28 @@ def noise() -> Iterator[Refit]:
     gpu = {name: value for name, value in spread.items() if name in bound_by_gpu}
     yield Refit("noise.GPU_PROCESS", gpu, note="chosen near the upper end")
     yield Refit("noise.PROCESS", spread)
+    away = {entry.name: _away(entry) for entry in catalogue.scenarios() if entry.role == "fit" and entry.recording}
+    values = {name: float(np.quantile(found, 0.8)) for name, found in away.items() if len(found)}
+    pooled = np.concatenate([found for name, found in away.items() if name in values])
+    note = "of all processes together; programs whose CPU matters"
+    yield Refit("noise.HOST_BOUND", values, float(np.quantile(pooled, 0.8)), note)
+
+
+def _away(entry: catalogue.Scenario) -> F64:
+    """How far each process of a program as it is lies from the mean of the others, over the square root of the share of
+    the step that scales with the CPU's time; empty for fewer than five processes, or where that share is small."""
+    processes = dict(_by_fix(entry)).get("", [])
+    if len(processes) < 5 or entry.recording is None:
+        return np.empty(0)
+    recording = read_recording(entry.recording)
+    found = diagnose(recording.trace, run=recording.run, advise=False).sensitivities
+    share = 0.0 if found is None else min(found.host + found.input, 1.0)
+    if share < MATTERS:
+        return np.empty(0)
+    steps = np.log([np.mean(entry.steps_ms([process])) for process in processes])
+    n = len(steps)
+    # From the mean of all; of a process and the n others' mean the variances add up.
+    return np.abs(steps - steps.mean()) * np.sqrt(n / (n - 1)) / np.sqrt(share)
 
 
 def _by_fix(entry: catalogue.Scenario) -> Iterator[tuple[str, list[dict]]]:

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.accuracy import MS, ROOT, Case, Fix, Result, error, run, scenarios
+from benchmarks.accuracy import MS, ROOT, Case, Fix, Result, error, predicted, run, scenarios
 from benchmarks.same_steps import SameSteps, same_steps
 from scenarios.catalogue import names, scenario
 
@@ -94,8 +94,8 @@ test_cases.__test__ = False  # type: ignore[attr-defined]
 
 
 def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | None = None) -> list[Claim]:
-    """What gpuprof predicted of these recordings: fixes, and with `means` mean steps: those, or what was measured of
-    the program as it is, over the same steps where steps were timed one by one."""
+    """What gpuprof predicted of these recordings: fixes, also those that it does not advise, and with `means` mean
+    steps: those, or what was measured of the program as it is, over the same steps if steps were timed one by one."""
     found = []
     for one in results:
         program, budget = program_of(one.case.name), one.diagnosis.budget
@@ -105,11 +105,13 @@ def claims(results: Iterable[Result], means: dict[str, tuple[float, float]] | No
                 measured = common.of_stretch(budget.mean_ns / MS)
             low, high = budget.of_processes
             found.append(Claim(program, "mean step", budget.mean_ns / MS, low / MS, high / MS, measured))
-        for fix, finding in one.fixes:
-            if finding is not None and fix.gains:
-                step = finding.step_ns
-                ms = (step.expected / MS, step.low / MS, step.high / MS)
-                found.append(Claim(program, fix.name or fix.finding, *ms, fix.step_ms))
+        advised = [(fix, finding, "") for fix, finding in one.fixes if finding is not None]
+        considered = [(fix, other, ", not advised") for fix, other in one.considered]
+        for fix, prediction, mark in (*advised, *considered):
+            if fix.gains:
+                step = predicted(prediction, fix)
+                what = f"{fix.name or fix.finding}{mark}"
+                found.append(Claim(program, what, step.expected, step.low, step.high, fix.step_ms))
     return found
 
 
@@ -155,6 +157,9 @@ def lines(found: list[Claim]) -> Iterator[str]:
     mean = statistics.mean(statistics.mean(held) for held in by_program.values())
     low, high = wilson(mean * len(by_program), len(by_program))
     yield f"  over programs                              {100 * mean:.0f} % ({100 * low:.0f} to {100 * high:.0f} %)"
+    around = sum(one.low_ms <= sum(one.measured_ms) / 2 <= one.high_ms for one in found)
+    width = math.exp(statistics.mean(math.log(one.high_ms / one.low_ms) for one in found))
+    yield f"  that hold the middle of what was measured  {100 * around / len(found):.0f} %; high/low {width:.2f} (mean)"
 
 
 def may_be_narrowed(found: list[Claim]) -> bool:

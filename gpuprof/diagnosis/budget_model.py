@@ -62,6 +62,8 @@ class Budget:
     cause."""
     pauses: int = 0
     """How many of the steps these are."""
+    process_noise: float = PROCESS_NOISE
+    """How much the mean step differs from one process to the next: half an 80 % interval, as a share of it."""
 
     @property
     def left_out(self) -> tuple[Once, ...]:
@@ -80,7 +82,7 @@ class Budget:
         process's interval and the noise from one process to the next, added as squares of logarithms."""
         if self.mean_ns <= 0:
             return self.low, self.high
-        noise = math.log1p(PROCESS_NOISE)
+        noise = math.log1p(self.process_noise)
         low = math.hypot(math.log(self.mean_ns / max(self.low, 1)), noise)
         high = math.hypot(math.log(self.high / self.mean_ns), noise)
         return round(self.mean_ns * math.exp(-low)), round(self.mean_ns * math.exp(high))

@@ -44,6 +44,7 @@ from gpuprof.diagnosis.usual_wait import usual_wait
 from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
+from gpuprof.replay.noise import process_noise
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.gpu_concurrency import take_turns
 from gpuprof.timeline.timeline import Timeline
@@ -87,14 +88,16 @@ class Recorded:
         lumps = {one.cause: float(one.mean_ns or 0) for one in self.budget.excess if one.cause != "input"}
         if self.budget.paused_ns:
             lumps["pauses"] = float(self.budget.paused_ns)
-        return MeanStep(
+        mean = MeanStep(
             graph,
             usual_ns=self.budget.usual_ns,
             mean_ns=self.budget.mean_ns,
             loader=None if self.feed is None else self.feed.loader,
             batches=1.0 if self.feed is None else self.feed.batches,
             lumps_ns=lumps,
+            paced=self.feed is not None and self.feed.measured,
         )
+        return mean.with_waits()
 
     @property
     def free_ns(self) -> int | None:
@@ -157,6 +160,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     stepless = steps.source == "none"
     said = summary(busiest, kernels, limits, turns, compiling_ns(case), recorded.alone, stepless, recorded.budget)
     found = recorded.budget or budget_of_recorded(case.schedule.each_ns.tolist())
+    noise = process_noise(analysis.sensitivities.host + analysis.sensitivities.input)
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
@@ -179,7 +183,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         quality=with_issue(quality, beyond_peak(found_roof)),
         steps=steps,
         profiler=_profiler(recorded.profiler, steps, analysis),
-        budget=found,
+        budget=replace(found, process_noise=noise) if found is not None else None,
         devices_estimated=estimated,
         roofline=found_roof,
         sensitivities=analysis.sensitivities,

@@ -343,9 +343,10 @@ class Finding:
     evidence: tuple[Evidence, ...]
     fix: str
     step_ns: Range
-    """The unprofiled step with the fix."""
+    """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
-    """Of the training: more work in a step counts."""
+    """Of the training: more work in a step counts. How well the mean step is known counts only as far as it does not
+    scale the step with the fix, too."""
     work: float = 1.0
     """How many times the work of a step is done in it."""
     remaining_ns: Remaining | None = None
@@ -379,7 +380,9 @@ class Considered:
     title: str
     reason: str
     step_ns: Range | None = None
-    """The step with it, where that was predicted."""
+    """The mean step with it, where that was predicted; its interval as in a finding."""
+    speedup: Range | None = None
+    """Of the training with it, where that was predicted: why it is not advised."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
@@ -16,18 +15,33 @@ from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.mean_step import MeanStep
+from gpuprof.replay.noise import PROCESS_NOISE, process_noise
 from gpuprof.replay.simulate import LARGE
+from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
 
 MOST_COMBINED = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a fix does to the mean step.
+
+    How well the mean step itself is known counts for the step after a fix; what scales with it cancels in the gain.
+    """
+
+    step: Range
+    """The mean step with the fix and its 80 % interval, ns."""
+    speedup: Range
+    """Of the training, with its 80 % interval: the step as it is over that with the fix, for equal work."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Predicted:
     id: str
     proposal: Proposal
-    step: Range
+    prediction: Prediction
     named: bool = False
     """Whether the verdict names the problem that it removes."""
 
@@ -36,8 +50,8 @@ class _Predicted:
         """The smaller, the further up: what leaves the training as it is before what changes it, then by what it gains.
         A fix of what the verdict names counts with all that it may gain: another comes before it only if it is expected
         to gain more than that."""
-        step_ns = self.step.low if self.named else self.step.expected
-        return bool(self.proposal.changes), step_ns / self.proposal.work
+        speedup = self.prediction.speedup
+        return bool(self.proposal.changes), -(speedup.high if self.named else speedup.expected)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +83,7 @@ def fixes(case: Case, bound: Bound | None = None) -> Fixes:
             continue
         try:
             named = bound is not None and page.removes == bound
-            proposals = [_Predicted(page.id, one, predict(case, one, steps), named) for one in find(case)]
+            proposals = [_Predicted(page.id, one, prediction(steps, [one]), named) for one in find(case)]
             found += (advised := [one for one in proposals if not _why_not(case, one)])
             if not advised:
                 considered += _considered(case, page.id, proposals)
@@ -85,8 +99,9 @@ def fixes(case: Case, bound: Bound | None = None) -> Fixes:
 def _considered(case: Case, finding: str, proposals: list[_Predicted]) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
-        best = min(proposals, key=lambda one: one.step.expected / one.proposal.work)
-        return [Considered(finding, best.proposal.title, _why_not(case, best), best.step)]
+        best = max(proposals, key=lambda one: one.prediction.speedup.expected)
+        found = best.prediction
+        return [Considered(finding, best.proposal.title, _why_not(case, best), found.step, found.speedup)]
     absent = ABSENT.get(finding)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
@@ -94,12 +109,11 @@ def _considered(case: Case, finding: str, proposals: list[_Predicted]) -> list[C
 
 def _why_not(case: Case, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
-    low, likely = (one.proposal.work * case.mean_ns / ns for ns in (one.step.high, one.step.expected))
-    if likely < WORTH or low < SURE:
-        high = one.proposal.work * case.mean_ns / one.step.low
-        return f"{_step_words(case.mean_ns, one.step)}: {low:.2f} to {high:.2f}× as fast"
+    step, speedup = one.prediction.step, one.prediction.speedup
+    if speedup.expected < WORTH or speedup.low < SURE:
+        return f"{_step_words(case.mean_ns, step)}: {speedup.low:.2f} to {speedup.high:.2f}× as fast"
     cost, left = one.proposal.once_ns[1], _steps_left(case)
-    gain = case.mean_ns - one.step.expected / one.proposal.work
+    gain = case.mean_ns - step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:
         return (
             f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} a step: earned back after "
@@ -126,59 +140,103 @@ class Steps:
 
     def __init__(self, case: Case) -> None:
         self.case = case
-        self._known: dict[tuple[Any, ...], tuple[object, Callable[[], float]]] = {}
+        self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
 
     def after(
-        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
-        count: int = 0,
-    ) -> float:  # fmt: skip
+        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], mean: MeanStep | None = None
+    ) -> float:
         """The mean step of a graph after some changes, of these proposals: what they do to batches and lumps counts,
         too. A larger batch takes its workers longer.
 
-        `made`: the graph with the first `count` of the changes, where it is there already.
+        `mean`: how the mean step follows, if not as it does for the case.
         """
-        return self.begin(graph, changes, proposals, made, count)()
+        mean = mean or self.case.mean
+        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+        simulated = self.begin(graph, changes)
+        ns = mean.of_step(simulated(), loader=_loader(self.case.mean, mean, proposals), lumps=lumps)
+        return max(ns, _least_ns(proposals), 1.0)
 
     def begin(
-        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
-        count: int = 0,
-    ) -> Callable[[], float]:  # fmt: skip
-        """`after` to be asked for later: makes the changes, and begins to simulate what they lead to."""
-        loader = next((p.loader for p in proposals if p.loader is not None), self.case.mean.loader)
-        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
-        least = _least_ns(proposals)
-        if loader is not None:
-            work = math.prod(p.work for p in proposals if not p.same_batch)
-            loader = replace(loader, batch_ns=loader.batch_ns * work)
-        key = (id(graph), *map(id, changes), loader, *sorted(lumps.items()), least)
+        self, graph: Graph, changes: Sequence[Change], made: Graph | None = None, count: int = 0
+    ) -> Callable[[], float]:
+        """Makes the changes and begins to simulate what they lead to; what waits for its step.
+
+        `made`: the graph with the first `count` of the changes, where it is there already.
+        """
+        key = (id(graph), *map(id, changes))
         if key not in self._known:
             changed = graph if made is None else made
             for change in changes[count:]:
                 changed = change(changed)
-            ns = self._background.begin(self._mean_ns, changed, loader, lumps, least)
-            self._known[key] = (graph, changes), ns  # kept with what the ids are of
+            simulated = self._background.begin(self.case.mean.simulated, changed)
+            self._known[key] = (graph, changes), simulated  # kept with what the ids are of
         return self._known[key][1]
 
-    def _mean_ns(self, graph: Graph, loader: Loader | None, lumps: dict[str, float], least: float) -> float:
-        return max(self.case.mean.of(graph, loader=loader, lumps=lumps), least, 1.0)
+    def host_share(self, proposals: Sequence[Proposal]) -> float:
+        """The share of the step after some proposals that scales with the CPU's time, which batches take, too."""
+        changes = [p.change for p in proposals]
+        simulated = self.begin(self.case.graph, [*changes, _half_the_cpu])
+        now = self.after(self.case.graph, changes, proposals)
+        mean = self.case.mean
+        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+        loader = _loader(mean, mean, proposals)
+        half = mean.of_step(simulated(), faster={"host": 0.5, "input": 0.5}, loader=loader, lumps=lumps)
+        return 2 * (1 - max(half, 0.5 * _least_ns(proposals)) / now)
+
+    def means(self) -> tuple[tuple[MeanStep, float], ...]:
+        """How the mean step follows at either end of its own 80 % interval, and a factor on every step there; none
+        where the mean was not timed.
+
+        The excess of some steps over the usual one was seen, so it is never 0: of the lower end it keeps e^(-h/excess),
+        where h is half the interval. Of k equal events h is 1.28/√k of the excess, and that is near the lower end of a
+        Poisson rate after k events. What the excess does not explain shortens all steps.
+        """
+        case, found = self.case, self.case.budget
+        if found is None or case.mean_step is None or found.mean_ns <= 0:
+            return ()
+        mean, usual_ns = case.mean, case.mean.usual_ns or case.mean_ns
+        excess = case.mean_ns - usual_ns
+        if excess <= 0:
+            return (mean, max(found.low, 1) / found.mean_ns), (mean, found.high / found.mean_ns)
+        fewer = mean.with_mean(usual_ns + excess * math.exp(-(found.mean_ns - found.low) / excess))
+        more = mean.with_mean(found.high)
+        return (fewer, min(max(found.low, 1) / usual_ns, 1.0)), (more, found.high / more.now_ns())
 
 
-def predict(case: Case, proposal: Proposal, steps: Steps | None = None) -> Range:
+def _half_the_cpu(graph: Graph) -> Graph:
+    return scale(graph, host=0.5, input=0.5)
+
+
+def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loader | None:
+    """The workers after some fixes, which were proposed for those of `now`, where the mean step follows as `mean`."""
+    loader = next((p.loader for p in proposals if p.loader is not None), now.loader)
+    if loader is None:
+        return None
+    factor = math.prod(p.work for p in proposals if not p.same_batch)
+    if now.loader is not None and mean.loader is not None and now.loader.batch_ns > 0:
+        factor *= mean.loader.batch_ns / now.loader.batch_ns
+    return replace(loader, batch_ns=loader.batch_ns * factor)
+
+
+def predict(case: Case, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns."""
-    return predict_together(case, [proposal], steps)
+    return predict_together(case, [proposal])
 
 
-def predict_together(case: Case, proposals: Sequence[Proposal], steps: Steps | None = None) -> Range:
+def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
-    return _together(steps or Steps(case), list(proposals))
+    return prediction(Steps(case), proposals).step
 
 
-def _together(steps: Steps, proposals: list[Proposal]) -> Range:
-    """The step after some fixes with its 80 % interval, ns.
+def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
+    """What some fixes together do to the step, with 80 % intervals.
 
     Independent sources of uncertainty add up as squares of logarithms: how well each fix works (its best and worst
-    case, the others being as expected), what the profiler cost, and, once for all, the noise between processes.
+    case, the others being as expected), what the profiler cost, once for all the noise between processes, and how well
+    the mean step is known. Of the last, the gain has only what does not scale with the step: a fix of the usual step
+    gains less if steps that pause or save make more of the mean. And processes of a host-bound step differ more in
+    their steps than in what a fix gains.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -190,31 +248,56 @@ def _together(steps: Steps, proposals: list[Proposal]) -> Range:
         return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
 
     for graph in (case.graph, case.removal.quicker, case.removal.slower):
-        steps.begin(graph, usual, ordered)
+        steps.begin(graph, usual)
     for i, p in enumerate(ordered):
         for change in (p.best, p.worst):
             if change is not None:
-                steps.begin(case.graph, [*usual[:i], change, *usual[i + 1 :]], ordered)
+                steps.begin(case.graph, [*usual[:i], change, *usual[i + 1 :]])
+    steps.begin(case.graph, [*usual, _half_the_cpu])
     shortest = _without_more_work(steps, ordered)
     expected = max(step(case.graph, usual), shortest)
-    always = [math.log1p(PROCESS_NOISE), *(math.log(p.spread) for p in ordered)]
+    spreads = [math.log(p.spread) for p in ordered]
     quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
     slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
-    low = _away(*always, *(math.log(expected / min(ns, expected)) for ns in quick))
-    high = _away(*always, *(math.log(max(ns, expected) / expected) for ns in slow))
-    return Range(round(max(expected * math.exp(-low), shortest)), round(expected), round(expected * math.exp(high)))
+    shorter = _away(*spreads, *(math.log(expected / min(ns, expected)) for ns in quick))
+    longer = _away(*spreads, *(math.log(max(ns, expected) / expected) for ns in slow))
+    most = math.log(expected / shortest) if shortest > 0 else math.inf
+    steps_then, gains_then = _with_other_means(steps, ordered, expected)
+    # Another process may be quicker with a larger batch, too; that gains no more than its work.
+    noise = math.log1p(process_noise(steps.host_share(ordered)))
+    step_ns = _around(expected, (noise, min(shorter, most), min(steps_then)), (noise, longer, max(steps_then)))
+    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(PROCESS_NOISE)
+    less, more = _away(noise, longer, min(gains_then)), min(_away(noise, shorter, max(gains_then)), most)
+    speedup = _around(gain, (less,), (more,))
+    return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
 
 
-def _without_more_work(steps: Steps, ordered: list[Proposal]) -> float:
+def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) -> tuple[list[float], list[float]]:
+    """Steps and gains at the mean step as it is and at the ends of its interval, as logarithms of what is expected."""
+    case, usual = steps.case, [p.change for p in ordered]
+    steps_then, gains_then = [0.0], [0.0]
+    for mean, factor in steps.means():
+        then = max(steps.after(case.graph, usual, ordered, mean=mean), _without_more_work(steps, ordered, mean))
+        steps_then.append(math.log(then / expected * factor))
+        gains_then.append(math.log(mean.now_ns() / case.mean_ns * expected / then))
+    return steps_then, gains_then
+
+
+def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> Range:
+    """A value with its interval; `down`, `up`: how far each source takes it, as logarithms."""
+    return Range(expected * math.exp(-_away(*down)), expected, expected * math.exp(_away(*up)))
+
+
+def _without_more_work(steps: Steps, ordered: list[Proposal], mean: MeanStep | None = None) -> float:
     """The step with the fixes that leave its batch as it is, ns: no larger batch makes a step shorter than that, which
     is the same machine's. 0 where no batch grows."""
     others = [p for p in ordered if p.same_batch or p.work <= 1]
     if len(others) == len(ordered):
         return 0.0
-    return steps.after(steps.case.graph, [p.change for p in others], others)
+    return steps.after(steps.case.graph, [p.change for p in others], others, mean=mean)
 
 
-def _in_order(proposals: list[Proposal]) -> list[Proposal]:
+def _in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
     return sorted(proposals, key=lambda p: p.last)
 
 
@@ -230,26 +313,23 @@ def _away(*parts: float) -> float:
 
 
 def _finding(case: Case, one: _Predicted) -> Finding:
-    proposal, step, now = one.proposal, one.step, case.mean_ns
-    gain = proposal.work * now
-    # The unfixed step is the same machine's: of the interval only what the fix itself leaves open counts.
-    speedup = tuple(max(gain / ns, 0.0) for ns in (step.high, step.expected, step.low))
+    proposal, step, speedup = one.proposal, one.prediction.step, one.prediction.speedup
     return Finding(
         id=one.id,
         title=proposal.title,
-        severity="high" if speedup[1] >= SEVERE else "medium" if speedup[1] >= MARKED else "low",
+        severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
         fix=proposal.fix,
         step_ns=step,
-        speedup=Range(*speedup),
+        speedup=speedup,
         work=proposal.work,
-        remaining_ns=_remaining(case, step, proposal.work, proposal.once_ns),
+        remaining_ns=_remaining(case, speedup, proposal.once_ns),
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
     )
 
 
-def _remaining(case: Case, step: Range, work: float, once_ns: tuple[float, float, float]) -> Remaining | None:
+def _remaining(case: Case, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
     """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
     it."""
     run = case.run
@@ -257,8 +337,8 @@ def _remaining(case: Case, step: Range, work: float, once_ns: tuple[float, float
     if run is None or not left:
         return None
     restart = (run.startup_ns or 0) if run.status == "running" else 0
-    each = zip((step.low, step.expected, step.high), once_ns, strict=True)
-    return Remaining(left, *(round(left * ns / (case.mean_ns * work) + once + restart) for ns, once in each))
+    each = zip((speedup.high, speedup.expected, speedup.low), once_ns, strict=True)
+    return Remaining(left, *(round(left / gain + once + restart) for gain, once in each))
 
 
 def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
@@ -269,17 +349,19 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         taken = {p.id for p in chosen}
         shut = {name for p in chosen for name in p.proposal.excludes}
         left = [p for p in left if p.id not in taken | shut and not taken & set(p.proposal.excludes)]
+        ready = sum(not one.proposal.last for one in chosen)
         trials = []
         for p in left:
             those = [one.proposal for one in (*chosen, p)]
             changes = [one.change for one in _in_order(those)]
-            ready = sum(not one.proposal.last for one in chosen)
-            trials.append((p, steps.begin(case.graph, changes, those, graph, ready)))
+            steps.begin(case.graph, changes, graph, ready)
+            trials.append((p, changes, those))
         if not trials:
             break
-        gain, step, best = max(
-            ((p.proposal.work * before / step_ns(), step_ns(), p) for p, step_ns in trials), key=lambda t: t[0]
-        )
+        steps_then = [steps.after(case.graph, changes, those) for _, changes, those in trials]
+        gains = [p.proposal.work * before / step for (p, _, _), step in zip(trials, steps_then, strict=True)]
+        most = max(range(len(gains)), key=gains.__getitem__)
+        gain, step, best = gains[most], steps_then[most], trials[most][0]
         if gain < WORTH:
             break
         chosen.append(best)
@@ -288,16 +370,14 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         before = step
     if len(chosen) < 2:
         return None
-    work = math.prod(p.proposal.work for p in chosen)
-    step_range = _together(steps, [p.proposal for p in chosen])
-    gained = work * case.mean_ns
+    found = prediction(steps, [p.proposal for p in chosen])
     return Combined(
         ids=tuple(p.id for p in chosen),
         titles=tuple(p.proposal.title for p in chosen),
-        step_ns=step_range,
-        speedup=Range(gained / step_range.high, gained / step_range.expected, gained / step_range.low),
-        work=work,
-        remaining_ns=_remaining(case, step_range, work, _sum(p.proposal.once_ns for p in chosen)),
+        step_ns=found.step,
+        speedup=found.speedup,
+        work=math.prod(p.proposal.work for p in chosen),
+        remaining_ns=_remaining(case, found.speedup, _sum(p.proposal.once_ns for p in chosen)),
     )
 
 

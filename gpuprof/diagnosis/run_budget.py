@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from gpuprof.calibration import loader as loader_calibrated
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.baseline import LONG, RareStep, durations, step_time
 from gpuprof.diagnosis.budget import SEEN, Stretch
@@ -27,6 +29,9 @@ where they wait for the GPU."""
 SAME = calibrated.STILL_SLOW.value
 """Steps after the windows continue the free stretch if their median differs by less than this from its own, or by less
 than its scatter: a profiler that was taken down leaves the step as it was; one that was not costs more."""
+SPREAD = loader_calibrated.SPREAD.value
+Z80 = 1.2816
+"""Half an 80 % interval is this many standard deviations."""
 FEWEST_MADE = 4
 """Batches whose making was measured, at least, for a mean of them."""
 
@@ -217,6 +222,20 @@ def workers_of(folder: RunFolder) -> int:
     return count if isinstance(count, int) and count > 0 else 0
 
 
+def _pace(made_ns: float, error: float, paced_ns: float, found: Budget) -> float:
+    """A worker's time for a batch where the training waits for its workers, ns: from what was measured in them and from
+    what the training got, each weighted by how well it is known.
+
+    made_ns, error: mean of the batches whose making was measured, and its standard error as a share of it. paced_ns:
+    the time with which the workers would deliver no faster than the mean step takes batches. A mean step of few steps
+    may hold the start of an epoch, where every batch is waited for. Workers are no slower than the training shows.
+    """
+    made = (Z80 * error) ** 2 + math.log(SPREAD) ** 2
+    paced = math.log(max(found.high, 1) / max(found.mean_ns, 1)) ** 2
+    weight = paced / (made + paced)
+    return min(made_ns**weight * paced_ns ** (1 - weight), paced_ns)
+
+
 def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed | None:
     """The workers that feed the training, where their pace is known: measured, or because the training waited for it.
 
@@ -236,9 +255,9 @@ def feed_of(folder: RunFolder, found: Budget, micro_steps: float | None) -> Feed
     paced = workers * max(found.mean_ns - lumps, 1) / batches
     if number >= FEWEST_MADE and made.get("batch_ns"):
         batch_ns, cpu_ns, spread = float(made["batch_ns"]), float(made.get("batch_cpu_ns") or 0), made.get("spread")
-        # What the training waited for is the best measure of what it got.
-        batch_ns, measured = (paced if starved else batch_ns), True
-        cpu_ns = min(cpu_ns, batch_ns)
+        if starved:
+            batch_ns = _pace(batch_ns, float(spread or 0.0) / number**0.5, paced, found)
+        cpu_ns, measured = min(cpu_ns, batch_ns), True
     elif starved:
         batch_ns, cpu_ns, spread, measured = paced, paced, None, False
     else:

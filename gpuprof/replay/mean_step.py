@@ -26,6 +26,9 @@ NEAR = 0.03
 """Paces that differ by less are the same: workers this close to the training's pace keep up with it."""
 HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator")
 """Lumps that a faster host shortens."""
+WAITS = "waits"
+"""Lump: what a step waits for batches beyond what the pace of the workers explains, as at the start of an epoch. A
+faster input shortens it, more workers of the same pace do not."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class MeanStep:
     batches: float = 1.0
     """Batches in a step."""
     lumps_ns: Mapping[str, float] = field(default_factory=dict)
-    """What each cause but the input adds to the mean step."""
+    """What each cause but the pace of the workers adds to the mean step."""
+    paced: bool = False
+    """Whether the pace of the workers was measured in them, so that another mean step would say nothing of it."""
 
     def now_ns(self) -> float:
         """The mean step as it is, ns."""
@@ -53,7 +58,18 @@ class MeanStep:
         self, graph: Graph, *, faster: Mapping[str, float] | None = None, loader: Loader | None = None,
         lumps: Mapping[str, float] | None = None,
     ) -> float:  # fmt: skip
-        """The mean step of a changed graph, ns.
+        """The mean step of a changed graph, ns: see `of_step`."""
+        return self.of_step(self.simulated(graph), faster=faster, loader=loader, lumps=lumps)
+
+    def simulated(self, graph: Graph) -> float:
+        """The simulated step of a graph, ns; where workers make the batches, without waiting for them."""
+        return step_of(_fetching(graph) if self._has_workers else graph)
+
+    def of_step(
+        self, simulated_ns: float, *, faster: Mapping[str, float] | None = None, loader: Loader | None = None,
+        lumps: Mapping[str, float] | None = None,
+    ) -> float:  # fmt: skip
+        """The mean step of a changed graph whose simulated step this is, ns.
 
         `faster`: resource → factor on its time, of those that also act outside the graph (`input`, `host`); `loader`:
         what makes the batches then; `lumps`: cause → factor on what it adds.
@@ -62,10 +78,10 @@ class MeanStep:
         loader = loader or self.loader
         if loader is not None and factors.get("input", 1.0) != 1.0:
             loader = replace(loader, batch_ns=loader.batch_ns * factors["input"])
-        each = {cause: factors.get("host", 1.0) if cause in HOST_LUMPS else 1.0 for cause in self.lumps_ns}
+        each = {cause: factors.get(_resource(cause), 1.0) for cause in self.lumps_ns}
         each |= lumps or {}
         added = sum(ns * each[cause] for cause, ns in self.lumps_ns.items())
-        return max(self._fed(graph, loader) + added, 1.0)
+        return max(self._fed(simulated_ns * self._scale, loader) + added, 1.0)
 
     @property
     def has_excess(self) -> bool:
@@ -80,10 +96,20 @@ class MeanStep:
         usual = step_of(self.graph) if self.usual_ns is None else self.usual_ns
         return fed_step_ns(self.loader, usual, self.batches) > usual
 
+    def with_waits(self) -> MeanStep:
+        """The same with what the mean step waits for batches beyond the workers' pace as a lump of its own."""
+        if not self.paced or not self.starved or self.mean_ns is None:
+            return self
+        waits = self.mean_ns - self.now_ns()
+        return replace(self, lumps_ns={**self.lumps_ns, WAITS: waits}) if waits > 0 else self
+
     def with_mean(self, mean_ns: float) -> MeanStep:
-        """The same had another mean step been measured: its lumps and its loader would be larger or smaller."""
+        """The same had another mean step been measured: its lumps and its loader would be larger or smaller. What was
+        measured of the workers stays."""
         if self.usual_ns is None or self.mean_ns is None or self.mean_ns <= self.usual_ns:
             return self
+        if self.paced and self.starved:
+            return self._with_lumps(mean_ns)
         part = max(mean_ns - self.usual_ns, 0.0) / (self.mean_ns - self.usual_ns)
         lumps = {cause: ns * part for cause, ns in self.lumps_ns.items()}
         loader = self.loader
@@ -91,24 +117,28 @@ class MeanStep:
             loader = replace(loader, batch_ns=loader.workers * max(mean_ns - sum(lumps.values()), 1.0) / self.batches)
         return replace(self, mean_ns=max(mean_ns, self.usual_ns), lumps_ns=lumps, loader=loader)
 
+    def _with_lumps(self, mean_ns: float) -> MeanStep:
+        """The same had another mean step been measured, by its lumps alone: no mean is below what the workers allow."""
+        fed, added = self.fed_ns(), sum(self.lumps_ns.values())
+        part = max(mean_ns - fed, 0.0) / added if added > 0 else 0.0
+        lumps = {cause: ns * part for cause, ns in self.lumps_ns.items()}
+        return replace(self, mean_ns=fed + sum(lumps.values()), lumps_ns=lumps)
+
     def consumer_ns(self) -> float:
         """The step that the training takes when every batch is ready, ns."""
-        return self._usual(self.graph)
+        return self.simulated(self.graph) * self._scale
 
     def fed_ns(self) -> float:
         """The step that the loader allows as it is, without lumps, ns."""
-        return self._fed(self.graph, self.loader)
+        return self._fed(self.consumer_ns(), self.loader)
 
-    def _fed(self, graph: Graph, loader: Loader | None) -> float:
-        """The step of a training that takes its batches from a loader."""
-        step = self._usual(graph)
-        return step if loader is None or loader.workers < 1 else fed_step_ns(loader, step, self.batches)
+    def _fed(self, step_ns: float, loader: Loader | None) -> float:
+        """The step of a training that takes its batches from a loader; `step_ns`: with every batch ready."""
+        return step_ns if loader is None or loader.workers < 1 else fed_step_ns(loader, step_ns, self.batches)
 
-    def _usual(self, graph: Graph) -> float:
-        """The usual step of a graph; where workers make the batches, without waiting for them."""
-        if self.loader is not None and self.loader.workers >= 1:
-            graph = _fetching(graph)
-        return step_of(graph) * self._scale
+    @property
+    def _has_workers(self) -> bool:
+        return self.loader is not None and self.loader.workers >= 1
 
     @cached_property
     def _scale(self) -> float:
@@ -122,6 +152,11 @@ class MeanStep:
             return scale
         own = self.mean_ns - sum(self.lumps_ns.values())
         return scale if self.starved or own <= 0 else own / simulated
+
+
+def _resource(cause: str) -> str:
+    """The resource that shortens a lump."""
+    return "input" if cause == WAITS else "host" if cause in HOST_LUMPS else ""
 
 
 def _fetching(graph: Graph) -> Graph:

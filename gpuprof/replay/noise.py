@@ -3,6 +3,8 @@
 Each value is half an 80 % interval, as a part of the step: eight of ten steps lie within it on either side.
 """
 
+import math
+
 from gpuprof.calibration import noise as calibrated
 
 RUN_NOISE = calibrated.RUN.value
@@ -14,7 +16,15 @@ step is narrower."""
 HOST_PROCESS_NOISE = calibrated.HOST_PROCESS.value
 """From one process to the next, of the host's time, where a measured step says what it is."""
 PROCESS_NOISE = calibrated.PROCESS.value
-"""From one process to the next on the same machine, of any step; so no step predicted for a change is known better,
-even where the change is known exactly."""
+"""From one process to the next on the same machine, of any step; so no gain of a change is known better, even where
+the change is known exactly."""
+HOST_BOUND_NOISE = calibrated.HOST_BOUND.value
+"""From one process to the next, of a step that the CPU alone limits."""
 MACHINE_NOISE = calibrated.MACHINE.value
 """From one host to another of the same kind, and from one hour to another."""
+
+
+def process_noise(host: float) -> float:
+    """How much a step differs from one process to the next, where `host` is the share of it that scales with the CPU's
+    time: that of any step at least."""
+    return max(PROCESS_NOISE, HOST_BOUND_NOISE * math.sqrt(min(max(host, 0.0), 1.0)))

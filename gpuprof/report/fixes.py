@@ -18,6 +18,8 @@ RESOURCES = ("host", "input", "transfer", "communication", "device", "compute", 
 PARTS = ("compute", "memory", "latency")
 NUMBER = 3
 """Cells in front of a fix, which hold its number."""
+UNSURE = 0.10
+"""Half the mean step's 80 % interval, as a share of it, from which on predicted steps are said to be as uncertain."""
 SAME = 0.02
 """A step that changes by less than this is the same step."""
 
@@ -67,7 +69,18 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     if both and brevity.together:
         gained = gain(both, now, diagnosis.unit)
         lines.append(Text.assemble((numbers(diagnosis, both), "bold"), f" together   {gained}"))
+    if diagnosis.findings and brevity.together and (unsure := uncertain_mean(diagnosis)):
+        lines.append(Text(unsure, "dim"))
     return lines
+
+
+def uncertain_mean(diagnosis: Diagnosis) -> str:
+    """What the intervals of predicted steps hold where the mean step itself is uncertain; empty where it is not."""
+    found = diagnosis.budget
+    if found is None or found.source != "free" or found.high - found.mean_ns < UNSURE * found.mean_ns:
+        return ""
+    known = f"the mean {diagnosis.unit} is {duration_range(found.low, found.high)} by {found.steps} timed ones"
+    return f"{known}: {diagnosis.unit}s after a fix are as uncertain, gains (×) less so"
 
 
 def _code(finding: Finding, brevity: Brevity) -> str:

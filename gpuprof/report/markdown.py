@@ -76,7 +76,9 @@ def _findings(found: Diagnosis, rows: int) -> str:
         (str(number), _text(one.title), _text(fixes.gain(one, now)), f"`{_code(one.fix, 400)}`")
         for number, one in enumerate(found.findings[:rows], 1)
     ]
-    return _table(("", "what to change", "gain", "how"), lines)
+    made = _table(("", "what to change", "gain", "how"), lines)
+    unsure = fixes.uncertain_mean(found)
+    return f"{made}\n\n{unsure[:1].upper()}{unsure[1:]}." if unsure else made
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

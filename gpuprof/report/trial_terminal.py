@@ -80,11 +80,13 @@ def _table(trial: Trial, width: int) -> list[Text]:
 
 
 def _details(row: Row) -> list[Text]:
-    """What a table has no room for: why, or what shows that the patch took effect; and what it changes."""
+    """What a table has no room for: why, or what shows that the patch took effect; the gain that was predicted, which
+    may be known better than the step; and what it changes."""
     if row.status in ("failed", "not_applied", "not_tried"):
         return [Text(f"  {escape(row.name)}: {STATUS[row.status]}: {escape(row.reason)}", "dim")]
+    predicted = f"; predicted gain {gain(row.predicted_speedup)}" if row.predicted_speedup else ""
     changed = f"; {escape(row.sameness.text)}" if row.sameness else ""
-    return [Text(f"  {escape(row.name)}: {escape(row.reason)}{changed}", "dim")]
+    return [Text(f"  {escape(row.name)}: {escape(row.reason)}{predicted}{changed}", "dim")]
 
 
 def _best(trial: Trial) -> list[Text]:

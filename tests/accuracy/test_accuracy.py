@@ -156,11 +156,12 @@ def estimated_events(diagnosis: gpuprof.Diagnosis) -> float:
 
 def test_the_predicted_fixes(everything):
     shown = [(fix, found) for r in everything for fix, found in r.fixes if found is not None]
-    errors = [abs(accuracy.error(found.step_ns.expected / 1e6, fix.step_ms)) for fix, found in shown]
+    steps = [accuracy.predicted(found, fix) for fix, found in shown]
+    errors = [abs(accuracy.error(step.expected, fix.step_ms)) for step, (fix, _) in zip(steps, shown, strict=True)]
     assert len(shown) >= 25
     assert statistics.median(errors) <= 0.08
     assert statistics.mean(accuracy.meets(found, fix) for fix, found in shown) >= 0.75
-    widths = {fix.finding: found.step_ns.high / found.step_ns.low for fix, found in shown}
+    widths = {fix.finding: step.high / step.low for step, (fix, _) in zip(steps, shown, strict=True)}
     assert statistics.median(widths.values()) <= 1.5
     assert widths["compile"] <= 2.4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -59,11 +60,21 @@ def test_what_was_fitted_lies_where_the_table_says():
 
 def test_noise_is_that_of_the_processes():
     with fit_or_test.only_fit():
-        found = {one.name: one for one in calibrate.noise()}
+        found = {one.name: one for one in islice(calibrate.noise(), 2)}
     of_gpus, of_all = (present(found[f"noise.{name}"].value) for name in ("GPU_PROCESS", "PROCESS"))
     assert of_gpus < of_all < present(numbers()["noise.PROCESS"].high)
     assert len(found["noise.PROCESS"].values) > 40
     assert set(found["noise.GPU_PROCESS"].values) < {*catalogue.names()}
+
+
+@pytest.mark.slow
+def test_processes_of_programs_whose_cpu_matters_differ_more():
+    with fit_or_test.only_fit():
+        found = {one.name: one for one in calibrate.noise()}["noise.HOST_BOUND"]
+    table = numbers()["noise.HOST_BOUND"]
+    assert present(found.value) == pytest.approx(table.value, rel=0.05)
+    assert present(found.interval) == pytest.approx((table.low, table.high), rel=0.05)
+    assert {catalogue.scenario(name).role for name in found.values} == {"fit"}
 
 
 def test_gaps_are_of_kernels_that_wait_for_their_turn():

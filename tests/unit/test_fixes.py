@@ -9,10 +9,13 @@ from helpers.make_diagnosis import HOSTILE, MS, host_bound
 from helpers.present import present
 from jsonschema import Draft202012Validator
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Combined, Evidence, Finding, Range, Remaining, Replay
 from gpuprof.diagnosis.json import schema, to_json
 from gpuprof.diagnosis.ranks import RankSummary
 from gpuprof.replay.sensitivity import Sensitivities
+from gpuprof.report import markdown
+from gpuprof.report.page.content import uncertain_mean
 from gpuprof.report.page.html import render
 from gpuprof.report.terminal import plain
 
@@ -134,3 +137,15 @@ def test_the_json_is_valid():
     assert not list(Draft202012Validator(schema()).iter_errors(document))
     assert document["findings"][0]["evidence"][1]["start_ns"] == 3
     assert document["sensitivities"]["host"] == 0.9
+
+
+def test_an_uncertain_mean_step_makes_predicted_steps_uncertain_and_gains_less_so():
+    """Where half its interval is a tenth of the mean step or more."""
+    mean = 80 * MS
+    for half, said in ((4 * MS, False), (20 * MS, True)):
+        budget = Budget(mean, mean - half, mean + half, 74 * MS, (), (), 6 * MS, 20, "free")
+        found = diagnosis(finding(), budget=budget)
+        for text in (plain(found, 160), uncertain_mean(found), markdown.diagnosis(found)):
+            known = "he mean step is 60–100 ms by 20 timed ones: steps after a fix are as uncertain, gains (×) less so"
+            assert (known in " ".join(text.replace("\\", "").split())) is said
+    assert "uncertain" not in plain(diagnosis(budget=budget), 160)

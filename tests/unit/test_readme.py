@@ -47,7 +47,7 @@ def test_verdicts():
 
 
 @pytest.mark.parametrize(
-    ("title", "programs"), [("steps, programs that no number", 11), ("fixes, programs that numbers", 40)]
+    ("title", "programs"), [("steps, programs that no number", 11), ("fixes, programs that numbers", 41)]
 )
 def test_fixes(title, programs):
     tested, count = ACCURACY.index(f"predicted steps of {programs} programs"), row(title)

@@ -56,8 +56,9 @@ CPU time in the data phase shrinks to what the training process still has to do 
 and the step is replayed. The step cannot become shorter than the input's time divided by the number of workers, each
 1.3 times slower than the training process because they share its machine. Where workers are already used and their
 throughput is known, the mean step is that of a bounded queue with the proposed number of workers, each slowed down if
-there are more workers than CPU cores; at worst the training process's own CPU time grows by a fifth. Without a run
-the cost of the input is estimated from what the workers deliver: one batch per worker and step.
+there are more workers than CPU cores; at worst the training process's own CPU time grows by a fifth. What the mean
+step waits beyond their throughput, as at the start of an epoch, stays. Without a run the cost of the input is estimated
+from what the workers deliver: one batch per worker and step.
 """,
     wrong="""
 If preparing a batch waits for a disk or a network rather than for the CPU, workers help until that is saturated. An

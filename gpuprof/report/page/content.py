@@ -390,6 +390,12 @@ def combined(diagnosis: Diagnosis) -> str:
     return f"{fixes.numbers(diagnosis, both)} together: {fixes.gain(both, now, diagnosis.unit)}"
 
 
+def uncertain_mean(diagnosis: Diagnosis) -> str:
+    """What is known better than the steps after the fixes, where the mean step itself is uncertain; else empty."""
+    unsure = fixes.uncertain_mean(diagnosis) if diagnosis.findings else ""
+    return f"{unsure[:1].upper()}{unsure[1:]}." if unsure else ""
+
+
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """Usual remedies that are not advised, and why."""
     return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]

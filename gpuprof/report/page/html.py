@@ -69,6 +69,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         cards=cards,
         first=cards[0] if cards else None,
         combined=content.combined(diagnosis),
+        uncertain=content.uncertain_mean(diagnosis),
         considered=content.considered(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),

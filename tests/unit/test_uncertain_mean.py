@@ -1,0 +1,131 @@
+"""How well the mean step is known: it counts for the step after a fix, and cancels in the gain where both scale."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from helpers.case import run_of
+from helpers.program import MS, US, Program
+
+from gpuprof.diagnosis import predict
+from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.predict import Prediction, Steps, prediction
+from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.run_budget import _pace
+from gpuprof.replay.loader_queue import Loader
+from gpuprof.replay.mean_step import WAITS, MeanStep
+from gpuprof.replay.noise import HOST_BOUND_NOISE, PROCESS_NOISE, process_noise
+from gpuprof.replay.transform import scaled
+
+
+def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Case:
+    """A run whose GPU works all the time; `usual` and the mean step with its interval are ms, as timed."""
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [program.small_mm(gpu=100 * US) for _ in range(40)])
+    case = program.case(path)
+    found = Budget(*(round(ms * MS) for ms in (mean, low, high, usual)), (), (), round((mean - usual) * MS), 20, "free")
+    step = MeanStep(case.graph, usual_ns=usual * MS, mean_ns=mean * MS, **more)
+    return replace(case, run=run_of(), budget=found, mean_step=step)
+
+
+def half_of_the_gpu(case: Case) -> Proposal:
+    return Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
+
+
+def predicted(case: Case) -> Prediction:
+    return prediction(Steps(case), [half_of_the_gpu(case)])
+
+
+def test_scatter_of_all_steps_cancels_in_the_gain(tmp_path):
+    sure, unsure = (predicted(timed(tmp_path, *ends, usual=4)) for ends in ((4, 4, 4), (3, 4, 5)))
+    assert unsure.speedup == sure.speedup
+    assert unsure.step.expected == sure.step.expected
+    for end, of_sure, of_mean in ((unsure.step.low, sure.step.low, 3 / 4), (unsure.step.high, sure.step.high, 5 / 4)):
+        away = math.hypot(math.log(of_sure / sure.step.expected), math.log(of_mean))
+        assert abs(math.log(end / unsure.step.expected)) == pytest.approx(away, rel=1e-6)
+
+
+def test_a_fix_of_the_usual_step_gains_less_if_pauses_make_more_of_the_mean(tmp_path):
+    """Usually 4 ms, of which half is gained, and 4 ms of pauses, of which nothing is; of them 2 to 6 ms were measured,
+    so that 10 ms become 8 at worst."""
+    found = predicted(timed(tmp_path, 6, 8, 10, usual=4, lumps_ns={"pauses": 4 * MS}))
+    assert found.step.expected == pytest.approx(6 * MS, rel=0.01)
+    noise = math.log1p(PROCESS_NOISE)
+    less = math.hypot(noise, math.log((8 / 6) / (10 / 8)))
+    assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(less, abs=0.02)
+    assert math.log(found.step.high / found.step.expected) == pytest.approx(
+        math.hypot(noise, math.log(8 / 6)), abs=0.02
+    )
+
+
+def test_what_was_seen_once_is_gained_somewhat_by_a_fix_that_removes_it(tmp_path):
+    """However uncertain, the excess of some steps was measured: a fix of it does gain."""
+    case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
+    never = Proposal("", (), "", lambda graph: graph, lumps={"save": 0.0})
+    found = prediction(Steps(case), [never]).speedup
+    least = (4 + 4 * math.exp(-7 / 4)) / 4
+    away = math.hypot(math.log1p(PROCESS_NOISE), math.log(2 / least))
+    assert found.expected == pytest.approx(2, rel=0.01)
+    assert math.log(found.expected / found.low) == pytest.approx(away, abs=0.01)
+
+
+def test_what_is_not_advised_says_its_gain_too(monkeypatch, tmp_path):
+    case = timed(tmp_path, 3, 4, 5, usual=4)
+    little = Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.95))
+    monkeypatch.setattr(predict, "FINDINGS", ((Page("little", "", "", "", "", ""), lambda _: [little]),))
+    (one,) = predict.fixes(case).considered
+    assert one.speedup is not None and one.speedup.low < 1.02 < one.speedup.expected
+    assert f"{one.speedup.low:.2f} to {one.speedup.high:.2f}×" in one.reason
+
+
+def budget(mean_ms: float, half_ms: float, *excess: Excess) -> Budget:
+    mean, half = round(mean_ms * MS), round(half_ms * MS)
+    return Budget(mean, mean - half, mean + half, mean, excess, (), 0, 10, "free")
+
+
+def test_the_pace_of_workers_is_that_which_is_known_better():
+    """Made in 400 ms each, and the training got one every 600: its own mean decides where that is sure, and what was
+    measured in the workers where not. Workers are never slower than what the training got."""
+    sure, unsure = budget(150, 0.1), budget(150, 140)
+    assert _pace(400 * MS, 0.05, 600 * MS, sure) == pytest.approx(600 * MS, rel=0.001)
+    assert _pace(400 * MS, 0.05, 600 * MS, unsure) == pytest.approx(400 * MS, rel=0.02)
+    assert _pace(900 * MS, 0.05, 600 * MS, unsure) == 600 * MS
+
+
+def test_waits_beyond_the_pace_of_workers_stay_with_more_of_them(tmp_path):
+    """Four workers bring a batch every 100 ms to a training that takes 60 ms for it; the mean of 160 ms holds waits for
+    60 ms more, as at the start of an epoch."""
+    loader = Loader(400 * MS, 4)
+    case = timed(tmp_path, 100, 160, 220, usual=60, loader=loader, paced=True)
+    mean = case.mean.with_waits()
+    assert mean.lumps_ns == {WAITS: pytest.approx(60 * MS)}
+    assert mean.now_ns() == pytest.approx(160 * MS)
+    assert mean.of(case.graph, loader=replace(loader, workers=16)) == pytest.approx(120 * MS)
+    assert mean.of(case.graph, faster={"input": 0.5}) == pytest.approx(90 * MS)
+    # Another mean step says nothing of workers that were measured; it is not below what they allow.
+    assert mean.with_mean(220 * MS).loader == mean.with_mean(90 * MS).loader == loader
+    assert mean.with_mean(220 * MS).now_ns() == pytest.approx(220 * MS)
+    assert mean.with_mean(90 * MS).now_ns() == pytest.approx(100 * MS)
+    assert replace(mean, paced=False, lumps_ns={}).with_waits().lumps_ns == {}
+
+
+def test_processes_of_a_host_bound_step_differ_more(tmp_path):
+    """In their steps, and not in what a fix of the GPU's half gains; with the square root of the CPU's share."""
+    assert process_noise(0.0) == process_noise(0.1) == PROCESS_NOISE
+    assert process_noise(1.0) == process_noise(1.2) == HOST_BOUND_NOISE
+    assert process_noise(0.5) == pytest.approx(HOST_BOUND_NOISE * math.sqrt(0.5))
+    program = Program()
+    for _ in range(3):
+        program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])
+    case = program.case(tmp_path)
+    host_bound = prediction(Steps(case), [])
+    gpu_bound = prediction(Steps(case), [Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=100.0))])
+    assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * HOST_BOUND_NOISE
+    assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.1 * PROCESS_NOISE
+    assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * PROCESS_NOISE
