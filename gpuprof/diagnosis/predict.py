@@ -7,10 +7,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
@@ -184,24 +186,44 @@ class Steps:
         half = mean.of_step(simulated(), faster={"host": 0.5, "input": 0.5}, loader=loader, lumps=lumps)
         return 2 * (1 - max(half, 0.5 * _least_ns(proposals)) / now)
 
-    def means(self) -> tuple[tuple[MeanStep, float], ...]:
-        """How the mean step follows at either end of its own 80 % interval, and a factor on every step there; none
-        where the mean was not timed.
-
-        The excess of some steps over the usual one was seen, so it is never 0: of the lower end it keeps e^(-h/excess),
-        where h is half the interval. Of k equal events h is 1.28/√k of the excess, and that is near the lower end of a
-        Poisson rate after k events. What the excess does not explain shortens all steps.
-        """
-        case, found = self.case, self.case.budget
-        if found is None or case.mean_step is None or found.mean_ns <= 0:
+    def ends_of_step(self) -> tuple[tuple[MeanStep, float], ...]:
+        """How the mean step follows at either end of its own 80 % interval, and a factor on every step there: that by
+        which even the usual step is shorter. None where the mean was not timed."""
+        found, mean = self._timed, self.case.mean
+        if found is None:
             return ()
-        mean, usual_ns = case.mean, case.mean.usual_ns or case.mean_ns
-        excess = case.mean_ns - usual_ns
-        if excess <= 0:
+        if self._excess <= 0:
             return (mean, max(found.low, 1) / found.mean_ns), (mean, found.high / found.mean_ns)
-        fewer = mean.with_mean(usual_ns + excess * math.exp(-(found.mean_ns - found.low) / excess))
-        more = mean.with_mean(found.high)
-        return (fewer, min(max(found.low, 1) / usual_ns, 1.0)), (more, found.high / more.now_ns())
+        less, more = mean.with_mean(found.low), mean.with_mean(found.high)
+        usual_ns = self.case.mean_ns - self._excess
+        return (less, min(max(found.low, 1) / usual_ns, 1.0)), (more, found.high / more.now_ns())
+
+    def ends_of_excess(self) -> tuple[MeanStep, ...]:
+        """How the mean step follows with as little and as much excess of some steps over the usual one as they may
+        have; none where there is none, or the mean was not timed.
+
+        That excess was seen, so it is never 0: of the lower end it keeps e^(-h/excess), where h is half the interval of
+        the mean, and if it is that of k steps e^(-1.28/√k) at least: near the lower end of a Poisson rate after k
+        events.
+        """
+        found, excess = self._timed, self._excess
+        if found is None or excess <= 0:
+            return ()
+        longer = sum(one.steps for one in found.excess) + found.pauses
+        away = min((found.mean_ns - found.low) / excess, Z80 / math.sqrt(longer) if longer else math.inf)
+        least_ns = self.case.mean_ns - excess * (1 - math.exp(-away))
+        return self.case.mean.with_mean(least_ns), self.case.mean.with_mean(found.high)
+
+    @property
+    def _timed(self) -> Budget | None:
+        """The mean step as it was timed."""
+        found = self.case.budget
+        return None if found is None or self.case.mean_step is None or found.mean_ns <= 0 else found
+
+    @property
+    def _excess(self) -> float:
+        """By what the mean step is longer than the usual one, ns."""
+        return self.case.mean_ns - (self.case.mean.usual_ns or self.case.mean_ns)
 
 
 def _half_the_cpu(graph: Graph) -> Graph:
@@ -273,14 +295,16 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
 
 
 def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) -> tuple[list[float], list[float]]:
-    """Steps and gains at the mean step as it is and at the ends of its interval, as logarithms of what is expected."""
+    """Steps and gains with the mean step as it is and at its ends, as logarithms of what is expected."""
     case, usual = steps.case, [p.change for p in ordered]
-    steps_then, gains_then = [0.0], [0.0]
-    for mean, factor in steps.means():
-        then = max(steps.after(case.graph, usual, ordered, mean=mean), _without_more_work(steps, ordered, mean))
-        steps_then.append(math.log(then / expected * factor))
-        gains_then.append(math.log(mean.now_ns() / case.mean_ns * expected / then))
-    return steps_then, gains_then
+
+    def then(mean: MeanStep) -> float:
+        ns = steps.after(case.graph, usual, ordered, mean=mean)
+        return max(ns, _without_more_work(steps, ordered, mean)) / expected
+
+    of_steps = [math.log(then(mean) * factor) for mean, factor in steps.ends_of_step()]
+    of_gains = [math.log(mean.now_ns() / case.mean_ns / then(mean)) for mean in steps.ends_of_excess()]
+    return [0.0, *of_steps], [0.0, *of_gains]
 
 
 def _around(expected: float, down: tuple[float, ...], up: tuple[float, ...]) -> Range:

@@ -29,7 +29,8 @@ def timed(path: Path, low: float, mean: float, high: float, usual: float, **more
     for _ in range(3):
         program.step(lambda: [program.small_mm(gpu=100 * US) for _ in range(40)])
     case = program.case(path)
-    found = Budget(*(round(ms * MS) for ms in (mean, low, high, usual)), (), (), round((mean - usual) * MS), 20, "free")
+    mean_ns, low_ns, high_ns, usual_ns = (round(ms * MS) for ms in (mean, low, high, usual))
+    found = Budget(mean_ns, low_ns, high_ns, usual_ns, (), (), mean_ns - usual_ns, 20, "free")
     step = MeanStep(case.graph, usual_ns=usual * MS, mean_ns=mean * MS, **more)
     return replace(case, run=run_of(), budget=found, mean_step=step)
 
@@ -64,15 +65,21 @@ def test_a_fix_of_the_usual_step_gains_less_if_pauses_make_more_of_the_mean(tmp_
     )
 
 
-def test_what_was_seen_once_is_gained_somewhat_by_a_fix_that_removes_it(tmp_path):
-    """However uncertain, the excess of some steps was measured: a fix of it does gain."""
+@pytest.mark.parametrize(
+    ("steps", "share"), [(0, math.exp(-7 / 4)), (1, math.exp(-1.2816)), (16, math.exp(-1.2816 / 4))]
+)
+def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, share: float, tmp_path):
+    """However uncertain the mean, the excess of some steps was measured: a fix of it does gain, the surer the more
+    steps had it. The step after it is as uncertain as the usual one."""
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
+    assert case.budget is not None
+    case = replace(case, budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
     never = Proposal("", (), "", lambda graph: graph, lumps={"save": 0.0})
-    found = prediction(Steps(case), [never]).speedup
-    least = (4 + 4 * math.exp(-7 / 4)) / 4
-    away = math.hypot(math.log1p(PROCESS_NOISE), math.log(2 / least))
-    assert found.expected == pytest.approx(2, rel=0.01)
-    assert math.log(found.expected / found.low) == pytest.approx(away, abs=0.01)
+    found = prediction(Steps(case), [never])
+    away = math.hypot(math.log1p(PROCESS_NOISE), math.log(2 / (1 + share)))
+    assert found.speedup.expected == pytest.approx(2, rel=0.01)
+    assert math.log(found.speedup.expected / found.speedup.low) == pytest.approx(away, abs=0.01)
+    assert found.step.expected / found.step.low > 4  # its mean, as timed, is 1 ms at least
 
 
 def test_what_is_not_advised_says_its_gain_too(monkeypatch, tmp_path):
