@@ -15,6 +15,9 @@ import time
 from pathlib import Path
 
 VARIABLE = "GPUPROF_TRIAL="
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STARTING_S = 0.5
+"""A process that is being started shows its environment after this at the latest."""
 
 
 def processes_of(folder: str) -> list[int]:
@@ -33,12 +36,13 @@ def processes_of(folder: str) -> list[int]:
     return found
 
 
-def kill_all(folder: str, patience_s: float = 10.0) -> bool:
-    """Kills them until none is left; False if some are."""
-    end = time.monotonic() + patience_s
+def kill_all(folder: str, patience_s: float = 10.0, watch_s: float = 0.0) -> bool:
+    """Kills them until none is left, and what begins within `watch_s`, too; False if some are left."""
+    begun = time.monotonic()
+    end = begun + patience_s
     while True:
         left = [pid for pid in processes_of(folder) if not _is_dead(pid)]
-        if not left:
+        if not left and time.monotonic() >= begun + watch_s:
             return True
         for pid in left:
             with contextlib.suppress(OSError):
@@ -58,10 +62,10 @@ def _is_dead(pid: int) -> bool:
 
 def main(scratch: str) -> None:
     """Waits for the end of gpuprof."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     if sys.stdin.read().strip() != "done":
-        kill_all(scratch)
+        kill_all(scratch, watch_s=STARTING_S)
         shutil.rmtree(scratch, ignore_errors=True)
 
 

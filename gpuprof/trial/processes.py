@@ -90,6 +90,8 @@ class Starter:
         self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
+        self._starting = False
+        """Whether one may have been started that we do not know of: a signal may come before Popen has returned."""
         self._guard: subprocess.Popen[bytes] | None = None
         self._used_mib: int | None = None
 
@@ -103,7 +105,7 @@ class Starter:
 
     def __exit__(self, *_: object) -> None:
         # A second Ctrl-C must not leave a training running.
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in guard.ENDING}
         try:
             self.end()
             shutil.rmtree(self.scratch, ignore_errors=True)
@@ -113,7 +115,8 @@ class Starter:
                     self._guard.stdin.close()
                 self._guard.wait()
         finally:
-            signal.signal(signal.SIGINT, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def run(
         self,
@@ -170,11 +173,7 @@ class Starter:
         if path := os.environ.get("PYTHONPATH"):
             environment["PYTHONPATH"] = path
         try:
-            self._process = subprocess.Popen(
-                argv, env=environment, stdin=subprocess.DEVNULL, start_new_session=True,
-                stdout=2 if sys.stderr is not None else subprocess.DEVNULL,
-            )  # fmt: skip
-            self._process.wait()
+            self._start(argv, environment, 2 if sys.stderr is not None else subprocess.DEVNULL).wait()
         finally:
             self.end()
         failed = runfile.read_json(folder / FAILED) or {}
@@ -212,15 +211,12 @@ class Starter:
         """None once every rank has written; else why not."""
         with (folder / LOG).open("wb") as log:
             try:
-                self._process = subprocess.Popen(
-                    argv, env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )  # fmt: skip
+                process = self._start(argv, environment, log, subprocess.STDOUT)
             except OSError as error:
                 return f"{argv[0]}: cannot be started ({error.strerror})"
         end, first_seen = time.monotonic() + limit_s, None
         while True:
-            over = self._process.poll() is not None
+            over = process.poll() is not None
             ranks = _results(folder)
             if ranks:
                 if len(ranks) >= int(ranks[0].get("world_size") or 1):
@@ -229,20 +225,36 @@ class Starter:
                 if time.monotonic() - first_seen > RANKS_S:
                     return "the other ranks did not come to the same step"
             if over:
-                return None if _results(folder) else _why(folder, self._process.returncode)
+                return None if _results(folder) else _why(folder, process.returncode)
             if time.monotonic() > end:
                 return f"it took longer than {limit_s:.0f} s and was given up"
             time.sleep(TICK_S)
 
+    def _start(
+        self, argv: Sequence[str], environment: dict[str, str], output: Any, errors: Any = None
+    ) -> subprocess.Popen[bytes]:
+        self._starting = True
+        try:
+            self._process = process = subprocess.Popen(
+                argv, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, start_new_session=True
+            )
+        except OSError:
+            self._starting = False
+            raise
+        self._starting = False
+        return process
+
     def end(self) -> None:
         """Kills what runs: every process that was started with our folder, whatever group it is in."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        guard.kill_all(str(self.scratch))
-        process.wait()
+        starting, self._starting = self._starting, False
+        if process is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            guard.kill_all(str(self.scratch))
+            process.wait()
+        elif starting:
+            guard.kill_all(str(self.scratch), watch_s=guard.STARTING_S)
 
     def _await_memory(self) -> None:
         """Until the GPUs have about as much free memory as before the first process."""

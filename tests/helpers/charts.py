@@ -1,5 +1,5 @@
 """Figures of a diagnosis, and what they hold. A test module that takes this as a plugin (`pytest_plugins`) has the
-fixtures `run`, `bare` and `real`.
+fixtures `timed_run`, `bare_trace` and `real`: names of their own, since fixtures of plugins are those of all modules.
 
 PYTEST_DONT_REWRITE: a module imports it before it is a plugin.
 """
@@ -39,18 +39,18 @@ BARE = ROOT / "tests" / "data" / "pairs" / "moe_small.json.gz"
 
 
 @pytest.fixture(scope="module")
-def run() -> Diagnosis:
+def timed_run() -> Diagnosis:
     """Of a run with timed steps."""
     return diagnosed(RUN)
 
 
 @pytest.fixture(scope="module")
-def bare() -> Diagnosis:
+def bare_trace() -> Diagnosis:
     """Of a trace alone."""
     return diagnosed(BARE)
 
 
-@pytest.fixture(scope="module", params=["run", "bare"])
+@pytest.fixture(scope="module", params=["timed_run", "bare_trace"])
 def real(request: pytest.FixtureRequest) -> Diagnosis:
     """Each of the two."""
     return request.getfixturevalue(request.param)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.installed import need
@@ -62,6 +66,22 @@ def test_compiled_code_of_each_variant_is_kept_apart(tmp_path: Path):
             error = starter.run(parse(fix) if fix else (), None, None, 0.1, 60).process.error or ""
             found.append(error.removeprefix(f"it failed (exit code 1): ValueError: {starter.scratch}/compiled/"))
     assert found == ["inductor", "tf32/inductor"]
+
+
+def test_nothing_runs_on_if_a_signal_comes_as_a_process_is_started(monkeypatch: pytest.MonkeyPatch):
+    """Before anyone but the system knows of the process."""
+    really, seen = subprocess.Popen, list[subprocess.Popen[bytes]]()
+
+    def interrupted(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        seen.append(really(argv, **options))
+        raise KeyboardInterrupt
+
+    target = Target((sys.executable, "-S", "-c", "import time; time.sleep(60)"), "python", sys.executable, True, ())
+    with pytest.raises(KeyboardInterrupt), Starter(target, network=False) as starter:
+        monkeypatch.setattr(subprocess, "Popen", interrupted)
+        starter.run((), None, None, 0.1, 60)
+    assert seen[0].wait(10) == -signal.SIGKILL
+    assert not starter.scratch.exists()
 
 
 def test_workers_shorten_the_step_and_leave_the_batches_alone(tmp_path: Path):

@@ -73,8 +73,8 @@ def test_numbers_keep_six_digits():
     assert number(-0.0) == 0
 
 
-def test_without_a_title_the_chart_is_smaller(bare):
-    figure = present(charts.phases(bare))
+def test_without_a_title_the_chart_is_smaller(bare_trace):
+    figure = present(charts.phases(bare_trace))
     untitled = json.loads(charts.to_json(figure))["layout"]
     assert "title" not in untitled
     assert untitled["height"] < figure.layout.height

@@ -41,16 +41,16 @@ def test_bars_of_gaps_sum_to_the_idle_time(real):
     assert not labels, "each cause has its bars"
 
 
-def test_a_gap_is_in_the_bar_of_its_length(bare):
+def test_a_gap_is_in_the_bar_of_its_length(bare_trace):
     """Gaps of 10 to 20 µs, counted by hand, are the bar right of the tick at 10 µs."""
-    figure = content(charts.gap_histogram(bare))
+    figure = content(charts.gap_histogram(bare_trace))
     ticks = dict(zip(figure["layout"]["xaxis"]["ticktext"], figure["layout"]["xaxis"]["tickvals"], strict=True))
     at = ticks["10 µs"] + 0.5
     shown = sum(bar["y"][bar["x"].index(at)] for bar in figure["data"])
-    table = bare.tables.gaps()
+    table = bare_trace.tables.gaps()
     inside = table[(table.ns >= 10_000) & (table.ns < 20_000)]
     assert len(inside)
-    assert shown == pytest.approx(inside.ns.sum() / bare.steps.count / 1e6, rel=1e-4)
+    assert shown == pytest.approx(inside.ns.sum() / bare_trace.steps.count / 1e6, rel=1e-4)
 
 
 def test_sensitivities_are_halves_in_percent():
@@ -107,15 +107,15 @@ def _microseconds(point) -> float:
     return float(value.replace(",", "")) * {"ns": 1e-3, "µs": 1, "ms": 1e3, "s": 1e6}[unit]
 
 
-def test_the_largest_point_is_the_kernel_with_most_matrix_time(bare):
+def test_the_largest_point_is_the_kernel_with_most_matrix_time(bare_trace):
     """One group computed by pandas: its place on both axes."""
-    roof = bare.tables.roofline
-    table = bare.tables.kernels()
-    rows = bare.tables.timeline.members
+    roof = bare_trace.tables.roofline
+    table = bare_trace.tables.kernels()
+    rows = bare_trace.tables.timeline.members
     table["flops"], table["bytes"], table["dtype"] = roof.work.flops[rows], roof.work.bytes[rows], roof.work.dtype[rows]
     sums = table[(table.flops > 0)].groupby(["name", "op", "dtype"])[["ns", "flops", "bytes"]].sum()
     top = sums.sort_values("ns").iloc[-1]
-    traces = [t for t in content(charts.roofline(bare))["data"] if "customdata" in t]
+    traces = [t for t in content(charts.roofline(bare_trace))["data"] if "customdata" in t]
     size, x, y = max(
         point for t in traces for point in zip(t["marker"]["size"], t["x"], t["y"], strict=True)
     )  # fmt: skip
@@ -124,8 +124,8 @@ def test_the_largest_point_is_the_kernel_with_most_matrix_time(bare):
     assert size == pytest.approx(38)
 
 
-def test_ceilings_are_labelled_with_their_rates(bare):
-    words = " ".join(note["text"] for note in content(charts.roofline(bare))["layout"]["annotations"])
+def test_ceilings_are_labelled_with_their_rates(bare_trace):
+    words = " ".join(note["text"] for note in content(charts.roofline(bare_trace))["layout"]["annotations"])
     assert "memory 4.28 TB/s" in words
     assert "bf16 tensor 796 TFLOP/s" in words
     assert "int8" not in words, "only of formats in use"
@@ -204,8 +204,8 @@ def rank(number: int, pace_ms: int, waiting_ms: int) -> RankSummary:
     return RankSummary(number, "", 117 * MS, pace_ms * MS, waiting_ms * MS, 0, 0.0, "host", None, None, None)
 
 
-def test_steps_of_a_run_are_distinguished(run):
-    figure = content(charts.steps(run))
+def test_steps_of_a_run_are_distinguished(timed_run):
+    figure = content(charts.steps(timed_run))
     points = [trace for trace in figure["data"] if trace["mode"] == "markers"]
     lines = [json.loads(line) for line in (RUN / "steps.jsonl").read_text().splitlines()]
     assert sum(len(trace["x"]) for trace in points) == len(lines)
@@ -242,18 +242,18 @@ def test_telemetry_of_a_run():
     assert seconds == pytest.approx(share * span, rel=0.1)
 
 
-def test_memory_of_a_run_is_that_of_its_steps(run):
-    figure = content(charts.memory(run))
+def test_memory_of_a_run_is_that_of_its_steps(timed_run):
+    figure = content(charts.memory(timed_run))
     lines = [json.loads(line) for line in (RUN / "steps.jsonl").read_text().splitlines()]
     peak = next(trace for trace in figure["data"] if trace["name"] == "peak of the step")
     assert max(peak["y"]) == pytest.approx(max(line["peak_bytes"] or 0 for line in lines) / 2**30, rel=1e-4)
 
 
-def test_a_peak_of_the_recorded_steps_alone_is_not_the_runs(run):
+def test_a_peak_of_the_recorded_steps_alone_is_not_the_runs(timed_run):
     """The tile next to the verdict leaves the recorded steps out, since recording shapes keeps tensors alive."""
-    known = run.run.memory
-    assert "in the others" not in content(charts.memory(run))["layout"]["meta"]["note"]
-    less = replace(run, run=replace(run.run, memory=replace(known, peak_bytes=known.peak_bytes // 2)))
+    known = timed_run.run.memory
+    assert "in the others" not in content(charts.memory(timed_run))["layout"]["meta"]["note"]
+    less = replace(timed_run, run=replace(timed_run.run, memory=replace(known, peak_bytes=known.peak_bytes // 2)))
     assert "in the recorded steps" in content(charts.memory(less))["layout"]["meta"]["note"]
 
 
@@ -287,8 +287,8 @@ def test_thinning_keeps_the_extremes_of_every_stretch():
 # -- where nothing can be shown
 
 
-def test_nothing_is_drawn_of_what_was_not_recorded(bare):
-    assert set(drawn(bare)) == {"bandwidth", "gap_histogram", "phases", "roofline", "sensitivities", "what_if"}
+def test_nothing_is_drawn_of_what_was_not_recorded(bare_trace):
+    assert set(drawn(bare_trace)) == {"bandwidth", "gap_histogram", "phases", "roofline", "sensitivities", "what_if"}
     assert set(drawn(unusable())) <= {"phases", "steps"}, "what is shown without columns"
     by_hand = host_bound()
     assert set(drawn(by_hand)) == {"phases", "steps"}
@@ -298,8 +298,8 @@ def test_nothing_is_drawn_of_what_was_not_recorded(bare):
     assert charts.phases(replace(by_hand, phases=())) is None
 
 
-def test_every_figure_of_a_run(run):
-    assert set(drawn(run)) == set(FIGURES) - {"ranks", "rank_steps", "critical_path", "memory_owners"}
+def test_every_figure_of_a_run(timed_run):
+    assert set(drawn(timed_run)) == set(FIGURES) - {"ranks", "rank_steps", "critical_path", "memory_owners"}
 
 
 def test_several_devices():
@@ -309,8 +309,8 @@ def test_several_devices():
 # -- narrow windows, and what cannot be
 
 
-def test_no_point_is_above_its_ceiling(bare):
-    known = known_roofline(bare)
+def test_no_point_is_above_its_ceiling(bare_trace):
+    known = known_roofline(bare_trace)
     assert known is not None
     groups = kernel_groups(*known, modelled_rows(*known))
     real = max(groups, key=lambda group: group.flops_per_s)
@@ -327,8 +327,8 @@ def test_an_idle_gpu_is_not_held_back():
     assert _throttled(idle) == ([], "")
 
 
-def test_in_a_narrow_window_the_legend_stands_below(bare):
-    layout = json.loads(charts.to_json(present(charts.roofline(bare))))["layout"]
+def test_in_a_narrow_window_the_legend_stands_below(bare_trace):
+    layout = json.loads(charts.to_json(present(charts.roofline(bare_trace))))["layout"]
     narrow = layout["meta"]["narrow"]
     assert narrow["legend.orientation"] == "h" and narrow["height"] > layout["height"]
 
