@@ -44,3 +44,9 @@ RING_START_NS = Number(
     10_000.0, 6_000.0, 15_000.0, "ns", "assumed",
     "What starting a collective takes, times the binary logarithm of the number of GPUs: 20 to 40 µs for eight.",
 )  # fmt: skip
+SETTLING_STEPS = Number(
+    12.0, 6.0, 24.0, "", "assumed",
+    "Steps over which several ranks are replayed before a step is read off: ranks that run ahead of the slowest are "
+    "held back by what they have queued. Twice the six that eight ranks of a public recording, with one step each, "
+    "took until the step was that of the slowest.",
+)  # fmt: skip

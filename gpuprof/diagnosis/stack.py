@@ -123,7 +123,8 @@ class Stack:
             return ""
         given = {**values, **{name: value for name, value in (extra or {}).items() if self.has(name) is not False}}
         fields = ", ".join(f"{name}={_code(value)}" for name, value in given.items())
-        return f"{f'{self.arguments}({fields})' if self.arguments else f'{_UNNAMED}{fields}'}{note}"
+        call = f"{self.arguments}({fields})" if self.arguments else f"{_UNNAMED}{fields}"
+        return f"{call}{note}"
 
     def flag(self, name: str, value: Any) -> str:
         """`--compile=True`: a field's value by the program's own flag; empty without one that is known to take it."""

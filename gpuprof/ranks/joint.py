@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numba
 import numpy as np
 
+from gpuprof.calibration import collectives as calibrated
 from gpuprof.ranks.digest_data import WORK, Floats, Ints, Ways
 from gpuprof.ranks.job import Job, Times
 
 ROUNDS = 3
 """Rounds of the window after which a step is read off, as for one rank."""
-SETTLING = 12
-"""Steps at least that these rounds have. Ranks that run ahead of the slowest are held back by what they have queued:
-of eight ranks with one step each it took six rounds until the step was that of the slowest."""
+SETTLING = int(calibrated.SETTLING_STEPS.value)
+"""Steps at least that these rounds have, until ranks that run ahead are held back by what they have queued."""
 
 
 @dataclass(frozen=True, slots=True)
