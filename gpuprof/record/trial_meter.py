@@ -24,6 +24,7 @@ from .batch import WorkMeter
 from .cpu_load import CpuTimes, cpu_times, load_between
 from .digest import Digests
 from .environment import describe_gpu, describe_process, place_among_ranks
+from .first_models import FirstModels
 from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
 from .guard import guarded
 from .hooks import Patch, patch_loader
@@ -78,8 +79,7 @@ class TrialMeter:
         self._digests, self._work = Digests(), WorkMeter()
         self._total: int | None = None
         self._loader: Any = None
-        self._depth, self._models = 0, []
-        self._handles: list[Any] = []
+        self._models = FirstModels(hub)
         # Where we are.
         self._step = 0
         self._begun_ns = time.perf_counter_ns()
@@ -109,12 +109,7 @@ class TrialMeter:
 
         Patch(torch.autograd, "backward", self._watched)
         os.register_at_fork(after_in_child=self._forked)
-        if self.hub.wants_models:
-            modules = torch.nn.modules.module
-            self._handles = [
-                modules.register_module_forward_pre_hook(self._enters),
-                modules.register_module_forward_hook(self._leaves, always_call=True),
-            ]
+        self._models.watch()
 
     def _forked(self) -> None:
         self.ended = True
@@ -232,28 +227,6 @@ class TrialMeter:
             error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
             self._write(self._short() if error is None else f"{type(error).__name__}: {error}")
 
-    # -- the models of the first step
-
-    def _enters(self, module: Any, _: Any) -> None:
-        if threading.get_ident() != self.thread or self.ended:
-            return
-        if not self._depth and module.training and all(one is not module for one in self._models):
-            import torch
-
-            if torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters()):
-                self._models.append(module)
-        self._depth += 1
-
-    def _leaves(self, _: Any, __: Any, ___: Any) -> None:
-        if threading.get_ident() == self.thread:
-            self._depth = max(self._depth - 1, 0)
-
-    def _meet_models(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        models, self._handles, self._models = self._models, [], []
-        self.hub.first_models(models)
-
     # -- the end of a step
 
     def _end_step(self) -> None:
@@ -263,8 +236,7 @@ class TrialMeter:
             atexit.register(self._ends)
         if self._step == 1 and self._gate:
             self._wait_at(self._gate)
-        if self._handles:
-            self._meet_models()
+        self._models.step_ended()
         if self._digests.wants_losses:
             self._digests.end_step()
         self._note_compilation()

@@ -185,6 +185,19 @@ def keep_quiet(hub: Hub, folder: str) -> None:
             new["logging_dir"] = os.path.join(folder, "logging")
         return new
 
+    for module, owner, name in _SAVERS:
+        hub.on_import(module, lambda found, owner=owner, name=name: silent(found, owner, name))
+    for module, name, position, keyword in _TO_FILES:
+        hub.on_import(
+            module, lambda found, name=name, at=position, word=keyword: empty(found, name, at, word)
+        )  # fmt: skip
+    hub.set_arguments(arguments)
+    watch_arguments(hub)
+
+
+def watch_arguments(hub: Hub) -> None:
+    """Makes the changes chosen for a trainer's arguments, when those are made and when a trainer takes them."""
+
     def training_arguments(module: Any) -> None:
         def make(init: Any) -> Any:
             def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -207,13 +220,6 @@ def keep_quiet(hub: Hub, folder: str) -> None:
 
         wrap(module.Trainer, "__init__", make)
 
-    for module, owner, name in _SAVERS:
-        hub.on_import(module, lambda found, owner=owner, name=name: silent(found, owner, name))
-    for module, name, position, keyword in _TO_FILES:
-        hub.on_import(
-            module, lambda found, name=name, at=position, word=keyword: empty(found, name, at, word)
-        )  # fmt: skip
-    hub.set_arguments(arguments)
     hub.on_import("transformers.training_args", training_arguments)
     hub.on_import("transformers.trainer", trainer)
 

@@ -115,6 +115,11 @@ def test_a_fused_optimizer_takes_the_steps(tmp_path: Path):
     assert same_training.compare(fixed.ranks, plain.ranks, plain.ranks).verdict in ("bitwise", "within_scatter")
 
 
+def test_an_optimizer_without_state_takes_the_steps_too(tmp_path: Path):
+    code = LOADER + "model = net()\ntrain(model, loader, torch.optim.SGD(model.parameters(), lr=0.01))"
+    assert applied(tried(tmp_path, code, "optimizer")) == "SGD(fused=True) took the steps"
+
+
 def test_an_optimizer_that_refuses_gets_its_own_arguments_back(tmp_path: Path):
     code = LOADER + "train(net(), loader, torch.optim.AdamW(net().parameters(), differentiable=True))"
     fixed = tried(tmp_path, code, "optimizer")

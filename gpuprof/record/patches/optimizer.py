@@ -27,6 +27,12 @@ def apply(context: Context) -> Callable[[], Proof]:
     changed: list[Any] = []
     already: list[str] = []
     depth = [0]
+    stepped: set[int] = set()
+
+    def took_step(optimizer: Any, *_: Any) -> None:
+        stepped.add(id(optimizer))
+
+    took_step._torchdynamo_disable = True  # type: ignore[attr-defined]
 
     def patch(module: Any, name: str) -> None:
         def make(init: Any) -> Any:
@@ -54,6 +60,7 @@ def apply(context: Context) -> Callable[[], Proof]:
                 try:
                     init(self, **given | {wanted: True, _OTHER[wanted]: False})
                     changed.append(self)
+                    self.register_step_post_hook(took_step)
                 except (RuntimeError, ValueError) as error:
                     context.refuse(str(error))
                     init(self, **given)
@@ -66,7 +73,7 @@ def apply(context: Context) -> Callable[[], Proof]:
         context.on_import(f"torch.optim.{file}", lambda module, name=name: patch(module, name))
 
     def proof() -> Proof:
-        used = [one for one in changed if one.state and all(group.get(wanted) for group in one.param_groups)]
+        used = [one for one in changed if id(one) in stepped and all(group.get(wanted) for group in one.param_groups)]
         if used:
             return Proof(True, f"{type(used[-1]).__name__}({wanted}=True) took the steps")
         if already:
