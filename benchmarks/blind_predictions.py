@@ -23,7 +23,8 @@ NAME = "prediction.json"
 
 
 def predicted(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The verdict, the mean step and every step that is predicted, milliseconds: lowest, expected, highest."""
+    """The verdict, the mean step and every step that is predicted, milliseconds, with its speedup: lowest,
+    expected, highest."""
     verdict, budget = diagnosis.verdict, diagnosis.budget
     mean = [budget.of_processes[0], budget.mean_ns, budget.of_processes[1]] if budget else None
     return {
@@ -39,6 +40,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, Any]:
                 "work": round(one.work, 3),
                 "changes": one.changes,
                 "step_ms": milliseconds(one.step_ns),
+                "speedup": times(one.speedup),
             }
             for one in diagnosis.findings
         ],
@@ -48,6 +50,7 @@ def predicted(diagnosis: Diagnosis) -> dict[str, Any]:
                 "title": one.title,
                 "reason": one.reason,
                 "step_ms": milliseconds(one.step_ns) if one.step_ns else None,
+                "speedup": times(one.speedup) if one.speedup else None,
             }
             for one in diagnosis.considered
         ],
@@ -56,6 +59,10 @@ def predicted(diagnosis: Diagnosis) -> dict[str, Any]:
 
 def milliseconds(step_ns: Range) -> list[float]:
     return [round(ns / MS, 3) for ns in (step_ns.low, step_ns.expected, step_ns.high)]
+
+
+def times(speedup: Range) -> list[float]:
+    return [round(value, 4) for value in (speedup.low, speedup.expected, speedup.high)]
 
 
 def main() -> None:

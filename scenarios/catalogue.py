@@ -29,6 +29,10 @@ class Fix:
     """Of someone else's program: arguments that replace its own; None leaves one out."""
     environment: dict[str, str] = field(default_factory=dict)
     """Likewise, variables that are set for it."""
+    patch: str | None = None
+    """Likewise, the fix as `gpuprof try` takes it (`input_workers=8`) and makes it from outside."""
+    edits: dict[str, str] = field(default_factory=dict)
+    """Likewise, pieces of its script's text → what stands there after an edit by hand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class Scenario:
     """Its recording, where it is too large to keep."""
     trace: tuple[str, ...] = ()
     """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
+    again_of: str | None = None
+    """Of a program that was recorded and timed before: the scenario of that first contact."""
     program: Program | None = None
     """Someone else's program; None where the scenario's own train.py is the program."""
 

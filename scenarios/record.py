@@ -62,7 +62,7 @@ def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | N
             if entry.program is not None:
                 where = Path(folder) / name
                 where.mkdir()
-                program.workplace(entry.program, where)
+                program.workplace(entry.program, where, change)
                 environment |= program.variables(entry.program, change)
             at = time.monotonic()
             with (logs / f"{name}.trace.log").open("wb") as log:

@@ -60,14 +60,14 @@ def folder() -> Path:
 
 
 def make(*parts: str) -> Path:
-    """Makes what is not there yet of `parts`, once however many processes ask for it. Returns the folder."""
+    """Makes what is not there yet of these `PARTS`, once however many processes ask for it. Returns the folder."""
     import torch
 
     target = folder()
     target.mkdir(parents=True, exist_ok=True)
     with target.with_name(f"{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        for part in parts or PARTS:
+        for part in parts:
             made = target / f".{part}"
             if not made.exists():
                 PARTS[part](target, not torch.cuda.is_available())
@@ -225,4 +225,4 @@ def save_pictures(target: Path, tiny: bool) -> None:
 PARTS = {"texts": save_texts, "pictures": save_pictures}
 
 if __name__ == "__main__":
-    print(make(*sys.argv[1:]))
+    print(make(*(sys.argv[1:] or PARTS)))

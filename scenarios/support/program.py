@@ -19,6 +19,7 @@ from pathlib import Path
 
 from scenarios.catalogue import Fix, Program, Scenario, scenario
 from scenarios.support import material
+from scenarios.support.from_outside import FromOutside
 from scenarios.support.run import DRAINED, Run
 
 CHECKOUTS = "SCENARIO_CHECKOUTS"
@@ -36,9 +37,20 @@ def script_of(program: Program) -> Path:
 
 
 def command(program: Program, fix: Fix | None, tiny: bool) -> list[str]:
-    """What Python runs: `-m module` or a script, with its arguments."""
-    target = ["-m", program.module] if program.module else [str(script_of(program))]
-    return [*target, *program.words(fix, tiny)]
+    """What Python runs: `-m module` or a script, with its arguments. A script that is edited is in the workplace."""
+    if program.module:
+        return ["-m", program.module, *program.words(fix, tiny)]
+    script = script_of(program)
+    return [script.name if fix and fix.edits else str(script), *program.words(fix, tiny)]
+
+
+def edited(text: str, edits: dict[str, str]) -> str:
+    """A script's text with these pieces replaced. ValueError if one is not there."""
+    for before, after in edits.items():
+        if before not in text:
+            raise ValueError(f"the script has no {before!r}: this edit was made for another version of it")
+        text = text.replace(before, after)
+    return text
 
 
 def variables(program: Program, fix: Fix | None) -> dict[str, str]:
@@ -47,8 +59,12 @@ def variables(program: Program, fix: Fix | None) -> dict[str, str]:
     return offline | program.environment | (fix.environment if fix else {})
 
 
-def workplace(program: Program, folder: Path) -> Path:
-    """Fills the folder with links to models, data and, of a script, the files next to it."""
+def workplace(program: Program, folder: Path, fix: Fix | None = None) -> Path:
+    """Fills the folder with links to models, data and, of a script, the files next to it; and with the script itself
+    where the fix edits that."""
+    if fix and fix.edits:
+        script = script_of(program)
+        (folder / script.name).write_text(edited(script.read_text(encoding="utf-8"), fix.edits), encoding="utf-8")
     beside = [script_of(program).parent] if program.script else []
     for source in (material.folder(), *beside):
         for path in source.iterdir():
@@ -58,9 +74,9 @@ def workplace(program: Program, folder: Path) -> Path:
     return folder
 
 
-def run_here(entry: Scenario, fix: Fix | None, run: Run) -> None:
+def run_here(entry: Scenario, fix: Fix | None, run: Run, patch: FromOutside | None = None) -> None:
     """Runs it in this process; `run` is called at each optimizer step, and after the last of its steps the program
-    ends.
+    ends. `patch`: what was applied to this process.
 
     It is ended by SystemExit. What a program makes of that on its way out is not its failure.
     """
@@ -71,6 +87,10 @@ def run_here(entry: Scenario, fix: Fix | None, run: Run) -> None:
 
     def stepped(*_) -> None:
         nonlocal steps
+        if patch is not None:
+            patch.models.step_ended()
+            if steps == run.count - 1:
+                patch.check()
         if steps < run.count:
             run.end_step(steps)
         steps += 1
@@ -108,14 +128,17 @@ def main() -> None:
     fix = entry.fix(args.fix)
     assert entry.program is not None, f"{entry.name} has a program of its own"
     os.environ |= variables(entry.program, fix)
+    patch = FromOutside(fix.patch) if fix and fix.patch else None
     for module in ("torch", *entry.program.preload):
         importlib.import_module(module)
     material.make(*entry.program.material)
     run = Run(args.fix, None, args.timed, free=args.free, drained=args.drained)
     with tempfile.TemporaryDirectory(prefix="program-") as folder:
-        os.chdir(workplace(entry.program, Path(folder)))
+        os.chdir(workplace(entry.program, Path(folder), fix))
         try:
-            run_here(entry, fix, run)
+            if patch is not None:
+                patch.models.watch()
+            run_here(entry, fix, run, patch)
         finally:
             os.chdir("/")
 
