@@ -168,7 +168,13 @@ def ink_css(theme: str) -> str:
 def palette_css() -> str:
     """Custom properties such as `--cause-launch`, for both themes."""
     causes = {**palette.CAUSE_PAINTS, **palette.BUDGET_PAINTS}
-    sets = {"work": palette.WORK_PAINTS, "cause": causes, "bound": palette.BOUND_PAINTS, "owner": palette.OWNER_PAINTS}
+    sets = {
+        "work": palette.WORK_PAINTS,
+        "cause": causes,
+        "bound": palette.BOUND_PAINTS,
+        "phase": palette.PHASE_PAINTS,
+        "owner": palette.OWNER_PAINTS,
+    }
     light, dark = (
         "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
         + ink_css(theme)
