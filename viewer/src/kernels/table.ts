@@ -16,7 +16,7 @@ const EXTRA = new Set(["category", "op", "share", "median", "count", "flops", "b
 /** What the narrowest phone has no column for. */
 const LEAST = "bound";
 /** Words that are cut where there is no room for them. */
-const ELASTIC = new Set(["category", "op", "module", "phase"]);
+const ELASTIC = new Set(["category", "op", "module"]);
 
 /** What may be asked of a table. */
 export interface Asked {
