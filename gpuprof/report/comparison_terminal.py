@@ -47,7 +47,7 @@ def render(comparison: Comparison, width: int = 80, rows: int = ROWS) -> Group:
         section("phases", _phases(comparison, inner)) + section("counts", _counts(comparison, inner)),
         section("ranks", _ranks(comparison, inner)),
         section("kernels", _kernels(comparison, inner, rows)),
-        section("host ops", _ops(comparison, inner, rows) if words.host_matters(comparison) else []),
+        section("CPU ops", _ops(comparison, inner, rows) if words.host_matters(comparison) else []),
         section("test", paragraph(words.test(comparison)))
         + section("notes" if len(others) > 1 else "note", _notes(others)),
     ]
@@ -221,7 +221,7 @@ def _times(row: KernelDifference) -> str:
 
 
 def _ops(comparison: Comparison, width: int, rows: int) -> list[Text]:
-    """Host ops whose own time changed most, as recorded."""
+    """CPU ops whose own time changed most, as recorded."""
     lines = [
         (
             words.signed(op.difference_ns),

@@ -53,10 +53,15 @@ WORTH_SHARE, WORTH_OF_STEP = 0.02, 0.005
 """Of the difference and of the longer step: a part below both gets no line."""
 
 
+def different_programs(comparison: Comparison) -> bool:
+    """Whether A and B are no two versions of one program: neither is better than the other."""
+    return any(note.id == OTHER_PROGRAM for note in comparison.notes)
+
+
 def outcome(comparison: Comparison) -> str:
     """`B IS 2.2× AS FAST`, `B TAKES 2.8× AS LONG`, `B IS LIKELY 12 % SLOWER (p = 0.07)`, `NO DIFFERENCE`, `NO CLEAR
     DIFFERENCE`; `DIFFERENT PROGRAMS` where no factor means anything."""
-    if any(note.id == OTHER_PROGRAM for note in comparison.notes):
+    if different_programs(comparison):
         return "DIFFERENT PROGRAMS"
     step, work, tested = comparison.step, comparison.work, comparison.significance
     if step.outcome == "same":
@@ -226,7 +231,7 @@ def rank(one: RankDifference) -> tuple[str, str, str]:
 
 
 def kernel_changes(comparison: Comparison) -> str:
-    """`238 → 180 ms a step as recorded: by number −30 ms, by time each −28 ms; 37 new, 49 gone, 99 in both`."""
+    """`238 → 180 ms a step as recorded: by count −30 ms, by duration −28 ms; 37 new, 49 gone, 99 in both`."""
     found = comparison.kernels
     text = f"{both_times(found.a_ns, found.b_ns)} {words_of(comparison.unit)} as recorded"
     if not found.difference_ns:
@@ -235,7 +240,7 @@ def kernel_changes(comparison: Comparison) -> str:
     if min(abs(found.count_ns), abs(found.duration_ns)) > abs(found.difference_ns):
         parts = "fewer and longer ones" if found.count_ns < 0 else "more and shorter ones"
     else:
-        parts = f"by number {signed(found.count_ns)}, by time each {signed(found.duration_ns)}"
+        parts = f"by count {signed(found.count_ns)}, by duration {signed(found.duration_ns)}"
     return f"{text}: {parts}; {count(found.new)} new, {count(found.gone)} gone, {count(found.both)} in both"
 
 

@@ -79,8 +79,8 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
     found = diagnosis.budget
     if found is None or found.source != "free" or found.high - found.mean_ns < UNSURE * found.mean_ns:
         return ""
-    known = f"the mean {diagnosis.unit} is {duration_range(found.low, found.high)} by {found.steps} timed ones"
-    return f"{known}: {diagnosis.unit}s after a fix are as uncertain, gains (×) less so"
+    known = f"the mean {diagnosis.unit} is {duration_range(found.low, found.high)}, from {found.steps} timed ones"
+    return f"{known}: predicted {diagnosis.unit}s are as uncertain, gains (×) less so"
 
 
 def _code(finding: Finding, brevity: Brevity) -> str:

@@ -24,11 +24,22 @@ _WRAPPERS = {"DistributedDataParallel": "DDP", "FullyShardedDataParallel": "FSDP
 
 def lines(diagnosis: Diagnosis) -> list[str]:
     """At most four lines."""
+    return [line for _, line in named_lines(diagnosis)]
+
+
+def named_lines(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """The same, each with what it is about."""
     run = diagnosis.run
     if run is None:
         return []
     memory = next((gpu.memory_bytes for gpu in diagnosis.environment.gpus if gpu.memory_bytes), None)
-    return [line for line in (model(run), _speed(run, memory), _baseline(diagnosis, run), _whole_run(run)) if line]
+    found = (
+        ("model", model(run)),
+        ("throughput", _speed(run, memory)),
+        (f"unprofiled {diagnosis.unit}", _baseline(diagnosis, run)),
+        ("wall time", _whole_run(run)),
+    )
+    return [(name, line) for name, line in found if line]
 
 
 def model(run: Run) -> str:

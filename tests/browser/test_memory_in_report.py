@@ -27,7 +27,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1280, "light")])
+@pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light")])
 def test_areas_strip_tiles_and_tables(chromium, report: Path, width: int, scheme: str):
     page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     said: list[str] = []
@@ -44,6 +44,11 @@ def test_areas_strip_tiles_and_tables(chromium, report: Path, width: int, scheme
     tiles = page.evaluate("[...document.querySelectorAll('#memory .treemap span')]"
                           ".map(t => t.getBoundingClientRect()).map(b => [b.width, b.height])")  # fmt: skip
     assert len(tiles) >= 6 and all(w > 0 and h > 0 for w, h in tiles)
+    tables = page.evaluate("[...document.querySelectorAll('#memory .memory-tables')]"
+                           ".map(t => t.scrollWidth - t.clientWidth)")  # fmt: skip
+    assert len(tables) == 3 and max(tables) <= 0
+    names = page.locator("#memory .memory-changes td:first-child").evaluate_all("all => all.map(e => e.clientHeight)")
+    assert len(names) > 3 and max(names) < 50, "no name is broken into letters"
     text = page.inner_text("#memory")
     assert "logits and loss" in text and "checkpoint all layers" in text and "GiB" in text
     assert said == []

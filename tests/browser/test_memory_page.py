@@ -27,7 +27,7 @@ def page_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("width", [320, 390, 1280])
 def test_the_chart_is_drawn_and_fits(chromium, page_file: Path, width: int):
     assert is_report(page_file)
     page = chromium.new_page(viewport={"width": width, "height": 900})
@@ -36,6 +36,8 @@ def test_the_chart_is_drawn_and_fits(chromium, page_file: Path, width: int):
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(page_file.as_uri())
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("[...document.querySelectorAll('.memory-tables')].map(t => t.scrollWidth - t.clientWidth)"
+                         ".every(beyond => beyond <= 0)")  # fmt: skip
     boxes = page.evaluate("[...document.querySelectorAll('.memory-chart path')].map(p => p.getBoundingClientRect())"
                           ".map(b => [b.width, b.height])")  # fmt: skip
     assert len(boxes) >= 6 and all(w > 0 and h > 0 for w, h in boxes)

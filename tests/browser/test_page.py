@@ -143,6 +143,18 @@ def test_a_phone_shows_the_time_of_kernels_and_whole_identifiers(demo, visit):
         assert page.evaluate(OVERLAPPING) == []
 
 
+@pytest.mark.parametrize("width", [320, 768, 1201, 1501])
+def test_no_table_scrolls_sideways(run, visit, width):
+    with visit(run, width=width) as seen:
+        page = seen.drawn().page
+        assert page.evaluate(REACH) <= width
+        assert page.locator(".tabled", has_text="Your ranges").count() == 1
+        wide = "e => e.filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent.trim().slice(0, 40))"
+        assert page.locator(".tabled, .kernels-box").evaluate_all(wide) == []
+        rates = page.locator("#kernels-view th button[data-column=flops]")
+        assert rates.count() == 1 and rates.is_visible() is (width > 1000), "names have the room"
+
+
 CUT = """() => [...document.querySelectorAll(".tl-name:not(.tl-group) .tl-text, .tl-strips div, .tabled")]
     .filter(e => e.scrollWidth > e.clientWidth + 1).map(e => e.textContent.trim().slice(0, 60))"""
 """Names of tracks, and tables, that end in the middle."""
@@ -232,7 +244,7 @@ def test_a_recording_without_gpu_work_says_so(visit, tmp_path):
         assert page.locator("#fixes").count() == 0
         assert "no kernels" in page.locator("#kernels-view").inner_text()
         assert page.locator("#kernels-view table").count() == 0
-        assert page.locator("[role=tab]").all_inner_texts() == ["host time"]
+        assert page.locator("[role=tab]").all_inner_texts() == ["CPU time"]
         names = page.locator(".tl-name.tl-group").all_inner_texts()
         assert len(names) == 2 and not any("GPU" in name for name in names)
         assert_charts_hold_something(seen)

@@ -169,6 +169,8 @@ def test_paper_is_white_and_has_no_controls(run, visit):
         for canvas in page.locator(".tl-tracks, #panel-flame-gpu canvas").all():
             box = canvas.bounding_box()
             assert box["x"] >= 0 and box["x"] + box["width"] <= PAPER and box["height"] > 100
+        table = page.locator("#kernels-view table").bounding_box()
+        assert table["x"] + table["width"] <= PAPER, "its last column is printed, too"
         page.evaluate("() => window.dispatchEvent(new Event('afterprint'))")
         page.emulate_media(media="screen")
         assert theme(seen) == "dark"

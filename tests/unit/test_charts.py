@@ -22,6 +22,7 @@ from gpuprof.report import charts, palette
 from gpuprof.report.charts.downsample import extremes
 from gpuprof.report.charts.groups import kernel_groups, known_roofline, modelled_rows, possible
 from gpuprof.report.charts.telemetry import _throttled
+from gpuprof.report.page.html import palette_css
 
 pytest_plugins = ["helpers.charts"]
 
@@ -58,7 +59,7 @@ def test_sensitivities_are_halves_in_percent():
     bar = content(charts.sensitivities(diagnosis))["data"][0]
     shown = dict(zip(bar["y"], bar["x"], strict=True))
     assert list(shown.values()) == sorted(shown.values(), reverse=True)
-    assert shown["host (Python, launches)"] == pytest.approx(40)
+    assert shown["CPU (Python, launches)"] == pytest.approx(40)
     assert shown["GPU arithmetic"] == pytest.approx(10)
     assert "GPU" not in shown, "its parts tell more"
     assert bar["textposition"] == ["inside"] + ["outside"] * (len(shown) - 1)
@@ -192,6 +193,9 @@ def test_the_critical_path_has_a_row_for_each_rank_on_it():
         ["rank 0, stage 0"] * 2, [0, 92], [30, 8],
     )  # fmt: skip
     assert bars["backward"]["customdata"] == [["60 ms", "60 %"]]
+    legend = figure["layout"]["meta"]["legend"]
+    assert [part["name"] for part in legend] == list(bars), "the page writes it, at any width"
+    assert all(f"--{part['kind']}-{part['key']}:" in palette_css() for part in legend)
     assert figure["layout"]["yaxis"]["categoryarray"] == ["rank 0, stage 0", "rank 3, stage 1"]
     wide = tuple(OnPath(r, "forward", r * MS, MS + r) for r in range(100))
     many = content(charts.critical_path(host_bound(job=replace(job, critical_path=wide))))

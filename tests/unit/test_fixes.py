@@ -146,6 +146,6 @@ def test_an_uncertain_mean_step_makes_predicted_steps_uncertain_and_gains_less_s
         budget = Budget(mean, mean - half, mean + half, 74 * MS, (), (), 6 * MS, 20, "free")
         found = diagnosis(finding(), budget=budget)
         for text in (plain(found, 160), uncertain_mean(found), markdown.diagnosis(found)):
-            known = "he mean step is 60–100 ms by 20 timed ones: steps after a fix are as uncertain, gains (×) less so"
+            known = "he mean step is 60–100 ms, from 20 timed ones: predicted steps are as uncertain, gains (×) less so"
             assert (known in " ".join(text.replace("\\", "").split())) is said
     assert "uncertain" not in plain(diagnosis(budget=budget), 160)

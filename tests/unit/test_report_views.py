@@ -270,7 +270,7 @@ def test_what_the_next_step_does_is_not_the_optimizers(tmp_path):
     assert {path for path in host if "conv" in path and "Optimizer" in path} == set()
     # Of each range of the optimizer what lies before the next step: two of 1 ms whole, and the last up to the window.
     assert sum(ns for path, ns in host.items() if path.endswith("/Optimizer.step#Adam.step")) == 3 * 1000 * us
-    assert host["host time"] == 3 * step
+    assert host["CPU time"] == 3 * step
     ranges = {one.name: one for one in diagnosis.ranges}
     assert ranges["Optimizer.step#Adam.step"].ns == (1050 + 1050 + 1000) * us
     assert ranges["ProfilerStep#"].launches == 6, "what runs in both ranges counts in both"

@@ -29,8 +29,9 @@ class Quantity:
 
     @property
     def ms(self) -> str:
-        """Of nanoseconds, in milliseconds: `12.1 → 0.3`."""
-        return f"{self.a / 1e6:,.1f} → {self.b / 1e6:,.1f}"
+        """Of nanoseconds, in milliseconds: `12.1 → 0.3`, `0 → 379`."""
+        a, b = (f"{ns / 1e6:,.{0 if not ns or ns >= 99.95e6 else 1}f}" for ns in (self.a, self.b))
+        return f"{a} → {b}"
 
     @property
     def more(self) -> int:

@@ -53,6 +53,7 @@ def critical_path(diagnosis: Diagnosis) -> Figure | None:
         " moving data once all ranks have come." + (f" {left} ranks with less of it are left out." if left else ""),
         legend="above",
         height=104 + _ROW_PX * len(shown),
+        parts=[{"name": PHASE_PAINTS[kind].label, "key": kind, "kind": "phase"} for kind in kinds],
     )
 
 

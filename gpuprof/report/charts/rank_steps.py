@@ -40,11 +40,11 @@ def rank_steps(diagnosis: Diagnosis) -> Figure | None:
         traces,
         {
             "xaxis": still({"title": {"text": "step"}, "dtick": max(steps // 20, 1), "range": [-0.5, steps - 0.5]}),
-            "yaxis": names_axis(),
+            "yaxis": names_axis(categoryorder="array", categoryarray=[f"rank {one.rank}" for one in members]),
         },
         title="Ranks and steps",
-        note=f"The darker, the longer; the darkest is {duration(most)}. Replayed without the profiler's cost.{more}"
-        " Several timelines on one clock: gpuprof view PATH --ranks 0,1 (PATH as for gpuprof diagnose).",
+        note=f"The stronger the colour, the longer the wait: up to {duration(most)}. Replayed without the profiler's"
+        f" cost.{more} To see several ranks on one timeline: gpuprof view PATH --ranks 0,1",
         legend="above",
         height=104 + _ROW_PX * len(members),
     )

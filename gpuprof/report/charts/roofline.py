@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 _TENSOR = ("tf32", "bf16", "fp16", "fp8", "int8", "fp4")
 """Formats that tensor cores do; the others have ceilings of their own."""
 _HOLLOW = "circle-open"
-_LABEL_SHARE, _NARROW_LABEL_SHARE = 0.34, 0.5
+_LABEL_SHARE, _NARROW_LABEL_SHARE = 0.48, 0.5
 """Of the width, what the label of a ceiling takes; the second of a narrow chart's."""
-_ALONG, _NARROW_ALONG = 0.62, 0.72
+_ALONG, _NARROW_ALONG = 0.75, 0.72
 """How far up the diagonal its label stands, of the way to the lowest ceiling: inside, not touching the next label."""
 
 LEFT = {"xanchor": "right", "yanchor": "bottom", "xshift": -6, "yshift": -6}
@@ -74,7 +74,7 @@ def roofline(diagnosis: Diagnosis) -> Figure | None:
             "annotations": labels,
         },
         title="Roofline of matrix work",
-        note=f"{share(of, total)} of the GPU's time. A point: a kernel under one op; its area: time."
+        note=f"{share(of, total)} of the GPU's time. A point is a kernel under one op, its area the kernel's time."
         + left_out(chosen, groups)
         + beyond,
         legend="right",

@@ -16,7 +16,7 @@ _ROW_PX = 28
 _LONG = 40
 """Percent from which on a bar has room for its number."""
 _LABELS = {
-    "host": "host (Python, launches)",
+    "host": "CPU (Python, launches)",
     "input": "input pipeline",
     "transfer": "copies to the GPU",
     "communication": "communication",
@@ -57,6 +57,7 @@ def sensitivities(diagnosis: Diagnosis) -> Figure | None:
             "yaxis": names_axis(),
         },
         title="What the step depends on",
-        note="The step replayed with one resource twice as fast. At 50 % nothing else matters; – is no change.",
+        note="The step replayed with one resource twice as fast. At 50 % nothing else matters; – means no change.",
         height=64 + _ROW_PX * len(order),
+        narrow={"xaxis.dtick": 20},
     )

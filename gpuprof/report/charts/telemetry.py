@@ -51,7 +51,7 @@ def telemetry(diagnosis: Diagnosis) -> Figure | None:
     panels = [panel for panel in _PANELS if np.count_nonzero(np.isfinite(getattr(found, panel[0]))) >= _LEAST_SAMPLES]
     if not panels:
         return None
-    start = int(found.unix_ns.min())
+    start, limited = int(found.unix_ns.min()), bool(np.isfinite(found.limit_w).any())
     gpus = np.unique(found.gpu[found.gpu >= 0]).tolist() or [-1]
     traces: list[dict[str, Any]] = []
     layout: dict[str, Any] = {"shapes": [], "annotations": [], "hovermode": "x unified"}
@@ -72,7 +72,7 @@ def telemetry(diagnosis: Diagnosis) -> Figure | None:
             rows = rows[np.argsort(found.unix_ns[rows], kind="stable")]
             if len(rows):
                 traces.append(_line(found, column, scale, rows, start, number, gpu, suffix, unit, row == 0))
-        if column == "power_w" and np.isfinite(found.limit_w).any():
+        if column == "power_w" and limited:
             traces.append(_limit(found, start))
     layout["xaxis"] = {
         "title": {"text": "seconds of the run"},
@@ -82,7 +82,7 @@ def telemetry(diagnosis: Diagnosis) -> Figure | None:
     }
     throttled, reasons = _throttled(folder)
     layout["shapes"] += [_shape(low, high, start) for low, high in throttled]
-    notes = []
+    notes = ["Dashed: the power limit."] if limited and panels[0][0] == "power_w" else []
     recorded = _recorded(folder)
     if recorded is not None:
         layout["shapes"] += [_border(at, start) for at in recorded]

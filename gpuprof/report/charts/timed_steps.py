@@ -25,8 +25,8 @@ _MOST_LABELLED = 5
 """Steps cut at the edge that have their time written next to them."""
 _NOTICED = 0.005
 """Share of a step below which a part is not listed in what is shown on hovering."""
-_EACH_TICK = 10
-"""Up to this many steps each has its number on the axis."""
+_EACH_TICK, _NARROW_EACH_TICK = 10, 5
+"""Up to this many steps each has its number on the axis; the second in a narrow window."""
 _IN_LEGEND = 0.02
 """A cause that no step owes this much of its time to is drawn without an entry in the legend."""
 _WORTH_SAYING = 0.03
@@ -70,6 +70,7 @@ def timed_steps(diagnosis: Diagnosis) -> Figure | None:
         legend="above",
         height=_HEIGHT,
         parts=legend,
+        narrow={"xaxis.dtick": 2} if _NARROW_EACH_TICK < len(timed.ns) <= _EACH_TICK else None,
     )
 
 

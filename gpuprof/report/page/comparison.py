@@ -18,6 +18,10 @@ from gpuprof.report.palette import CAUSE_PAINTS, WORK_PAINTS
 from gpuprof.report.stepbar import Bar
 from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import words_of
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE
+
+_NAME = 140
+"""Characters of a name in a table, which wraps it."""
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
 
@@ -62,6 +66,16 @@ class Guess:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelRow:
+    """A kernel of the table."""
+
+    name: str
+    origin: str
+    """Its category, and the op and module that launch it."""
+    numbers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Card:
     """A mechanism."""
 
@@ -78,8 +92,10 @@ class Card:
 def render(comparison: Comparison) -> str:
     """The page."""
     c = comparison
+    different = words.different_programs(c)
     return template("comparison.html").render(
         c=c,
+        outcome="other" if different else c.step.outcome,
         policy=POLICY,
         styles=palette_css() + style("report.css") + style("comparison.css"),
         names=words.names(c),
@@ -89,7 +105,7 @@ def render(comparison: Comparison) -> str:
         each=words_of(c.unit),
         steps=words.steps(c),
         eyebrow=_eyebrow(c),
-        summary=escape(c.summary),
+        summary="" if different else escape(c.summary),  # a note says it already
         test=words.test(c),
         bars=stretches(c),
         legend=legend(c),
@@ -249,17 +265,19 @@ def _kernel_words(c: Comparison) -> str:
     return f"{words.kernel_changes(c)}. Times are summed over streams."
 
 
-def _kernels(c: Comparison) -> list[tuple[str, ...]]:
+def _kernels(c: Comparison) -> list[KernelRow]:
     return [
-        (
-            shown_kernel(row.name, 60),
-            words.signed(row.difference_ns),
-            count(round(row.a_count, 1)),
-            count(round(row.b_count, 1)),
-            words.signed(row.count_ns),
-            words.signed(row.duration_ns),
-            row.category,
-            words.launched(row),
+        KernelRow(
+            # Names of one family differ in their middles and ends only.
+            name=shown_kernel(row.name, _NAME),
+            origin=" · ".join(filter(None, (row.category, words.launched(row)))),
+            numbers=(
+                words.signed(row.difference_ns),
+                count(round(row.a_count, 1)),
+                count(round(row.b_count, 1)),
+                words.signed(row.count_ns),
+                words.signed(row.duration_ns),
+            ),
         )
         for row in c.kernels.rows
     ]
@@ -268,7 +286,7 @@ def _kernels(c: Comparison) -> list[tuple[str, ...]]:
 def _ops(c: Comparison) -> list[tuple[str, ...]]:
     return [
         (
-            shown(op.name, 48),
+            shown(op.name.removeprefix(AUTOGRAD_ENGINE), _NAME),
             op.phase,
             count(round(op.a_count, 1)),
             count(round(op.b_count, 1)),
@@ -288,7 +306,7 @@ def _sides(c: Comparison) -> list[tuple[str, str, str]]:
         ("as recorded", *(duration(s.recorded_ns) for s in pair)),
         ("recorded steps", *(count(s.steps) for s in pair)),
         ("GPU", *(f"{shown(s.gpu, 60)} ({s.device})" if s.gpu else "" for s in pair)),
-        ("rank", *(f"{s.rank} of {s.world_size}" if s.rank is not None else "" for s in pair)),
+        ("rank", *(f"{s.rank} of {s.world_size}" if s.rank is not None and s.world_size != 1 else "" for s in pair)),
         ("kernels and copies a step", *(count(round(s.kernels, 1)) for s in pair)),
         ("launches a step", *(count(round(s.launches, 1)) for s in pair)),
         ("waits for the GPU a step", *(count(round(s.syncs, 1)) for s in pair)),

@@ -250,7 +250,7 @@ def _step_bar(bar: Bar, title: str, limits: dict[str, float]) -> StepBar:
                 rest -= of * one.ns
         if rest >= 0.5:
             parts.append(part(f"work-{one.key}", "other kernels" if rest < one.ns else one.key, rest, False))
-    said = ", ".join(f"{'waiting: ' if p.idle else ''}{p.label} {p.text}" for p in parts if p.named)
+    said = ", ".join(f"{stepbar.waits(p.label) if p.idle else p.label} {p.text}" for p in parts if p.named)
     return StepBar(title, tuple(parts), said)
 
 
@@ -452,8 +452,7 @@ def environment(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         (shown(name.replace("_", " "), 60), shown(words.version(name, value), 120))
         for name, value in sorted(where.versions.items())
     ]
-    if diagnosis.run:
-        rows += [("run", line) for line in run_words.lines(diagnosis)]
+    rows += run_words.named_lines(diagnosis)
     ceilings = diagnosis.roofline.ceilings if diagnosis.roofline else {}
     if ceilings:
         rows.append(("ceilings", f"{ceilings['gpu']} ({ceilings['source']})"))

@@ -1,4 +1,4 @@
-"""What the icicle view shows: GPU time, host time and idle time, each as a tree."""
+"""What the icicle view shows: GPU time, CPU time and idle time, each as a tree."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _op_paths(timeline: Timeline, scope: I64, texts: Texts) -> tuple[Paths, I64]
     return found, node[climb(scope, nesting.parent, keep)]
 
 
-# -- host time
+# -- CPU time
 
 
 def _host(timeline: Timeline, texts: Texts) -> Tree:
@@ -129,11 +129,11 @@ def _host(timeline: Timeline, texts: Texts) -> Tree:
     took = own_ns(spans, thread.astype(np.int32), start, end)
     own = np.concatenate([[0], np.full(len(threads), high - low), took])
     np.subtract.at(own, row_of_thread[thread], took)
-    names = [texts.add("host time"), *(texts.add(thread_name(timeline, t)) for t in threads)]
+    names = [texts.add("CPU time"), *(texts.add(thread_name(timeline, t)) for t in threads)]
     found = paths(parent, np.concatenate([np.array(names, np.int64), label]))
     stacks = bool(len(trace.frames))
     return tree(
-        "host", "host time", "thread → Python → op → call" if stacks else "thread → op → call",
+        "host", "CPU time", "thread → Python → op → call" if stacks else "thread → op → call",
         "Each thread is as wide as the window. What has nothing below it is time in no recorded op or call"
         + ("." if stacks else ": Python, or waiting for another thread."),
         found.parent, found.label, found.node, own, np.ones(len(own), np.int64),

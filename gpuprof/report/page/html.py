@@ -11,6 +11,7 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -27,10 +28,13 @@ from gpuprof.report.page.packing import embed
 from gpuprof.report.page.rank_pages import Link
 from gpuprof.report.page.timeline_window import MOST_EVENTS
 from gpuprof.report.page.views import packed_views
+from gpuprof.report.stepbar import waits
 from gpuprof.timeline.unit_words import in_unit
 from gpuprof.timeline.workload import words_of
 
 _HERE = files("gpuprof.report.page")
+
+_UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:[mµn]?s|[kMGT]i?B)\b|%)")
 
 CHARTS = (
     ("steps", ("timed_steps",)),
@@ -132,7 +136,13 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters.update(tied=tied, waits=waits)
     return environment.get_template(name)
+
+
+def tied(text: str) -> str:
+    """Prose in which no line ends between a number and its unit: `22 µs`, `50 %`."""
+    return _UNIT_SPACE.sub("\N{NO-BREAK SPACE}", text)
 
 
 def style(name: str) -> str:
@@ -158,7 +168,13 @@ def ink_css(theme: str) -> str:
 def palette_css() -> str:
     """Custom properties such as `--cause-launch`, for both themes."""
     causes = {**palette.CAUSE_PAINTS, **palette.BUDGET_PAINTS}
-    sets = {"work": palette.WORK_PAINTS, "cause": causes, "bound": palette.BOUND_PAINTS, "owner": palette.OWNER_PAINTS}
+    sets = {
+        "work": palette.WORK_PAINTS,
+        "cause": causes,
+        "bound": palette.BOUND_PAINTS,
+        "phase": palette.PHASE_PAINTS,
+        "owner": palette.OWNER_PAINTS,
+    }
     light, dark = (
         "".join(f"--{kind}-{p.key}:{getattr(p, theme)};" for kind, paints in sets.items() for p in paints.values())
         + ink_css(theme)

@@ -162,7 +162,7 @@ def _times(series: Series) -> tuple[str, ...]:
     if series.seconds is None:
         return tuple(f"event {round(series.event[-1] * part / 4):,}" for part in range(5))
     whole = series.seconds[-1]
-    digits = 0 if whole >= 40 else 1 if whole >= 4 else 3
+    digits = 0 if whole >= 40 else 1 if whole >= 4 else 2 if whole >= 0.4 else 3
     return tuple(f"{whole * part / 4:.{digits}f} s" for part in range(5))
 
 

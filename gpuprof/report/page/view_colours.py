@@ -25,7 +25,7 @@ _SETS = (
     ("GPU work", "category", CATEGORY_PAINTS),
     ("waiting for", "cause", CAUSE_PAINTS),
     ("phases", "phase", PHASE_PAINTS),
-    ("host", "host", HOST_PAINTS),
+    ("CPU", "host", HOST_PAINTS),
     ("", "work", WORK_PAINTS),
     ("", "mark", MARK_PAINTS),
 )

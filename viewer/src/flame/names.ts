@@ -12,7 +12,7 @@ const MOST = 30;
 /** Names by own time; a click on one searches it. */
 export function heaviestTable(data: ReportData, icicle: Icicle, search: (name: string) => void): HTMLElement {
   const body = h("div", { class: "flame-names" });
-  const details = h("details", {}, h("summary", {}, "Heaviest names, wherever they stand"), body);
+  const details = h("details", {}, h("summary", {}, "Time by name, own and total"), body);
   details.addEventListener("toggle", () => {
     if (details.open && body.childElementCount === 0) body.append(table(data, icicle, search));
   });
@@ -34,7 +34,7 @@ function table(data: ReportData, icicle: Icicle, search: (name: string) => void)
     ];
     return h("tr", {}, h("th", { scope: "row" }, chip(data.paints[one.paint]), button), ...numbers.map((text) => h("td", {}, text)));
   });
-  const titles = ["name", "own a step", "share", "with what it holds", "share", "count a step"];
+  const titles = ["name", "own a step", "share", "total a step", "share", "count a step"];
   return h(
     "table",
     {},

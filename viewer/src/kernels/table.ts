@@ -9,10 +9,14 @@ import { type Line, NOT_KNOWN } from "./lines.ts";
 
 /** What only a wide window has a column for; elsewhere a row's details say it. */
 const WIDE = new Set(["module", "phase", "max"]);
+/** What also a tablet has no column for. */
+const MIDDLE = new Set(["median", "flops", "bytes"]);
 /** What a phone has no column for either. */
 const EXTRA = new Set(["category", "op", "share", "median", "count", "flops", "bytes", ...WIDE]);
+/** What the narrowest phone has no column for. */
+const LEAST = "bound";
 /** Words that are cut where there is no room for them. */
-const ELASTIC = new Set(["category", "op", "module", "phase"]);
+const ELASTIC = new Set(["category", "op", "module"]);
 
 /** What may be asked of a table. */
 export interface Asked {
@@ -61,7 +65,7 @@ export function row(line: Line, { columns, whole, paints }: Shape, open: boolean
 export function detailRow(line: Line, { columns, whole }: Shape, asked: Asked): HTMLTableRowElement {
   const terms: [string, string][] = [["name", line.full || line.name]];
   for (const column of columns) {
-    if (!EXTRA.has(column.id)) continue;
+    if (!EXTRA.has(column.id) && column.id !== LEAST) continue;
     const title = column.numeric && column.hint !== "" ? `${column.title} (${column.hint})` : column.title;
     terms.push([title, column.numeric ? column.text(line, whole) : String(column.value(line, whole) ?? "")]);
   }
@@ -105,8 +109,15 @@ export function foot(sums: readonly Line[], { columns, whole }: Shape): HTMLTabl
 
 /** Narrow windows show those columns only that say most. */
 function classes({ id, numeric }: Column): string {
-  const kinds = [numeric ? "number" : "", EXTRA.has(id) ? "extra" : "", WIDE.has(id) ? "wide" : "", ELASTIC.has(id) ? "elastic" : ""];
-  return kinds.filter((one) => one !== "").join(" ");
+  const kinds: [string, boolean][] = [
+    ["number", numeric],
+    ["extra", EXTRA.has(id)],
+    ["middle", MIDDLE.has(id)],
+    ["wide", WIDE.has(id)],
+    ["least", id === LEAST],
+    ["elastic", ELASTIC.has(id)],
+  ];
+  return kinds.flatMap(([name, is]) => (is ? [name] : [])).join(" ");
 }
 
 function nameCell(line: Line, open: boolean, depth: number, asked: Asked): HTMLElement {
