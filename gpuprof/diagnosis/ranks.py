@@ -95,6 +95,11 @@ class Gang:
     job: Job
     """The joint replay of all."""
 
+    @property
+    def known_step_ns(self) -> float | None:
+        """The step of all, where their joint replay gives the recorded step."""
+        return None if self.job.even_ns is None else self.step_ns
+
 
 def survey(paths: Sequence[str | Path], read: Read, step: str | None = None, skip: int = 0) -> Gang:
     """Reads the ranks' traces, each once, and says who waits for whom. Many are read in parallel.
