@@ -92,9 +92,9 @@ def diagnose(
     The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
     without the profiler. A Trace loaded from such a folder is diagnosed with its run, too.
     Several paths, a folder of traces, a run of several ranks or an export of Nsight Systems with several processes are
-    the ranks of one training, diagnosed together: the diagnosis is that of the rank that the others wait for, and has
-    `ranks`. An export and a trace of torch.profiler of the same program, as two paths or in one run's folder, are read
-    together: the times are the export's, the ops the trace's.
+    the ranks of one training, diagnosed together: the diagnosis is that of the rank that the others wait for, in the
+    step of all, and has `ranks`. An export and a trace of torch.profiler of the same program, as two paths or in one
+    run's folder, are read together: the times are the export's, the ops the trace's.
 
     step: regular expression on the ranges or ops that are the steps; found out if not given.
     skip: leave out this many steps at the beginning.
@@ -127,7 +127,7 @@ def diagnose(
     _draw_in_notebooks()
     diagnosis = diagnosing.diagnose(
         found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
-        top=top, ranks=1 if gang is None else len(gang.ranks),
+        top=top, ranks=1 if gang is None else len(gang.ranks), of_all_ns=gang and gang.known_step_ns,
     )  # fmt: skip
     if gang is None:
         return diagnosis

@@ -19,7 +19,7 @@ from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.profiler_fit import Removal, remove_profiler
+from gpuprof.replay.profiler_fit import Removal, at_step, remove_profiler
 from gpuprof.replay.sensitivity import Sensitivities, sensitivities
 from gpuprof.replay.simulate import simulate, step_of
 from gpuprof.replay.transform import scale
@@ -71,11 +71,13 @@ def analyse(
     measured_ns: float | None,
     spread: tuple[float, float] | None,
     mean_of: Callable[[Graph], MeanStep] = MeanStep,
+    of_all_ns: float | None = None,
 ) -> tuple[Replay, Analysis | None]:
     """Replays the window; no analysis where that fails, and why it did.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `mean_of`: what follows from
-    the graph without the profiler for the mean step.
+    the graph without the profiler for the mean step; `of_all_ns`: the step of all ranks, replayed together, which that
+    of one is taken to be where none was timed.
     """
     graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
@@ -97,6 +99,8 @@ def analyse(
             text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None
     removal = remove_profiler(graph, measured_ns, spread)
+    if measured_ns is None and of_all_ns:
+        removal = at_step(graph, removal, of_all_ns)
     mean = mean_of(removal.graph)
     found = sensitivities(removal.graph, bound_parts(timeline, roofline), mean)
     replay = Replay(error, True, steps=graph.steps)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuprof.diagnosis.budget import WORTH_SAYING
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Quality, Verdict
 from gpuprof.diagnosis.findings.straggler import find_straggler, named
 from gpuprof.diagnosis.ranks import Gang, RankSummary
@@ -22,7 +21,8 @@ MOSTLY = 0.5
 
 
 def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
-    """`diagnosis` is of the rank `gang.shown`. A step that was timed without a profiler sets the ranks' times right."""
+    """`diagnosis` is of the rank `gang.shown`, where no step was timed made with the step of all. A step that was timed
+    without a profiler sets the ranks' times right."""
     measured = diagnosis.steps.unprofiled_ns if diagnosis.steps else None
     if measured and gang.step_ns:
         gang = _at(gang, measured / gang.step_ns)
@@ -31,19 +31,10 @@ def with_ranks(diagnosis: Diagnosis, gang: Gang) -> Diagnosis:
     verdict = diagnosis.verdict
     if verdict.bound is not None:
         verdict = _verdict(verdict, gang, straggler)
-        if not measured and diagnosis.step_ns:
-            verdict = replace(verdict, summary=f"{verdict.summary}{_with_waits(gang, diagnosis.step_ns)}")
     return replace(
         diagnosis, quality=_quality(diagnosis.quality, gang), verdict=verdict, findings=findings, ranks=gang.ranks,
         job=gang.job,
     )  # fmt: skip
-
-
-def _with_waits(gang: Gang, own_ns: float) -> str:
-    """What is said where the step was estimated from the shown rank alone, and all ranks together take longer."""
-    if not gang.step_ns or gang.step_ns < (1 + WORTH_SAYING) * own_ns:
-        return ""
-    return f" With its waits for the other ranks a step takes {in_ms(gang.step_ns)}."
 
 
 def _at(gang: Gang, factor: float) -> Gang:

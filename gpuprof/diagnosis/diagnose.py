@@ -79,6 +79,7 @@ def diagnose(
     top: int = 10,
     advise: bool = True,
     ranks: int = 1,
+    of_all_ns: float | None = None,
 ) -> Diagnosis:
     """What the recording says about where a step's time goes.
 
@@ -86,7 +87,8 @@ def diagnose(
     it is, or why the run's other recording was not read. `named`: the same program recorded by torch.profiler, whose
     ops a `trace` of Nsight Systems is to have. `step`: regular expression on the range that is a step; `skip`: steps to
     leave out at the start; `step_ms`: a step's milliseconds measured without a profiler; `top`: rows in the lists of
-    gaps and kernels; `advise`: look for fixes, too; `ranks`: how many of the training's were recorded.
+    gaps and kernels; `advise`: look for fixes, too; `ranks`: how many of the training's were recorded; `of_all_ns`: the
+    step of all of these, replayed together.
     Raises GpuprofError for options that do not fit the trace.
     """
     if step_ms is not None and not (0.001 <= step_ms < 1e9):
@@ -138,13 +140,14 @@ def diagnose(
     if not found:
         return _with_memory(_diagnosis(recorded, no_gpu_work(recorded)), run, trace, timeline)
     spread = _spread(facts, step_ms, recorded.steps)
-    diagnosis = _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise)
+    diagnosis = _with_gpu(recorded, spread, top, of_run=step_ms is None, advise=advise, of_all_ns=of_all_ns)
     return _with_memory(diagnosis, run, trace, timeline) if advise else diagnosis
 
 
 def _with_gpu(
-    recorded: Recorded, spread: tuple[float, float] | None, top: int, *, of_run: bool, advise: bool
-) -> Diagnosis:
+    recorded: Recorded, spread: tuple[float, float] | None, top: int, *, of_run: bool, advise: bool,
+    of_all_ns: float | None,
+) -> Diagnosis:  # fmt: skip
     """The diagnosis of a recording with GPU work: by replay, or where that fails by what its time was spent on.
 
     `spread`: the 80 % interval of the measured step; `of_run`: whether the run timed it, or else the user.
@@ -158,7 +161,7 @@ def _with_gpu(
     replay, analysis = NOT_REPLAYED, None
     part = representative(timeline)
     if recorded.quality.status != "unusable":
-        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread, recorded.mean_of)
+        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread, recorded.mean_of, of_all_ns)
     if analysis is None:
         conclusion = by_shares(recorded, kernels, averages, roof)
     else:

@@ -145,27 +145,45 @@ class Steps:
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
 
-    def after(
-        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], mean: MeanStep | None = None
-    ) -> float:
-        """The mean step of a graph after some changes, of these proposals: what they do to batches and lumps counts,
-        too. A larger batch takes its workers longer.
+    def begin(
+        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], mean: MeanStep | None = None,
+        made: Graph | None = None, count: int = 0,
+    ) -> Callable[[], float]:  # fmt: skip
+        """Begins to simulate a graph after some changes, of these proposals; what waits for its mean step, ns. What
+        they do to batches and lumps counts, too. A larger batch takes its workers longer.
 
-        `mean`: how the mean step follows, if not as it does for the case.
+        `mean`: how the mean step follows, if not as it does for the case; `made`: the graph with the first `count` of
+        the changes, where it is there already.
         """
         mean = mean or self.case.mean
         lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
-        simulated = self.begin(graph, changes)
-        ns = mean.of_step(simulated(), loader=_loader(self.case.mean, mean, proposals), lumps=lumps)
-        return max(ns, _least_ns(proposals), 1.0)
+        simulated = self._simulated(graph, changes, made, count)
 
-    def begin(
+        def step_ns() -> float:
+            ns = mean.of_step(simulated(), loader=_loader(self.case.mean, mean, proposals), lumps=lumps)
+            return max(ns, _least_ns(proposals), 1.0)
+
+        return step_ns
+
+    def begin_host_share(self, proposals: Sequence[Proposal]) -> Callable[[], float]:
+        """The same for the share of the step after some proposals that scales with the CPU's time, which batches take,
+        too."""
+        mean, changes = self.case.mean, [p.change for p in proposals]
+        now = self.begin(self.case.graph, changes, proposals)
+        simulated = self._simulated(self.case.graph, [*changes, _half_the_cpu])
+        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
+
+        def share() -> float:
+            loader = _loader(mean, mean, proposals)
+            half = mean.of_step(simulated(), faster={"host": 0.5, "input": 0.5}, loader=loader, lumps=lumps)
+            return 2 * (1 - max(half, 0.5 * _least_ns(proposals)) / now())
+
+        return share
+
+    def _simulated(
         self, graph: Graph, changes: Sequence[Change], made: Graph | None = None, count: int = 0
     ) -> Callable[[], float]:
-        """Makes the changes and begins to simulate what they lead to; what waits for its step.
-
-        `made`: the graph with the first `count` of the changes, where it is there already.
-        """
+        """Makes the changes and begins to simulate what they lead to; what waits for its step."""
         key = (id(graph), *map(id, changes))
         if key not in self._known:
             changed = graph if made is None else made
@@ -174,17 +192,6 @@ class Steps:
             simulated = self._background.begin(self.case.mean.simulated, changed)
             self._known[key] = (graph, changes), simulated  # kept with what the ids are of
         return self._known[key][1]
-
-    def host_share(self, proposals: Sequence[Proposal]) -> float:
-        """The share of the step after some proposals that scales with the CPU's time, which batches take, too."""
-        changes = [p.change for p in proposals]
-        simulated = self.begin(self.case.graph, [*changes, _half_the_cpu])
-        now = self.after(self.case.graph, changes, proposals)
-        mean = self.case.mean
-        lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
-        loader = _loader(mean, mean, proposals)
-        half = mean.of_step(simulated(), faster={"host": 0.5, "input": 0.5}, loader=loader, lumps=lumps)
-        return 2 * (1 - max(half, 0.5 * _least_ns(proposals)) / now)
 
     def ends_of_step(self) -> tuple[tuple[MeanStep, float], ...]:
         """How the mean step follows at either end of its own 80 % interval, and a factor on every step there: that by
@@ -263,30 +270,24 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
 
-    def step(graph: Graph, changes: list[Change]) -> float:
-        return steps.after(graph, changes, ordered)
+    def step(graph: Graph, at: int = -1, change: Change | None = None) -> Callable[[], float]:
+        changes = usual if change is None else [*usual[:at], change, *usual[at + 1 :]]
+        return steps.begin(graph, changes, ordered)
 
-    def with_one(at: int, change: Change | None) -> float:
-        return expected if change is None else step(case.graph, [*usual[:at], change, *usual[at + 1 :]])
-
-    for graph in (case.graph, case.removal.quicker, case.removal.slower):
-        steps.begin(graph, usual)
-    for i, p in enumerate(ordered):
-        for change in (p.best, p.worst):
-            if change is not None:
-                steps.begin(case.graph, [*usual[:i], change, *usual[i + 1 :]])
-    steps.begin(case.graph, [*usual, _half_the_cpu])
+    # All are begun before the first is asked for: they are simulated in another thread.
+    now = step(case.graph)
+    quick = [step(case.removal.quicker), *(step(case.graph, i, p.best) for i, p in enumerate(ordered) if p.best)]
+    slow = [step(case.removal.slower), *(step(case.graph, i, p.worst) for i, p in enumerate(ordered) if p.worst)]
+    host_share = steps.begin_host_share(ordered)
     shortest = _without_more_work(steps, ordered)
-    expected = max(step(case.graph, usual), shortest)
+    expected = max(now(), shortest)
     spreads = [math.log(p.spread) for p in ordered]
-    quick = [step(case.removal.quicker, usual), *(with_one(i, p.best) for i, p in enumerate(ordered))]
-    slow = [step(case.removal.slower, usual), *(with_one(i, p.worst) for i, p in enumerate(ordered))]
-    shorter = _away(*spreads, *(math.log(expected / min(ns, expected)) for ns in quick))
-    longer = _away(*spreads, *(math.log(max(ns, expected) / expected) for ns in slow))
+    shorter = _away(*spreads, *(math.log(expected / min(one(), expected)) for one in quick))
+    longer = _away(*spreads, *(math.log(max(one(), expected) / expected) for one in slow))
     most = math.log(expected / shortest) if shortest > 0 else math.inf
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
     # Another process may be quicker with a larger batch, too; that gains no more than its work.
-    noise = math.log1p(process_noise(steps.host_share(ordered)))
+    noise = math.log1p(process_noise(host_share()))
     step_ns = _around(expected, (noise, min(shorter, most), min(steps_then)), (noise, longer, max(steps_then)))
     gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(PROCESS_NOISE)
     less, more = _away(noise, longer, min(gains_then)), min(_away(noise, shorter, max(gains_then)), most)
@@ -299,7 +300,7 @@ def _with_other_means(steps: Steps, ordered: list[Proposal], expected: float) ->
     case, usual = steps.case, [p.change for p in ordered]
 
     def then(mean: MeanStep) -> float:
-        ns = steps.after(case.graph, usual, ordered, mean=mean)
+        ns = steps.begin(case.graph, usual, ordered, mean)()
         return max(ns, _without_more_work(steps, ordered, mean)) / expected
 
     of_steps = [math.log(then(mean) * factor) for mean, factor in steps.ends_of_step()]
@@ -318,7 +319,7 @@ def _without_more_work(steps: Steps, ordered: list[Proposal], mean: MeanStep | N
     others = [p for p in ordered if p.same_batch or p.work <= 1]
     if len(others) == len(ordered):
         return 0.0
-    return steps.after(steps.case.graph, [p.change for p in others], others, mean=mean)
+    return steps.begin(steps.case.graph, [p.change for p in others], others, mean)()
 
 
 def _in_order(proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -378,12 +379,11 @@ def _combined(steps: Steps, predicted: Iterable[_Predicted]) -> Combined | None:
         for p in left:
             those = [one.proposal for one in (*chosen, p)]
             changes = [one.change for one in _in_order(those)]
-            steps.begin(case.graph, changes, graph, ready)
-            trials.append((p, changes, those))
+            trials.append((p, steps.begin(case.graph, changes, those, made=graph, count=ready)))
         if not trials:
             break
-        steps_then = [steps.after(case.graph, changes, those) for _, changes, those in trials]
-        gains = [p.proposal.work * before / step for (p, _, _), step in zip(trials, steps_then, strict=True)]
+        steps_then = [step() for _, step in trials]
+        gains = [p.proposal.work * before / step for (p, _), step in zip(trials, steps_then, strict=True)]
         most = max(range(len(gains)), key=gains.__getitem__)
         gain, step, best = gains[most], steps_then[most], trials[most][0]
         if gain < WORTH:

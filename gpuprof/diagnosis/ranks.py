@@ -6,6 +6,7 @@ profiler, and with every rank, host, group and stage as fast as its like.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from gpuprof.ranks.job import Job as Assembled
 from gpuprof.ranks.job import collectives_of
 from gpuprof.ranks.summary import Job
 from gpuprof.ranks.verdicts import Found, judge
+from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.timeline.collectives import Collectives
 from gpuprof.timeline.matching import Matched, match
 from gpuprof.tracefile.trace import Trace
@@ -79,6 +81,9 @@ class Gang:
     """The second slowest pace."""
     without_ns: float | None
     """The step of all if the straggler did its work as the others do."""
+    profiled: tuple[float, float]
+    """The straggler's own step over that of a usual other rank, where recording cost more, and less, than it is taken
+    to have: each as a factor on what it is; 1 where there is no straggler."""
     excess: tuple[Excess, ...]
     """The straggler's, most first."""
     excess_bound: str | None
@@ -89,6 +94,11 @@ class Gang:
     """(id, sentence) about recordings that could not be used, or not wholly."""
     job: Job
     """The joint replay of all."""
+
+    @property
+    def known_step_ns(self) -> float | None:
+        """The step of all, where their joint replay gives the recorded step."""
+        return None if self.job.even_ns is None else self.step_ns
 
 
 def survey(paths: Sequence[str | Path], read: Read, step: str | None = None, skip: int = 0) -> Gang:
@@ -210,9 +220,24 @@ def _together(
     world = max((one.world_size or 0 for one in digests), default=0)
     missing = tuple(sorted(set(range(world)) - {one.rank for one in digests}))
     return Gang(
-        ranks, shown, slow, step, step * own.low, step * own.high, float(np.sort(pace)[-2]), found.without_ns, excess,
-        straggles, missing, (*notes, *found.summary.notes), found.summary,
+        ranks, shown, slow, step, step * own.low, step * own.high, float(np.sort(pace)[-2]), found.without_ns,
+        _profiled(digests, slow), excess, straggles, missing, (*notes, *found.summary.notes), found.summary,
     )  # fmt: skip
+
+
+def _profiled(digests: Sequence[Digest], slow: int | None) -> tuple[float, float]:
+    """By what the step of a rank changes, over that of the others, where recording cost more and less."""
+    if slow is None:
+        return 1.0, 1.0
+    away = np.array([[_of_cost(one.own.low), _of_cost(one.own.high)] for one in digests])
+    low, high = np.exp(away[slow] - np.median(np.delete(away, slow, axis=0), axis=0)).tolist()
+    return low, high
+
+
+def _of_cost(end: float) -> float:
+    """The end of a rank's interval, a share of its step, as the logarithm of what the profiler's cost alone does."""
+    away = math.log(max(end, 1e-9))
+    return math.copysign(math.sqrt(max(away**2 - math.log1p(GPU_PROCESS_NOISE) ** 2, 0.0)), away)
 
 
 def _excess(doings: tuple[Doing, ...], others: list[tuple[Doing, ...]]) -> tuple[Excess, ...]:

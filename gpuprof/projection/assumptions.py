@@ -5,10 +5,12 @@ from __future__ import annotations
 from gpuprof.projection.memory import CONTEXT_BYTES, FRAGMENTS
 from gpuprof.projection.projected_step import ProjectedStep
 from gpuprof.projection.projection import MemoryFit
-from gpuprof.projection.sustained_rates import Reach
+from gpuprof.projection.sustained_rates import Reach, reach_of
 
 HALF_KNOWN = 0.15
 """Of the GPU's time; with more than this unmodelled it is worth saying."""
+LONGER = 0.03
+"""By how much the mean step is longer than the usual one where it is worth saying that they differ."""
 
 
 def of_all(projected: ProjectedStep) -> tuple[str, ...]:
@@ -18,6 +20,7 @@ def of_all(projected: ProjectedStep) -> tuple[str, ...]:
         _host(projected),
         _layers(projected),
         _batch(projected),
+        _usual(projected),
         "Kernels keep their efficiency relative to the roofline; the latency part of memory-bound kernels scales with "
         "the SMs. The roofline is what the GPU sustains: measured, else from a model of its power limit. "
         "Launch latency stays the same. Libraries may choose better kernels for another GPU.",
@@ -111,6 +114,17 @@ def _layers(projected: ProjectedStep) -> str:
         f"{', '.join(parts)}: the work of a layer is repeated for each; embeddings, head and loss run once."
         if parts
         else ""
+    )
+
+
+def _usual(projected: ProjectedStep) -> str:
+    mean = projected.subject.step_ns.expected
+    usual = min((projected.recorded_ns(reach_of(gpu)) for gpu in projected.question.gpus), default=mean)
+    if mean < (1 + LONGER) * usual:
+        return ""
+    return (
+        f"Steps on other GPUs are usual steps, compared with the usual one here ({usual / 1e6:,.0f} ms): how long what "
+        f"makes the mean step longer ({mean / 1e6:,.0f} ms) takes there is not known."
     )
 
 

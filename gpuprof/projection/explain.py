@@ -28,7 +28,7 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     a, b = (reach_of(gpu) for gpu in gpus if gpu is not None)
 
     def done(there, share: float) -> float:
-        return share / projected.step_ns(there, share)
+        return share * projected.recorded_ns(there) / projected.step_ns(there, share)
 
     mixed = replace(b, flops={name: (a.rate(name) or rate) for name, rate in b.flops.items()} | dict(a.flops))
     wide = replace(mixed, memory_bytes_per_s=a.memory_bytes_per_s)
@@ -39,12 +39,13 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
     reasons = (
         _floor(first, second),
         _capacity(first, second, capacity),
-        _host(projected, first, second),
+        _host(projected, first, second, projected.recorded_ns(a) / projected.recorded_ns(b)),
         Reason("compute", compute, _compute_text(first, second, compute)),
         Reason("bandwidth", bandwidth, _bandwidth_text(first, second, bandwidth)),
         Reason("rest", rest, "SMs, the link to the CPU, and the rest" + _by(rest)),
     )
-    # What both have in common, such as the recording's noise, leaves their ratio as it is; the GPUs' own part does not.
+    # What both have in common, such as what the recording leaves open, leaves their ratio as it is; the GPUs' own part
+    # does not.
     sides = [_away(one) for one in (first, second)]
     away = math.hypot(sides[0], sides[1]) if whole else 0.0
     factor = Interval(whole * math.exp(-away), whole, whole * math.exp(away))
@@ -52,7 +53,7 @@ def explain(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Explanatio
 
 
 def _away(one: OnGpu) -> float:
-    return math.log(one.step_ns.high / one.step_ns.low) / 2 if one.step_ns.low > 0 else 0.0
+    return math.log(one.speedup.high / one.speedup.low) / 2 if one.speedup.low > 0 else 0.0
 
 
 def _time(ns: float) -> str:
@@ -91,9 +92,10 @@ def _capacity(first: OnGpu, second: OnGpu, factor: float) -> Reason:
     return Reason("capacity", factor, f"{more.gpu} holds {size}{only}{why}{_by(factor)}")
 
 
-def _host(projected: ProjectedStep, first: OnGpu, second: OnGpu) -> Reason:
+def _host(projected: ProjectedStep, first: OnGpu, second: OnGpu, compared: float) -> Reason:
+    """`compared`: the recorded step that the one on the first is compared with, over that of the second."""
     ratios = [
-        (a.host_factor, first.batch_share / a.step_ns / (second.batch_share / b.step_ns))
+        (a.host_factor, compared * first.batch_share / a.step_ns / (second.batch_share / b.step_ns))
         for a, b in zip(first.host_steps, second.host_steps, strict=True)
     ]
     listed = ", ".join(f"{ratio:.2f}× at {factor:g}" for factor, ratio in ratios)

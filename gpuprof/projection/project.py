@@ -100,19 +100,18 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
     memory = _memory(projected, gpu)
     share = batch_share(projected, memory)
     graph = projected.graph(there, share)
-    step = interval(projected, there, share)
+    step, ratio = intervals(projected, there, share)
     samples, tokens = projected.work(share)
     busy = projected.busy_ns(graph, there, share)
     bound, gains = _bound(projected, graph, there, share)
     price = price_of(gpu, question.prices)
     power = mean_power_w(gpu, step.expected, busy)
-    recorded = subject.step_ns.expected
     work = projected.factor(share) / projected.longer if samples is not None else projected.factor(share)
     hosts = tuple(
         HostStep(factor, projected.step_ns(there, share, replace(LIKELIEST, host=factor / projected.host_factor)))
         for factor in RANGE
     )
-    backward = subject.backward_ns * step.expected / recorded
+    backward = subject.backward_ns / ratio.expected
     gradients = (
         (subject.trained_bytes or 0.0) * projected.deeper * (1 + subject.expert_adapters * (projected.wider - 1))
     )
@@ -126,7 +125,7 @@ def on_gpu(projected: ProjectedStep, gpu: Gpu) -> OnGpu:
         batch_share=share,
         work=Work(samples, tokens),
         step_ns=step,
-        speedup=Interval(*(work * recorded / ns for ns in (step.high, step.expected, step.low))),
+        speedup=Interval(work * ratio.low, work * ratio.expected, work * ratio.high),
         busy_ns=sum(busy.values()),
         host_floor_ns=projected.mean(share, there).of(
             graph.with_durations(np.where(graph.on_gpu, 0.0, graph.duration_ns)), faster={"host": projected.host_factor}
@@ -153,15 +152,24 @@ def batch_share(projected: ProjectedStep, memory: MemoryFit | None) -> float:
     return share_that_fits(memory, use, tokens, _batch(projected, 1.0)) or 1.0
 
 
-def interval(projected: ProjectedStep, there: Reach, share: float) -> Interval:
-    """The step with its 80 % interval. Of each thing that is not sure both ends are replayed, the others as likely."""
+def intervals(projected: ProjectedStep, there: Reach, share: float) -> tuple[Interval, Interval]:
+    """The step there, ns, and the recorded one over it, each with its 80 % interval.
+
+    Of each thing that is not sure both ends are replayed, the others as likely. What the recording leaves open of the
+    CPU's own time changes both steps, and their ratio only as far as it does not change them alike; how well the mean
+    step was timed cancels, since both are means or both are usual steps. What is only there does not cancel: how
+    kernels and rates differ between the GPUs, another machine's CPU, another batch or model, and the noise between
+    processes.
+    """
     question, subject = projected.question, projected.subject
-    expected = projected.step_ns(there, share)
+    expected, recorded = projected.step_ns(there, share), projected.recorded_ns(there)
 
     def at(**changed: object) -> float:
         return projected.step_ns(there, share, replace(LIKELIEST, **changed))  # type: ignore[arg-type]
 
-    ends = [at(graph="quicker"), at(graph="slower")]
+    of_the_cpu = [at(graph="quicker"), at(graph="slower")]
+    here = [projected.recorded_ns(there, graph) / recorded for graph in ("quicker", "slower")]
+    ends: list[float] = []
     same = there.gpu == subject.gpu
     if not same:
         ends += [at(kernels="low"), at(kernels="high")]
@@ -175,13 +183,13 @@ def interval(projected: ProjectedStep, there: Reach, share: float) -> Interval:
         ends += [at(grows=GROWS[0]), at(grows=GROWS[2])]
     if projected.deeper != 1 or projected.wider != 1:
         ends += [at(deeper=1 / REPEATS), at(deeper=REPEATS)]
-    low, high = combined(expected, ends, 1 + GPU_PROCESS_NOISE)
+    low, high = combined(expected, [*of_the_cpu, *ends], 1 + GPU_PROCESS_NOISE)
+    relative = [ns / factor for ns, factor in zip(of_the_cpu, here, strict=True)]
+    least, most = combined(expected, [*relative, *ends], 1 + GPU_PROCESS_NOISE)
     if same and question.host_factor in (None, 1.0) and projected.factor(share) == projected.longer == 1:
         # The recorded step itself, as the diagnosis has it.
-        recorded = subject.step_ns
-        low = min(low, expected * recorded.low / recorded.expected) if recorded.expected else low
-        high = max(high, expected * recorded.high / recorded.expected) if recorded.expected else high
-    return Interval(low, expected, high)
+        low, high = min(low, subject.step_ns.low), max(high, subject.step_ns.high)
+    return Interval(low, expected, high), Interval(recorded / most, recorded / expected, recorded / least)
 
 
 def _rate_ends(projected: ProjectedStep, there: Reach, share: float) -> list[float]:

@@ -63,6 +63,7 @@ class ProjectedStep:
         recorded = None if not samples or subject.pass_tokens is None else subject.pass_tokens / samples
         self.longer = _ratio(question.sample_tokens, recorded)
         self._grown: dict[float, Grown] = {}
+        self._recorded: dict[tuple[bool, str], float] = {}
         self._scaled: dict[tuple[int, float], tuple[Reach, Scaled]] = {}
 
     @property
@@ -148,12 +149,26 @@ class ProjectedStep:
 
     def mean(self, share: float, there: Reach) -> MeanStep:
         """How the mean step follows from a graph there: workers take as much longer as their batches are larger."""
-        mean, samples = self.subject.mean, self.batch_factor * share
-        if there.gpu != self.subject.gpu and not mean.starved:
-            mean = MeanStep(self.subject.graph)  # how long saves and first calls take there is not known
+        mean, samples = self._known_mean(there), self.batch_factor * share
         if mean.loader is None or samples == 1:
             return mean
         return replace(mean, loader=replace(mean.loader, batch_ns=mean.loader.batch_ns * samples))
+
+    def recorded_ns(self, there: Reach, graph: str = "graph") -> float:
+        """The recorded step that the one there is compared with, ns: a usual one if that is. `graph`: as of a
+        Variant."""
+        mean = self._known_mean(there)
+        key = (mean is self.subject.mean, graph)
+        if key not in self._recorded:
+            self._recorded[key] = mean.of(getattr(self.subject, graph))
+        return self._recorded[key]
+
+    def _known_mean(self, there: Reach) -> MeanStep:
+        """How the mean step follows from a graph, as far as that is known there."""
+        mean = self.subject.mean
+        if there.gpu != self.subject.gpu and not mean.starved:
+            return MeanStep(self.subject.graph)  # how long saves and first calls take there is not known
+        return mean
 
     def step_ns(self, there: Reach, share: float, variant: Variant = LIKELIEST) -> float:
         """The mean step there, ns."""

@@ -175,7 +175,7 @@ class OnGpu:
     work: Work
     step_ns: Interval
     speedup: Interval
-    """Work per time over the recorded one's."""
+    """Work per time over the recorded one's; of usual steps where `step_ns` is one, of mean steps where it is that."""
     busy_ns: float
     host_floor_ns: float
     """The step if the GPU took no time at all."""

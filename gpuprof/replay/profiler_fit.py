@@ -4,7 +4,7 @@ speed fitted to a measured step."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,8 @@ QUICKER, CLEAR = 0.9, 0.01
 it."""
 FITTED = 1e-3
 """A fit is good when the step is this near to the measured one."""
+NEAR = 0.01
+"""A step that is only estimated needs no fit where it is this near already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,24 @@ def remove_profiler(
     low, high = spread or (measured_ns, measured_ns)
     ends = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
     return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale, *ends)
+
+
+def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
+    """A removal without a measured step where other recordings say what the step is: the host's time is fitted to
+    `step_ns`, and its ends and those of the step are as far away as they were."""
+    if abs(step_ns - removal.step_ns) <= NEAR * step_ns or removal.step_ns <= 0:
+        return removal
+    found = remove_profiler(graph, step_ns)
+
+    def by(end: Graph) -> Graph:
+        factor = _host_ns(end) / max(_host_ns(removal.graph), 1.0)
+        return by_resource(found.graph, host=factor, input=factor)
+
+    return replace(
+        found, low_ns=found.step_ns * removal.low_ns / removal.step_ns,
+        high_ns=found.step_ns * removal.high_ns / removal.step_ns, fitted=False,
+        quicker=by(removal.quicker), slower=by(removal.slower),
+    )  # fmt: skip
 
 
 def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> tuple[float, Graph]:

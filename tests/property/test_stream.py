@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections import Counter
 from decimal import ROUND_HALF_UP, Decimal
@@ -256,6 +257,33 @@ def test_damage_costs_hardly_more_than_cutting_at_separators(name, data, block_b
     parsed = parsed_from(file, block_bytes)
     assert events_in(parsed) >= events_in(wanted) - (damages - 1), bytes(whole)
     assert parsed.truncated in (None, wanted.truncated), bytes(whole)
+
+
+HEAD = (
+    '{"schemaVersion": 1, "deviceProperties": [{"id": 0, "name": "H200", "x": [1, 2]}, {"id": 1, "name": "H200"}], '
+    '"distributedInfo": {"backend": "nccl", "pg_config": [{"pg_name": "0", "ranks": [0, 1]}, {"pg_name": "1"}]}, '
+    '"trace_id": "ABC", "traceEvents": ['
+)
+TAIL = '], "traceName": "t", "displayTimeUnit": "ms", "samples": [{"id": 0, "name": "a"}, {"id": 1, "name": "b"}]}'
+
+
+@pytest.mark.parametrize("name", ["kineto", "compact", "windows"])
+@budget(60)
+@given(data=st.data(), block_bytes=st.sampled_from([96, 400, 1 << 20]), damage=st.sampled_from(["head", "tail", "]"]))
+def test_a_bracket_that_does_not_end_the_list_costs_no_more_than_cutting_at_separators(
+    name, data, block_bytes, damage, file
+):
+    """Part of the head or tail of the file is in it twice, or a `]` between events."""
+    whole = dataclasses.replace(LAYOUTS[name], head=HEAD, tail=TAIL).document(FEW * 2, 1)
+    at = data.draw(st.integers(whole.index(b'"traceEvents"') + 16, len(whole) - 1))
+    if damage == "head":
+        damaged = whole[:at] + whole[data.draw(st.integers(0, at)) :]
+    elif damage == "tail":
+        damaged = whole[:at] + whole[data.draw(st.integers(len(whole) - len(TAIL), len(whole))) :] + whole[at:]
+    else:
+        damaged = whole[:at] + b"]" + whole[data.draw(st.sampled_from([at, at + 1])) :]
+    file.write_bytes(damaged)
+    assert events_in(parsed_from(file, block_bytes)) >= events_in(cut_at_separators(damaged)), damaged
 
 
 @pytest.mark.parametrize("seed", [0, 2])

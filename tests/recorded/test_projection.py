@@ -38,6 +38,7 @@ from gpuprof.projection.subject import Subject
 from gpuprof.projection.summary import summarize
 from gpuprof.projection.sustained_rates import POWER_CONSTANT, power_limited_flops, reach
 from gpuprof.replay.graph import DEVICE
+from gpuprof.replay.noise import GPU_PROCESS_NOISE
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 
@@ -103,6 +104,40 @@ def test_workers_that_starve_a_training_starve_a_faster_gpu_too():
     found = gpuprof.project(diagnosis, ["B200", "B300"]).gpus
     assert [one.bound for one in found] == ["input", "input"]
     assert all(one.speedup.expected < 1.1 for one in found)
+
+
+def test_how_well_the_mean_step_was_timed_says_nothing_of_a_gain():
+    """On the recorded GPU the gain is 1, within the noise between processes, however few epoch ends were seen."""
+    diagnosis = diagnosed(ROOT / "scenarios" / "starved_workers" / "recording")
+    found = gpuprof.project(diagnosis, [diagnosis.environment.gpus[0].name]).gpus[0]
+    assert found.step_ns.high > 2 * found.step_ns.expected
+    noise = 1 + GPU_PROCESS_NOISE
+    assert dataclasses.astuple(found.speedup) == pytest.approx((1 / noise, 1, noise))
+
+
+def test_what_the_profiler_cost_cancels_where_the_cpu_binds_on_both_gpus():
+    found = gpuprof.project(diagnosed(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"), ["H100 SXM", "L4"])
+    on = {one.bound: (_width(one.step_ns), _width(one.speedup)) for one in found.gpus}
+    assert on["host"][1] < 0.7 * on["host"][0]
+    assert on["memory"][1] > 1.2 * on["memory"][0], "the recorded step is not known, and the L4's does not follow it"
+
+
+def _width(one: Interval) -> float:
+    return math.log(one.high / one.low)
+
+
+def test_usual_steps_are_compared_with_the_usual_step():
+    """New shapes make the recorded mean step longer; an H100 is not faster because theirs are not known there."""
+    diagnosis = diagnosed(ROOT / "scenarios" / "trl_sft" / "recording")
+    found = gpuprof.project(diagnosis, ["H100 SXM", "H200"], explain=("H200", "H100 SXM"))
+    on = {one.gpu: one for one in found.gpus}
+    assert on["H100 SXM5 80GB"].step_ns.expected < 0.8 * on["H200 SXM"].step_ns.expected
+    assert on["H100 SXM5 80GB"].speedup.expected < on["H200 SXM"].speedup.expected == pytest.approx(1)
+    assert found.explanation
+    assert found.explanation.factor.expected == pytest.approx(1 / on["H100 SXM5 80GB"].speedup.expected)
+    assert any("usual steps" in text for text in found.assumptions)
+    alone = gpuprof.project(diagnosis, ["H200"])
+    assert not any("usual steps" in text for text in alone.assumptions)
 
 
 @pytest.mark.parametrize("name", ["dense8b_lora", "tiny_lora"])

@@ -40,6 +40,7 @@ def test_the_recorded_straggler():
     after = truth["without_the_slow_rank_ms"][0] * MS
     assert fix.step_ns.expected == pytest.approx(after, rel=0.1)
     assert fix.step_ns.low < after < fix.step_ns.high
+    assert fix.speedup.low < truth["unprofiled_ms"][0] * MS / after < fix.speedup.high
     assert any("Python" in evidence.text and "40" in evidence.text for evidence in fix.evidence)
 
 
@@ -66,6 +67,26 @@ def test_eight_recorded_ranks():
     assert all(abs(r.clock_offset_ns) <= 2 * US for r in diagnosis.ranks)
     late = max(diagnosis.ranks, key=lambda r: r.late_share)
     assert late.rank == diagnosis.environment.rank == 7
+    assert diagnosis.step_ns == pytest.approx(present(diagnosis.job).step_ns, rel=1e-3)
+
+
+def test_ranks_without_a_measured_step_are_diagnosed_as_with_it(tmp_path: Path):
+    """By itself rank 0 would take a third longer than was measured: it waited for a rank that recording held up."""
+    folder = ROOT / "scenarios" / "ddp_scaling" / "recording"
+    for trace in folder.glob("trace.rank*.json.gz"):
+        (tmp_path / trace.name).symlink_to(trace)
+    measured, found = gpuprof.diagnose(folder), gpuprof.diagnose(tmp_path)
+    alone = gpuprof.diagnose(tmp_path / "trace.rank0.json.gz")
+    truth = present(present(measured.steps).unprofiled_ns)
+    assert present(alone.step_ns) > 1.25 * truth
+    assert found.step_ns == pytest.approx(truth, rel=0.08)
+    assert found.step_ns == pytest.approx(present(found.job).step_ns, rel=1e-3)
+    assert found.verdict.bound == measured.verdict.bound
+    assert present(found.sensitivities).communication == pytest.approx(
+        present(measured.sensitivities).communication, abs=0.03
+    )
+    gains = {one.id: one.speedup.expected for one in measured.findings}
+    assert {one.id: one.speedup.expected for one in found.findings} == pytest.approx(gains, rel=0.03)
 
 
 def test_ranks_whose_steps_merely_scatter_have_no_straggler():

@@ -24,6 +24,7 @@ from helpers.timeline import timeline_of
 import gpuprof
 from benchmarks import rank_jobs
 from gpuprof.diagnosis.combine_ranks import with_ranks
+from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings.straggler import find_straggler
 from gpuprof.diagnosis.ranks import gang_of, survey
 from gpuprof.errors import GpuprofError
@@ -38,6 +39,7 @@ from gpuprof.replay.collectives import (
     without_waiting,
 )
 from gpuprof.replay.graph import COMMUNICATION
+from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import scale
 from gpuprof.runfile import SCHEMA
@@ -172,6 +174,19 @@ def test_a_slow_gpu_is_the_devices(tmp_path: Path):
     assert "nvidia-smi" in finding.fix
 
 
+def test_what_recording_cost_all_ranks_alike_cancels_in_the_gain(tmp_path: Path):
+    gang = survey(write(tmp_path, [RankProgram(), RankProgram(extra_ns=150 * MS), RankProgram()]), read_trace)
+    assert gang.profiled[0] > 1 > gang.profiled[1], "the pause is no recorded event, and as long without a profiler"
+    found = present(find_straggler(dataclasses.replace(gang, profiled=(1.1, 0.95))))
+    noise, gain = math.log1p(PROCESS_NOISE), found.speedup.expected
+    less = math.exp(-math.hypot(noise, math.log(0.95)))
+    more = math.exp(math.hypot(noise, math.log(1.1)))
+    assert dataclasses.astuple(found.speedup) == pytest.approx((gain * less, gain, gain * more))
+    alike = present(find_straggler(dataclasses.replace(gang, profiled=(1.0, 1.0))))
+    assert alike.speedup.high / gain == pytest.approx(1 + PROCESS_NOISE)
+    assert alike.step_ns == found.step_ns, "how long the step is does depend on what recording cost"
+
+
 def test_a_measured_step_scales_the_interval_with_everything_else(tmp_path: Path):
     gang = survey(write(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS), RankProgram()]), read_trace)
     assert gang.step_ns and gang.low_ns and gang.high_ns and gang.low_ns < gang.step_ns < gang.high_ns
@@ -209,14 +224,27 @@ def test_equal_ranks_have_no_straggler(tmp_path: Path):
     assert gang.step_ns == near(truth_ns(programs))
 
 
-def test_an_estimated_step_that_is_shorter_than_that_of_all_is_said_to_be(tmp_path: Path):
+def test_without_a_measured_step_the_diagnosis_is_of_the_step_of_all(tmp_path: Path):
+    """However much longer that is than the rank's own estimate."""
+    programs = [RankProgram(), RankProgram(extra_ns=6 * MS), RankProgram(extra_ns=3 * MS)]
+    paths = write(tmp_path, programs)
+    gang = survey(paths, read_trace)
+    step_ns = present(gang.known_step_ns)
+    found = diagnose(read_trace(paths[0]), ranks=3, of_all_ns=1.25 * step_ns)
+    alone = diagnose(read_trace(paths[0]), ranks=3)
+    assert present(found.steps).unprofiled_ns is None
+    assert found.step_ns == pytest.approx(1.25 * step_ns, rel=1e-3)
+    assert alone.step_ns == pytest.approx(step_ns, rel=0.01)
+    measured = diagnose(read_trace(paths[0]), ranks=3, of_all_ns=1.25 * step_ns, step_ms=step_ns / 1e6)
+    assert measured.step_ns == pytest.approx(step_ns, rel=1e-3), "a measured step goes first"
+    assert gpuprof.diagnose(paths).step_ns == pytest.approx(present(gang.step_ns), rel=1e-3)
+
+
+def test_a_joint_replay_that_misses_the_recorded_step_gives_no_step_to_the_diagnosis(tmp_path: Path):
     gang = survey(write(tmp_path, [RankProgram(), RankProgram()]), read_trace)
-    alone = host_bound()
-    for step_ms, says in ((200, "With its waits for the other ranks a step takes 200 ms."), (170, "")):
-        said = with_ranks(alone, dataclasses.replace(gang, step_ns=step_ms * MS)).verdict.summary
-        assert ("With its waits" in said) == bool(says) and says in said
-    measured = dataclasses.replace(alone, steps=dataclasses.replace(present(alone.steps), unprofiled_ns=90 * MS))
-    assert "With its waits" not in with_ranks(measured, gang).verdict.summary
+    assert gang.known_step_ns == gang.step_ns
+    missed = dataclasses.replace(gang, job=dataclasses.replace(gang.job, even_ns=None, replay_error=0.03))
+    assert missed.known_step_ns is None
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -31,7 +31,7 @@ from gpuprof.replay.graph import (
 )
 from gpuprof.replay.latencies import prompt
 from gpuprof.replay.profiler_cost import recorded_events, without
-from gpuprof.replay.profiler_fit import FITTED, remove_profiler
+from gpuprof.replay.profiler_fit import FITTED, NEAR, at_step, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import simulate
 from gpuprof.replay.transform import removed, scale, scaled, without_edges, without_waits
@@ -488,6 +488,24 @@ def test_a_host_bound_step_loses_what_its_events_cost(tmp_path: Path):
     assert found.cost_ns == pytest.approx(400 * 2_300, rel=0.01)
     assert found.step_ns == pytest.approx(4_000 * US - 400 * 2_300, rel=0.01)
     assert found.low_ns < found.step_ns < found.high_ns < 4_200 * US
+
+
+@pytest.mark.parametrize("by", [0.8, 1.3])
+def test_a_step_that_other_recordings_give_is_met_and_stays_as_uncertain(by: float, tmp_path: Path):
+    graph = graph_of(recorded_steps(kernel_ns=3 * US), tmp_path)
+    alone = remove_profiler(graph)
+    found = at_step(graph, alone, by * alone.step_ns)
+    assert not found.fitted
+    assert found.step_ns == pytest.approx(by * alone.step_ns, rel=FITTED)
+    assert found.low_ns / found.step_ns == pytest.approx(alone.low_ns / alone.step_ns)
+    assert found.high_ns / found.step_ns == pytest.approx(alone.high_ns / alone.step_ns)
+    ends = [simulate(one, 3).step_ns / one_step for one, one_step in (
+        (found.quicker, found.step_ns), (alone.quicker, alone.step_ns), (found.slower, found.step_ns),
+        (alone.slower, alone.step_ns),
+    )]  # fmt: skip
+    assert ends[0] == pytest.approx(ends[1], rel=0.02) and ends[0] < 0.95
+    assert ends[2] == pytest.approx(ends[3], rel=0.02) and ends[2] > 1.05
+    assert at_step(graph, alone, (1 + NEAR / 2) * alone.step_ns) is alone
 
 
 @pytest.mark.parametrize("kernel_us", [3, 15, 30])

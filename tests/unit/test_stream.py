@@ -121,6 +121,31 @@ def test_a_bracket_of_a_list_within_an_event_does_not_end_the_list(block_bytes, 
     assert parsed_from(file, block_bytes).keys["traceName"] == "t"
 
 
+@pytest.mark.parametrize("block_bytes", [64, 200, 1 << 20])
+@pytest.mark.parametrize(("event", "cut"), [('{"nam', 'e": 0'), ("", "]")])
+def test_the_list_of_gpus_in_a_head_that_is_there_twice_does_not_end_the_events(event, cut, block_bytes, file):
+    head = '{"deviceProperties": [{"device": 0, "name": "H200"}], "trace_id": "t", "traceEvents": [\n'
+    events = ",\n".join(op(name) for name in "abcd")
+    file.write_text(f'{head}{op("z")},\n{event}{head[head.index(cut) :]}{events}], "traceName": "t"}}')
+    parsed = parsed_from(file, block_bytes)
+    assert [row["name"] for row in rows_of(parsed)] == ["z", "b", "c", "d"]
+    assert parsed.dropped and not parsed.truncated and parsed.keys["traceName"] == "t"
+
+
+def test_a_head_that_is_closed_too_early_leads_to_the_events_all_the_same(file):
+    file.write_text(f'{{"schemaVersion": 1}}], "trace_id": "t", "traceEvents": {listed([op("a"), op("b")])}}}')
+    assert [row["name"] for row in rows_of(parsed_from(file, 64))] == ["a", "b"]
+
+
+def test_brackets_that_end_no_list_are_not_looked_behind_without_end(file):
+    count = 60_000
+    file.write_text("[" + f'{op("a")}, {op("b")}], "x": [5], '.join([""] * count) + "]")
+    begin = time.monotonic()
+    parsed = parsed_from(file)
+    assert time.monotonic() - begin < 20
+    assert stream.FALSE_ENDS < events_in(parsed) < count
+
+
 @pytest.mark.parametrize(("text_bytes", "compiled", "used"), [
     (1000, True, "small"), (reader.SMALL_BYTES + 1, True, "stream"), (reader.SMALL_BYTES + 1, False, "small"),
     (reader.SMALL_UNCOMPILED_BYTES + 1, False, "stream"),

@@ -57,7 +57,12 @@ recording of a rank is missing, waiting for it cannot be distinguished from tran
 
 
 def find_straggler(gang: Gang) -> Finding | None:
-    """The finding, where one rank is slow and the step would gain from its not being so."""
+    """The finding, where one rank is slow and the step would gain from its not being so.
+
+    The step with the fix is as uncertain as that of all ranks is. In the gain, the ratio of the two, what makes both
+    longer cancels: how well the step was timed, and what recording cost all ranks alike. What does not is what it cost
+    the slow rank more or less than the others, by the intervals of their own steps, and the noise between processes.
+    """
     if gang.slow is None or gang.step_ns is None or gang.without_ns is None:
         return None
     slow = gang.ranks[gang.slow]
@@ -68,7 +73,12 @@ def find_straggler(gang: Gang) -> Finding | None:
         expected * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), math.log(bound / gang.step_ns)))
         for sign, bound in ((-1, gang.low_ns or gang.step_ns), (1, gang.high_ns or gang.step_ns))
     )
-    speedup = Range(gang.step_ns / high, gang.step_ns / expected, gang.step_ns / low)
+    gain, apart = gang.step_ns / expected, [math.log(factor) for factor in gang.profiled]
+    less, more = (
+        gain * math.exp(sign * math.hypot(math.log1p(PROCESS_NOISE), max(0.0, *(sign * one for one in apart))))
+        for sign in (-1, 1)
+    )
+    speedup = Range(less, gain, more)
     return Finding(
         id=PAGE.id,
         title=f"rank {slow.rank} as fast as the others",

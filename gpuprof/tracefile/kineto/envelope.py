@@ -36,28 +36,40 @@ def find_events(data: bytes) -> tuple[int, dict]:
     if data[at : at + 1] != b"{":
         raise UnreadableTrace("not JSON")
     try:
-        keys, at = _members(data, at + 1, stop_at="traceEvents")
+        keys, at, events = _members(data, at + 1, stop_at="traceEvents")
     except ValueError:
         # A header that is not JSON still leads to the events if they are named.
         found = _EVENTS.search(data)
         if not found:
             raise NeedMore from None
         return found.end(), {}
-    if at is None:
-        names = ", ".join(list(keys)[:5]) or "none"
-        raise UnreadableTrace(f'JSON without a "traceEvents" list (top-level keys: {names})')
+    if not events:
+        # One that damage has closed too early does too.
+        found = _EVENTS.search(data, at)
+        if not found:
+            names = ", ".join(list(keys)[:5]) or "none"
+            raise UnreadableTrace(f'JSON without a "traceEvents" list (top-level keys: {names})')
+        at = found.end()
     return at, keys
 
 
 def parse_tail(data: bytes) -> dict:
     """Top-level keys after the `]` of the event list; what cannot be read is left out."""
-    at = _skip(data, 0)
-    if data[at : at + 1] == b",":
-        at += 1
     try:
-        return _members(data, at)[0]
+        return _members(data, 0)[0]
     except (NeedMore, ValueError):
         return {}
+
+
+def may_be_tail(data: bytes) -> bool:
+    """Whether `data` may be what follows the `]` of the event list, or its beginning: other keys, `}`, nothing more."""
+    try:
+        _, at, events = _members(data, 0, stop_at="traceEvents")
+    except NeedMore:
+        return True
+    except ValueError:
+        return False
+    return not events and _skip(data, at) == len(data)
 
 
 def object_end(data: bytes, at: int = 0) -> int | None:
@@ -74,13 +86,16 @@ def object_end(data: bytes, at: int = 0) -> int | None:
     return None
 
 
-def _members(data: bytes, at: int, stop_at: str | None = None) -> tuple[dict, int | None]:
-    """Members of an object from `at`: up to its `}` (then None), or to the list under key `stop_at` (its offset)."""
+def _members(data: bytes, at: int, stop_at: str | None = None) -> tuple[dict, int, bool]:
+    """Members of an object from `at`, where they end, and whether that is within the list under key `stop_at`.
+
+    Else it is after the object's `}`.
+    """
     keys: dict = {}
     while True:
         at = _skip(data, at)
         if data[at : at + 1] in (b"}", b"]"):
-            return keys, None
+            return keys, at + 1, False
         if data[at : at + 1] == b",":
             at += 1
             continue
@@ -96,12 +111,8 @@ def _members(data: bytes, at: int, stop_at: str | None = None) -> tuple[dict, in
             raise ValueError("no colon")
         at = _skip(data, at + 1)
         name = key[1].decode("utf-8", "replace")
-        if name == stop_at:
-            if data[at : at + 1] == b"[":
-                return keys, at + 1
-            if at >= len(data):
-                raise NeedMore
-            raise UnreadableTrace('"traceEvents" is not a list')
+        if name == stop_at and data[at : at + 1] == b"[":
+            return keys, at + 1, True
         end = _value_end(data, at)
         keys[name] = _loads(data[at:end])
         at = end

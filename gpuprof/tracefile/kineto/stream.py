@@ -21,7 +21,7 @@ from gpuprof.tracefile.background import processors
 from gpuprof.tracefile.kineto import layout, scan
 from gpuprof.tracefile.kineto.blocks import Block, Blocks
 from gpuprof.tracefile.kineto.columns import Tables
-from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES, NeedMore, find_events, object_end, parse_tail
+from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES, NeedMore, find_events, may_be_tail, object_end, parse_tail
 from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, drop, event_then_close, is_whole
 from gpuprof.tracefile.kineto.scan_plan import make_plan
 from gpuprof.tracefile.kineto.source import Text, open_text
@@ -36,6 +36,8 @@ LAST_BYTES = 8 << 20
 """What is left at the end and could not be read: Python looks at so much, in some seconds at worst."""
 HOPELESS = 200_000
 """This many events that could not be read, and none that could: no need to see the rest."""
+FALSE_ENDS = 100
+"""How many brackets that end no list are seen through: each costs a look at what follows it."""
 MAX_WORKERS = 4
 PROGRESS_S = 0.1
 
@@ -188,17 +190,18 @@ class Gathered:
         """Whether the next event has to be looked for: one that was too long was given up."""
         self._tail: bytes | None = None
         """What follows the event list, once that has ended."""
+        self._false_ends = 0
 
     def add(self, block: Block) -> None:
         """Adds the next block of the file, already scanned."""
         if self._tail is not None:
-            self._tail += block.bytes(0, block.end)
-            self.complete = len(self._tail) > LIMIT_BYTES
+            self._join(self._tail, block)
+            self._end_or_read_on(self._joined, 0)
         elif self._left:
-            self._joined.put(self._left, block.bytes(0, block.end))
-            self._joined.cut, self._joined.done_bytes = block.cut, block.done_bytes
-            self._joined.scan(final=self._joined.end > LIMIT_BYTES, distrust=self.distrust)
-            self._take(self._joined)
+            self._join(self._left, block)
+            final = self._joined.end > LIMIT_BYTES
+            self._joined.scan(final=final, distrust=self.distrust)
+            self._take(self._joined, final)
         elif self._lost and not block.after_cut:
             at = scan.find_separator(block.text, 0, 0, block.end, 1, self._plan)
             if at >= 0:
@@ -215,7 +218,7 @@ class Gathered:
             self._joined.put(self._left)
             self._joined.cut = False
             self._joined.scan(final=True, distrust=self.distrust)
-            self._take(self._joined)
+            self._take(self._joined, final=True)
         if self._tail is None:
             self._end_list(self._left.strip(BETWEEN))
         if self._tail is not None:
@@ -223,9 +226,42 @@ class Gathered:
         texts = self._texts()
         return dataclasses.replace(parsed, tables=self._tables, strings=texts)
 
-    def _take(self, block: Block) -> None:
-        """Takes over what the scan of a block found."""
+    def _join(self, before: bytes, block: Block) -> None:
+        """Makes one text of a block and of what was left over before it."""
+        self._joined.put(before, block.bytes(0, block.end))
+        self._joined.cut, self._joined.done_bytes = block.cut, block.done_bytes
+
+    def _take(self, block: Block, final: bool = False) -> None:
+        """Takes over what the scan of a block found, and what it left over. `final`: as it was scanned."""
         self._lost = False
+        self._keep(block)
+        if block.status == scan.ENDED:
+            self._end_or_read_on(block, int(block.sheet["position"]), final)
+        else:
+            self._leave(block)
+
+    def _end_or_read_on(self, block: Block, at: int, final: bool = False) -> None:
+        """Takes the text from `at`, after a `]`, for the document's tail. Where it cannot be that, as when the head
+        of the file is in it twice and the `]` ends a list in the head, reading goes on at the next event."""
+        while True:
+            tail = block.bytes(at, block.end)
+            event = scan.find_separator(block.text, at, at, block.end, 1, self._plan)
+            if event < 0 or self._false_ends == FALSE_ENDS or may_be_tail(tail):
+                self._tail, self._left = tail, b""
+                self.complete = len(tail) > LIMIT_BYTES
+                return
+            self._false_ends += 1
+            drop(self._odd, tail[:200].decode("utf-8", "replace"))
+            self._tail = None
+            block.scan(event, final, self.distrust)
+            self._keep(block)
+            if block.status != scan.ENDED:
+                self._leave(block)
+                return
+            at = int(block.sheet["position"])
+
+    def _keep(self, block: Block) -> None:
+        """Takes over the events that the scan of a block found."""
         if not self.distrust:
             self._check(block)
         numbers = self._strings.add(block.text, block.strings, int(block.sheet["strings"]))
@@ -243,10 +279,11 @@ class Gathered:
             self._odd.dropped += int(block.sheet["dropped"]) - 1
         if self._odd.dropped > HOPELESS and not self._kept():
             raise UnreadableTrace(f"of the first {self._odd.dropped:,} events in its list none can be read")
+
+    def _leave(self, block: Block) -> None:
+        """Keeps the text of an event that does not end in the block, to be read with the next."""
         rest = block.bytes(int(block.sheet["position"]), block.end)
-        if block.status == scan.ENDED:
-            self._tail, self._left = rest, b""
-        elif len(rest) <= LIMIT_BYTES:
+        if len(rest) <= LIMIT_BYTES:
             self._left = rest
         else:
             self._left, self._lost = b"", True
