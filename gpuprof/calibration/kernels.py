@@ -110,6 +110,19 @@ BF16_MEMORY = Number(
 )  # fmt: skip
 AUTOCAST_CASTS = Number(
     1.3, 0.7, 2.0, "", "assumed",
-    "Casts that autocast adds for each matrix multiplication: of its input and weights in the forward pass, of "
-    "gradients in the backward pass.",
+    "Launches of casts that autocast adds for each matrix multiplication: of its input, weights and bias in the "
+    "forward pass, of their gradients in the backward pass.",
+)  # fmt: skip
+AUTOCAST_CAST_OPERANDS = Number(
+    0.67, 0.2, 1.33, "", "assumed",
+    "Operands that these casts read, for each matrix multiplication. A layer has three, forward and backward: its "
+    "weights and their gradient are cast, its input and that one's gradient only where the op before is no matrix "
+    "multiplication; that is 2 to 4 casts of operands where weights are as large as inputs, and 0 to 2 where they are "
+    "small.",
+)  # fmt: skip
+AUTOCAST_HALVED = Number(
+    0.5, 0.0, 1.0, "", "assumed",
+    "Share of the traffic of fp32 elementwise ops and copies in the model that is of half the bytes under autocast: "
+    "what follows a matrix multiplication or a convolution is, what follows a norm or a loss, or adds to a residual "
+    "stream in fp32, is not.",
 )  # fmt: skip

@@ -65,7 +65,7 @@ def build(timeline: Timeline) -> Graph:
     edges.add(QUEUE, edges.piece(work.piece[queue.work]), edges.work(queue.source), queue.lag_ns)
     _add_syncs(edges, syncs)
     _add_copies(edges, work, timeline)
-    return _assemble(timeline, pieces, work, edges, duration)
+    return _assemble(timeline, pieces, work, edges, duration, queue)
 
 
 def _durations(pieces: Pieces) -> F64:
@@ -120,12 +120,13 @@ def _own_begun(timeline: Timeline, work: Work, queue: QueueEdges) -> F64:
     """When the launching call of each work began what it does itself: after its wait for room on its stream."""
     calls = timeline.trace.calls
     begun = np.where(work.piece >= 0, calls.start_ns[work.call] - timeline.window[0] if len(calls) else 0, 0.0)
-    now = queue.source < queue.work
-    np.maximum.at(begun, queue.work[now], work.end_ns[queue.source[now]])
+    np.maximum.at(begun, queue.work, queue.freed_ns)
     return begun
 
 
-def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: EdgeList, duration: F64) -> Graph:
+def _assemble(
+    timeline: Timeline, pieces: Pieces, work: Work, edges: EdgeList, duration: F64, queue: QueueEdges
+) -> Graph:
     trace, (low, _) = timeline.trace, timeline.window
     waiting = edges.waiting
     target, source, lag, from_start, kind = edges.columns()
@@ -153,6 +154,8 @@ def _assemble(timeline: Timeline, pieces: Pieces, work: Work, edges: EdgeList, d
         before[edges.end(main[-1:])] = 0.0
     for s in range(len(work.streams)):
         before[edges.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
+    wrapped = (queue.source >= queue.work) & np.isfinite(queue.freed_ns)
+    before[edges.work(queue.source[wrapped])] = queue.freed_ns[wrapped]
     started = nodes(start, work.start_ns, start[waiting])
     # Where nothing but the round before says when a stream or a thread begins, that one ended just so.
     rooted = np.zeros(edges.nodes, bool)

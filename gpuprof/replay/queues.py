@@ -15,6 +15,8 @@ QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
 """Launched and unfinished items that a stream takes, where the recording does not show it filled."""
 FEWEST_FULL = 5
 NEARLY_ALL = 0.9
+OTHERS = 16
+"""Items of other kinds (events, markers) that take room in a queue beside those that were recorded, at most."""
 LONG = 2.0
 """A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, NEARLY_ALL of them
 returned no earlier than the item ended that had to make room, and half took LONG times the usual time of their name."""
@@ -28,6 +30,9 @@ class QueueEdges:
     """Index of the work whose launch waits."""
     source: I64
     """Index of the item that must have ended; of one at or after `work` it is the previous round's."""
+    freed_ns: F64
+    """When that item had ended, as recorded; -inf of a previous round's that was not seen. What was queued when the
+    recording began stands for the last items of the previous round."""
     lag_ns: F64
     own_ns: F64
     """What the launching call itself takes; NaN where the call did not wait, and its recorded time is its own."""
@@ -40,7 +45,7 @@ def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
     streams = [items for items in streams if len(items.work)]
     if not streams:
         none = np.empty(0, np.int64)
-        return QueueEdges(none, none, none.astype(np.float64), none.astype(np.float64))
+        return QueueEdges(none, none, *[none.astype(np.float64)] * 3)
     own = _usual_own(streams)
     limit = _limit(streams, own)
     parts = [_edges(items, own, limit) for items in streams]
@@ -60,18 +65,42 @@ class _Items:
         self.ended = np.maximum.accumulate(work.end_ns[self.last])
         self.names = calls.name[call]
         self.blocks = work.blocks[self.work]
+        queued = (work.stream == stream) & work.head & (work.piece < 0)
+        if len(self.work):
+            queued &= work.start_ns < work.start_ns[self.work].min()
+        self.queued = np.maximum.accumulate(np.sort(work.end_ns[queued]))
+        """When the items ended that had been launched before the window."""
         done = np.searchsorted(self.ended, self.begun, side="right")
-        self.depth = np.maximum(np.arange(len(self.work)) - done, 0)
+        left = len(self.queued) - np.searchsorted(self.queued, self.begun, side="right")
+        self.depth = np.maximum(np.arange(len(self.work)) - done, 0) + left
         """Items launched and not done when each call began."""
 
+    def freed_ns(self, item: I64) -> F64:
+        """When these items had ended; those below 0 are of the previous round, -inf where that was not seen."""
+        ended = np.concatenate([self.queued, self.ended])
+        at = item + len(self.queued)
+        return np.where(at >= 0, ended[np.maximum(at, 0)], -np.inf)
 
-def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64]:
+    def freed_last(self, own: dict[int, float], limit: int) -> I64:
+        """For each call that took long while the queue was all but full, the last item that ended within it: that one
+        made room. Far below 0 for other calls."""
+        ended = np.concatenate([self.queued, self.ended])
+        last = np.searchsorted(ended, self.returned, side="right") - 1
+        usual = np.array([own.get(name, np.inf) for name in self.names.tolist()])
+        full = (self.returned - self.begun > LONG * usual) & (self.depth >= limit - OTHERS)
+        full &= (last >= 0) & (ended[np.maximum(last, 0)] > self.begun)
+        return np.where(full, last - len(self.queued), np.iinfo(np.int64).min)
+
+
+def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64, F64]:
     count = len(items.work)
     if limit > count:
         none = np.empty(0, np.int64)
-        return none, none, none.astype(np.float64), none.astype(np.float64)
+        return none, none, *[none.astype(np.float64)] * 3
     source = np.arange(count) - limit
-    free = np.where(source >= 0, items.ended[source], -np.inf)
+    short = items.freed_last(own, limit)
+    source = np.where(short >= source, short, source)
+    free = items.freed_ns(source)
     waited = (free > items.begun) & (free <= items.returned)
     possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
     left = items.returned - free
@@ -79,7 +108,7 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
     # What a copy that blocks does itself is distinguished from its wait elsewhere.
     own_ns = np.where(waited & ~items.blocks, np.minimum(usual, left), np.nan)
     lag = np.where(waited & ~items.blocks, left - np.nan_to_num(own_ns), 0.0)
-    return items.work[possible], items.last[source[possible]], lag[possible], own_ns[possible]
+    return items.work[possible], items.last[source[possible]], free[possible], lag[possible], own_ns[possible]
 
 
 def _last_of(work: Work, items: I64) -> I64:
@@ -115,7 +144,7 @@ def _limit(streams: list[_Items], own: dict[int, float]) -> int:
     waited, longer = [], []
     for items in streams:
         at = np.flatnonzero((items.depth == most) & ~items.blocks)
-        waited += (items.returned[at] >= items.ended[at - most]).tolist()
+        waited += (items.returned[at] >= items.freed_ns(at - most)).tolist()
         usual = np.array([own[name] for name in items.names[at].tolist()])
         longer += ((items.returned - items.begun)[at] / np.maximum(usual, 1)).tolist()
     full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= NEARLY_ALL and np.median(longer) >= LONG

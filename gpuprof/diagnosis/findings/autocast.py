@@ -1,5 +1,5 @@
-"""Matrix multiplications in fp32 or TF32 that autocast would run on faster tensor cores: in bf16, on GPUs without bf16
-in fp16."""
+"""Matrix multiplications and attention in fp32 or TF32 that autocast would run on faster tensor cores: in bf16, on GPUs
+without bf16 in fp16."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.costs.dtypes import CODE
-from gpuprof.costs.floors import MATMUL_FLOOR_NS
+from gpuprof.costs.dtypes import CODE, type_in_kernel_name
+from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.case import Case, Change
@@ -21,10 +21,13 @@ from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
-from gpuprof.tracefile.trace import F64, Mask
+from gpuprof.timeline.phases import BACKWARD
+from gpuprof.tracefile.trace import F64, I64, Mask
 
 CAST_BYTES = 6.0
 """Bytes that a cast reads and writes for an element: fp32 in, bf16 out."""
+BETWEEN = ("elementwise", "cast/copy", "dropout")
+"""Categories of kernels between matrix multiplications that take their inputs' format."""
 LEAST_SHARE = 0.05
 """Of the GPU's time the least that such matrix multiplications take to be worth a look."""
 SCALED = """
@@ -43,18 +46,19 @@ are twice as fast as in TF32 and many times as fast as in fp32, and read half th
 in fp32. Every input and weight is cast first, which costs kernels and launches of their own.
 """,
     detected="""
-Matrix multiplications whose operands are fp32 and that take 5 % of the GPU's time at least.
+Matrix multiplications and fused attention whose operands are fp32 and that take 5 % of the GPU's time at least.
 """,
     gain="""
 Each of them takes the time of its FLOPs at 60 % of the bf16 ceiling (40 to 80 %) or of half its bytes at 70 % of the
 memory ceiling, whichever is longer, at least 4 µs; and 0.7 to 2 casts are added for each, on the GPU and as launches
-of the CPU (host). These shares are assumed. Programs limited by the CPU or by small kernels gain nothing. A GPU
-without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
+of the CPU (host), which read 0.2 to 1.33 of its operands. Fused attention in fp32 becomes FlashAttention, at the
+shares of the finding `eager_attention`. Of the time of elementwise ops and copies in fp32, which memory limits, half
+takes half as long (none to all of it). These shares are assumed. Programs limited by the CPU or by small kernels gain
+nothing. A GPU without bf16 tensor cores (V100, T4) is advised fp16, with the same shares.
 """,
     wrong="""
 bf16 keeps 8 bits of mantissa: compare the loss of a short run. fp16 has a small range, so gradients are scaled, and
-steps whose gradients overflow are skipped. Attention in fp32
-may switch to a faster kernel as well, which is not counted. On Hopper and Blackwell torch then chooses cuDNN's,
+steps whose gradients overflow are skipped. On Hopper and Blackwell torch chooses cuDNN's attention in bf16,
 which plans at every new length: a BERT whose lengths vary took 160 to 190 ms a step instead of 31 to 37 in its first 32
 steps. Where lengths vary, the fix therefore turns that off (`enable_cudnn_sdp(False)`).
 """,
@@ -69,18 +73,20 @@ def find(case: Case) -> Iterator[Proposal]:
         return
     graph = case.graph
     nodes = _products(case, roof)
-    took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes, graph.on_gpu))
+    attention = _single(case, roof, "attention")
+    took, whole = (float(graph.duration_ns[mask].sum()) for mask in (nodes | attention, graph.on_gpu))
     if took < LEAST_SHARE * whole or not took:
         return
     text = (
         f"{case.per_step(nodes.sum()):,.0f} matrix multiplications a step of fp32 operands: "
         f"{in_ms(case.per_step(took))}, {100 * took / whole:,.0f} % of the GPU's time"
+        + (", with attention in fp32" if attention.any() else "")
     )
     launch_ns = host_ns_per_launch(case, nodes, model_phases(graph))
     would_plan = half == "bf16" and bf16_would_plan(case) and shapes_vary(case)
     yield Proposal(
         title="bf16 autocast without cuDNN attention" if would_plan else _TITLES[half],
-        evidence=spans(case, text, nodes),
+        evidence=spans(case, text, nodes | attention),
         fix=_fix(case, half) + (NO_PLANNING if would_plan else ""),
         change=_cast(case, roof, nodes, launch_ns, half, 1),
         best=_cast(case, roof, nodes, launch_ns, half, 0),
@@ -130,15 +136,43 @@ ABSENT = Absent("16-bit autocast", _absent)
 
 def _products(case: Case, roof: Roofline) -> Mask:
     """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
+    return _single(case, roof, "gemm", "grouped_gemm")
+
+
+def _single(case: Case, roof: Roofline, *categories: str) -> Mask:
+    """Nodes of the model's kernels of these categories that compute in fp32 or TF32, of those whose FLOPs are known."""
     work = roof.work
     single = np.isin(work.dtype, [CODE[name] for name in ("fp32", "tf32")])
-    rows = single & (work.flops > 0) & case.category("gemm", "grouped_gemm")
+    rows = single & (work.flops > 0) & case.category(*categories)
     return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
 
 
+def _between(case: Case) -> Mask:
+    """Nodes of the model's elementwise kernels and copies within GPU memory that are named after fp32."""
+    names = case.trace.gpu.name
+    rows = case.category(*BETWEEN) & case.trace.rows_named(names, lambda text: type_in_kernel_name(text) == "float")
+    return case.nodes_of_gpu(rows) & case.graph.on_gpu & model_phases(case.graph)
+
+
+def _attention_ns(case: Case, roof: Roofline, rows: I64, half: str, level: int) -> F64:
+    """What these kernels of attention take in a 16-bit format; level 0: at best, 2: at worst."""
+    event, ceilings = case.graph.gpu_row[rows], roof.ceilings
+    backward = case.graph.phase[rows] == BACKWARD
+    share = np.where(
+        backward, calibrated.ATTENTION_BACKWARD.falling[level], calibrated.ATTENTION_FORWARD.falling[level]
+    )
+    tensor = roof.work.flops[event] / ceilings.flops[half] / share
+    moved = np.nan_to_num(roof.work.bytes[event]) / 2
+    memory = moved / ceilings.memory_bytes_per_s / calibrated.ATTENTION_MEMORY.falling[level]
+    return np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
+
+
 def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, level: int) -> Change:
-    """The graph with these matrix multiplications in a 16-bit format and casts before them; level 0: at best, 2: at
-    worst."""
+    """The graph with these matrix multiplications and attention in a 16-bit format, casts before them, and some of what
+    lies between them on half the bytes; level 0: at best, 2: at worst."""
+    attention, between = np.flatnonzero(_single(case, roof, "attention")), _between(case)
+    attention_ns = _attention_ns(case, roof, attention, half, level)
+    left = 1 - calibrated.AUTOCAST_HALVED.falling[level] / 2
     rows = np.flatnonzero(nodes)
     event = case.graph.gpu_row[rows]
     ceilings, work = roof.ceilings, roof.work
@@ -148,17 +182,18 @@ def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, 
     product_ns: F64 = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     # A third of what a matrix multiplication moves is one operand.
     elements = moved / 4 / 3
-    cast_ns = (
-        elements * CAST_BYTES / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level] * 1e9
-        + MATMUL_FLOOR_NS / 2
-    )
+    operands, casts = calibrated.AUTOCAST_CAST_OPERANDS.rising[level], calibrated.AUTOCAST_CASTS.rising[level]
+    casts_ns = operands * elements * CAST_BYTES / ceilings.memory_bytes_per_s * 1e9
+    casts_ns = casts_ns / calibrated.BF16_MEMORY.falling[level] + casts * MATMUL_FLOOR_NS / 2
     launcher = launcher_of(case.graph)[rows]
     launcher = launcher[launcher >= 0]
 
     def change(graph: Graph) -> Graph:
         duration = graph.duration_ns.copy()
-        duration[rows] = np.minimum(duration[rows], product_ns) + calibrated.AUTOCAST_CASTS.rising[level] * cast_ns
-        np.add.at(duration, launcher, calibrated.AUTOCAST_CASTS.rising[level] * launch_ns)
+        duration[rows] = np.minimum(duration[rows], product_ns) + casts_ns
+        np.add.at(duration, launcher, casts * launch_ns)
+        duration[attention] = np.minimum(duration[attention], attention_ns)
+        duration[between] = np.maximum(duration[between] * left, np.minimum(duration[between], ELEMENTWISE_FLOOR_NS))
         return graph.with_durations(duration)
 
     return change
