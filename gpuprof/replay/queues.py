@@ -15,11 +15,14 @@ QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
 """Launched and unfinished items that a stream takes, where the recording does not show it filled."""
 FEWEST_FULL = 5
 NEARLY_ALL = 0.9
-OTHERS = 16
-"""Items of other kinds (events, markers) that take room in a queue beside those that were recorded, at most."""
+OTHERS = 1 / 64
+"""Of a queue's room what items that are not recorded as work (events, markers) take, at most."""
 LONG = 2.0
 """A queue was full at some depth if launches at that depth were seen at least FEWEST_FULL times, NEARLY_ALL of them
 returned no earlier than the item ended that had to make room, and half took LONG times the usual time of their name."""
+SOON, DEEP = 4.0, 0.5
+"""Where all launches wait, no usual time is known: then, in a queue of at least DEEP of the usual items, half of the
+calls took SOON times as long as was left of them when that item ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,15 +84,18 @@ class _Items:
         at = item + len(self.queued)
         return np.where(at >= 0, ended[np.maximum(at, 0)], -np.inf)
 
-    def freed_last(self, own: dict[int, float], limit: int) -> I64:
-        """For each call that took long while the queue was all but full, the last item that ended within it: that one
-        made room. Far below 0 for other calls."""
+    def freed_within(self, item: I64, own: dict[int, float], most: int) -> I64:
+        """For each call that took long, the last of the `most` items after this one that ended within it: that one made
+        room, since others took some. The item itself for other calls."""
+        if not most:
+            return item
         ended = np.concatenate([self.queued, self.ended])
         last = np.searchsorted(ended, self.returned, side="right") - 1
+        last = np.minimum(last, item + len(self.queued) + most)
         usual = np.array([own.get(name, np.inf) for name in self.names.tolist()])
-        full = (self.returned - self.begun > LONG * usual) & (self.depth >= limit - OTHERS)
-        full &= (last >= 0) & (ended[np.maximum(last, 0)] > self.begun)
-        return np.where(full, last - len(self.queued), np.iinfo(np.int64).min)
+        found = (self.returned - self.begun > LONG * usual) & (last >= 0) & (last > item + len(self.queued))
+        found &= ended[np.maximum(last, 0)] > self.begun
+        return np.where(found, last - len(self.queued), item)
 
 
 def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64, F64]:
@@ -98,8 +104,8 @@ def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, 
         none = np.empty(0, np.int64)
         return none, none, *[none.astype(np.float64)] * 3
     source = np.arange(count) - limit
-    short = items.freed_last(own, limit)
-    source = np.where(short >= source, short, source)
+    free = items.freed_ns(source)
+    source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * OTHERS)), source)
     free = items.freed_ns(source)
     waited = (free > items.begun) & (free <= items.returned)
     possible = (free <= items.begun) | waited  # a launch that returned earlier shows that there was room
@@ -141,11 +147,15 @@ def _usual_own(streams: list[_Items]) -> dict[int, float]:
 def _limit(streams: list[_Items], own: dict[int, float]) -> int:
     """The depth at which launches block, on whatever stream."""
     most = max(int(items.depth.max()) for items in streams)
-    waited, longer = [], []
+    waited, longer, soon = [], [], []
     for items in streams:
         at = np.flatnonzero((items.depth == most) & ~items.blocks)
-        waited += (items.returned[at] >= items.freed_ns(at - most)).tolist()
+        left = items.returned[at] - items.freed_ns(at - most)
+        waited += (left >= 0).tolist()
         usual = np.array([own[name] for name in items.names[at].tolist()])
-        longer += ((items.returned - items.begun)[at] / np.maximum(usual, 1)).tolist()
-    full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= NEARLY_ALL and np.median(longer) >= LONG
+        took = (items.returned - items.begun)[at]
+        longer += (took / np.maximum(usual, 1)).tolist()
+        soon += (took / np.maximum(left, 1)).tolist()
+    full = most >= 1 and len(waited) >= FEWEST_FULL and np.mean(waited) >= NEARLY_ALL
+    full = full and (np.median(longer) >= LONG or (most >= DEEP * QUEUE_ITEMS and np.median(soon) >= SOON))
     return most if full else max(QUEUE_ITEMS, most + 1)

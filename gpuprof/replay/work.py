@@ -108,9 +108,11 @@ def _moments(begun: I64, lost: Mask, start: I64, stream: np.ndarray) -> I64:
         before = np.minimum.accumulate(np.where(unknown, np.iinfo(np.int64).max, begun[rows])[::-1])[::-1]
         # Equal moments stand in the order in which the work began.
         latest = np.where(before > after, before - 1, after)
-        # What was queued before any of it was launched is what the round before leaves running, see `carried_over`.
         between = unknown & (after > np.iinfo(np.int64).min)
         moment[rows[between]] = np.clip(begun[rows], after, latest)[between]
+        # What ran before any of it was launched is what the round before leaves running, see `carried_over`.
+        queued = unknown & ~between & (before < np.iinfo(np.int64).max)
+        moment[rows[queued]] = np.minimum(begun[rows], latest)[queued]
     return moment
 
 

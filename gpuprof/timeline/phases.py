@@ -4,8 +4,9 @@ Marks are what names and autograd say: DataLoader ranges, the autograd engine's 
 (above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges, the
 user's own ranges. Ops inherit the mark of the innermost span around them. Host time that no mark covers is classified
 by what comes next: before a backward pass it is forward, between backward and optimizer it is the optimizer's
-(clipping, unscaling), after the optimizer it is other (logging). A recording without ops, ranges and threads of
-autograd has no phases: all of it is other.
+(clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure (Lightning, LBFGS)
+runs forward and backward in its range: of that only what comes after the last backward pass is the optimizer's. A
+recording without ops, ranges and threads of autograd has no phases: all of it is other.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class HostPhases:
     autograd: frozenset[int]
     """Threads that run the backward pass only."""
     step_end: I64
+    updates: Intervals = EMPTY
+    """Of optimizer ranges with a backward pass in them (a closure's), what comes after the last one."""
     known: bool = True
     """Whether anything in the recording tells one phase from another."""
 
@@ -98,6 +101,7 @@ class HostPhases:
         phases[ahead_optimizer & ~was_backward] = FORWARD
         phases[~soon_backward & ~soon_optimizer & ~was_backward & ~was_optimizer] = FORWARD
         phases[inside] = BACKWARD
+        phases[_inside(self.updates, t)] = OPTIMIZER
         return phases
 
 
@@ -128,9 +132,17 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     engine = autograd_threads(trace, ranges)
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main} | engine
     backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), engine, steps, autograd)
+    closures = np.flatnonzero((mark == OPTIMIZER) & (ops.kind == ANNOTATION))
+    closures = closures[_next_start(backward, ops.start_ns[closures]) < ops.end_ns[closures]]
+    updates = EMPTY
+    if len(closures):
+        mark[closures], named[closures] = _UNSET, False
+        updates = union(_last_end(backward, ops.end_ns[closures]), ops.end_ns[closures])
+        phase = inherit(mark, parent, _UNSET)
+        phase[(phase == _UNSET) & (ops.thread == main) & _inside(updates, ops.start_ns)] = OPTIMIZER
     optimizer = union(ops.start_ns[phase == OPTIMIZER], ops.end_ns[phase == OPTIMIZER])
     known = len(ops) > 0 or bool(engine)
-    result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns, known)
+    result = HostPhases(phase, named, backward, optimizer, autograd, steps.end_ns, updates, known)
     bare = np.flatnonzero(phase == _UNSET)
     # An op without a mark takes its phase from where its outermost op stands, so that a tree has one phase.
     root = _roots(trace, nesting)[bare]

@@ -39,7 +39,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.replay.build import build
+from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.queues import QUEUE_ITEMS
 from gpuprof.replay.simulate import Schedule, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline, build_timeline
@@ -579,3 +581,24 @@ def test_the_second_round_is_the_program_run_on(seed: int, tmp_path: Path):
         schedule = simulate(scale(graph, **factors(CHANGES[name])), rounds=2)
         half = len(case.program.steps)
         compare(name, graph, schedule, truth.work[len(recorded.work) :], truth.step_end[half:])
+
+
+@pytest.mark.parametrize("change", ["nothing", "device halved", "device doubled", "host doubled"])
+def test_a_queue_that_was_full_when_the_recording_began(change: str, tmp_path: Path):
+    """Of a loop that has long been limited by the GPU only the last steps were recorded: their first launches wait for
+    work whose own launches were not."""
+    machine = replace(REAL, queue_items=QUEUE_ITEMS)
+    body = [part for _ in range(QUEUE_ITEMS // 2) for part in (Cpu(9_000), Launch(7, 40_000))]
+
+    def loop(rates: Rates) -> Executed:
+        return run(Program(((*body,),) * 12), machine, rates)
+
+    done = loop(UNCHANGED)
+    begun = done.step_end[7]
+    host = [span for span in done.host if span.end > begun]
+    work = [item for item in done.work if item.end > begun]
+    cut = replace(done, host=host, work=work, step_end=done.step_end[8:])
+    graph = carried_over(build(build_timeline(read_trace(write(cut, tmp_path / "trace.json", records=True)))))
+    truth = np.diff(loop(CHANGES[change]).step_end)[-3:].mean()
+    replayed = simulate(scale(graph, **factors(CHANGES[change])), rounds=4).step_ns
+    assert replayed == pytest.approx(truth, rel=0.005)

@@ -17,6 +17,7 @@ from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import OPTIMIZER
 from gpuprof.tracefile.trace import ANNOTATION, I64, Mask
 
 STEP = re.compile(r"^Optimizer\.step#(\w+)\.step")
@@ -146,7 +147,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def _inside(case: Case, ranges: Mask) -> Mask:
-    """Ops in the optimizer's steps.
+    """Ops in the optimizer's steps, but for those of a closure that it was given: forward and backward.
 
     A profiler that steps in a hook of the optimizer begins its next range within the optimizer's: what is in the one is
     not in the other.
@@ -154,7 +155,7 @@ def _inside(case: Case, ranges: Mask) -> Mask:
     parent = case.timeline.nesting.parent
     ends = ranges | case.ops_named(lambda text: text.startswith("ProfilerStep"))
     found = climb(np.arange(len(ranges)), parent, ends)
-    return np.append(ranges, False)[found]
+    return np.append(ranges, False)[found] & (case.timeline.host.op == OPTIMIZER)
 
 
 def _fix(case: Case, name: str) -> str:
