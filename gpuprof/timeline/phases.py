@@ -4,9 +4,9 @@ Marks are what names and autograd say: DataLoader ranges, the autograd engine's 
 (above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges, the
 user's own ranges. Ops inherit the mark of the innermost span around them. Host time that no mark covers is classified
 by what comes next: before a backward pass it is forward, between backward and optimizer it is the optimizer's
-(clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure (Lightning, LBFGS)
-runs forward and backward in its range: of that only what comes after the last backward pass is the optimizer's. A
-recording without ops, ranges and threads of autograd has no phases: all of it is other.
+(clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure (Lightning,
+LBFGS) runs forward and backward in its range: of that only what comes after the last backward pass is the optimizer's.
+A recording without ops, ranges and threads of autograd has no phases: all of it is other.
 """
 
 from __future__ import annotations

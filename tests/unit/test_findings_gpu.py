@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
@@ -216,6 +217,40 @@ def test_a_gpu_without_bf16_is_advised_fp16(tmp_path):
     assert product_us < after_us(case, found) < 12_000 / 3
     assert fix_for(Finding("autocast", found.title, "high", (), found.fix, Range(1, 1, 1), Range(1, 1, 1))) is None
     assert ABSENT["tf32"].why(case) == "this GPU has no TF32"
+
+
+def test_autocast_moves_attention_and_what_lies_between(tmp_path):
+    """Attention in fp32 takes FlashAttention's time, at the shares of `eager_attention`; elementwise kernels of fp32
+    half as long, where they follow a matrix multiplication."""
+    program = Program()
+    shape = [16, 16, 4096, 64]
+
+    def body() -> None:
+        program.mm(4096, 4096, 4096, gpu=4 * MS, type=FLOAT, kernel="sm90_xmma_gemm_tf32f32_tn")
+        program.op(
+            "aten::_scaled_dot_product_efficient_attention", "fmha_cutlassF_f32_aligned_64x64_rf_sm80", 90 * MS,
+            dims=[shape, shape, shape, [], [], [], [], []], types=[FLOAT] * 3 + [""] * 5,
+        )  # fmt: skip
+        program.op("aten::add", "vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>", 8 * MS)
+        program.op("aten::add", "vectorized_elementwise_kernel<4, CUDAFunctor_add<c10::BFloat16>>", 5 * MS)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    (found,) = autocast.find(case)
+    assert case.roofline is not None and "with attention in fp32" in found.evidence[0].text
+    before = case.graph.duration_ns
+    kinds = np.append(case.trace.gpu.name, -1)[case.graph.gpu_row]
+
+    def took(change, name: str) -> float:
+        rows = np.isin(kinds, [i for i, text in enumerate(case.trace.strings) if name in text]) & case.graph.on_gpu
+        return float(change(case.graph).duration_ns[rows].sum() / before[rows].sum())
+
+    flops = 4 * 16 * 16 * 4096 * 4096 * 64
+    flash_ns = flops / case.roofline.ceilings.flops["bf16"] / 0.42 * 1e9
+    assert took(found.change, "fmha") == pytest.approx(flash_ns / (90e6), rel=0.02)
+    assert [took(one, "add<float>") for one in (found.best, found.change, found.worst)] == [0.5, 0.75, 1.0]
+    assert took(found.best, "add<c10") == 1.0
 
 
 def test_formats_that_were_not_recorded_are_not_said_to_be_fine(tmp_path):

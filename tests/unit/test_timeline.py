@@ -61,6 +61,34 @@ def test_skip_and_named_steps():
             timeline_of(training(3), **options)
 
 
+def test_passes_in_a_closure_are_not_the_optimizers():
+    """Lightning's optimizers run forward and backward in their own step."""
+    trace = TraceBuilder()
+    for i in range(2):
+        at = 1000 * i
+        trace.step(i, at, at + 990)
+        trace.annotation("Optimizer.step#SGD.step", at + 10, at + 900)
+        trace.op("aten::mm", at + 20, at + 100, **sequence(i))
+        trace.launch("fwd_gemm", (at + 30, at + 40), (at + 50, at + 140))
+        trace.annotation("Optimizer.zero_grad#SGD.zero_grad", at + 150, at + 160)
+        engine = "autograd::engine::evaluate_function: MmBackward0"
+        trace.op(engine, at + 200, at + 500, AUTOGRAD, **sequence(i, 1))
+        trace.launch("bwd_gemm", (at + 220, at + 230), (at + 240, at + 480), tid=AUTOGRAD)
+        trace.op("aten::_foreach_add_", at + 600, at + 700)
+        trace.launch("sgd", (at + 620, at + 630), (at + 640, at + 700))
+        trace.launch("bare", (at + 820, at + 830), (at + 840, at + 850))
+        trace.op("aten::item", at + 950, at + 960)
+        trace.launch("logged", (at + 952, at + 954), (at + 956, at + 958))
+    timeline = timeline_of(trace)
+    names = [trace.strings[i] for trace in [timeline.trace] for i in trace.gpu.name]
+    phases = {name: PHASES[phase] for name, phase in zip(names, timeline.phase, strict=True)}
+    assert phases == {
+        "fwd_gemm": "forward", "bwd_gemm": "backward", "sgd": "optimizer", "bare": "optimizer", "logged": "other",
+    }  # fmt: skip
+    moments = timeline.host.at(np.full(4, timeline.main_thread, np.int32), np.array([15, 120, 560, 930]))
+    assert [PHASES[phase] for phase in moments] == ["forward", "forward", "optimizer", "other"]
+
+
 def test_steps_from_optimizer_ranges_and_user_ranges():
     bare = timeline_of(training(4, ranges=False)).steps
     assert (bare.source, bare.start_ns.tolist()) == ("optimizer", [800, 1800, 2800])

@@ -33,6 +33,9 @@ REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "mem
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
+OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
+"""Modules of torch.nn that look at the values of their mask unless they are told `is_causal`. A graph breaks there, and
+Dynamo does not go on in torch's own code: all layers in them stay eager."""
 HOST = calibrated.HOST.rising
 """What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
 worst. A generated wrapper calls the same entry of the library with memory already found, but not without torch's
@@ -64,7 +67,9 @@ launches, and intermediate results of fused operations never go through GPU memo
     detected="""
 Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
 if compiled regions were recorded, or if a pass waits for values from the GPU more than four times (a loop over
-experts, `.item()` in a hook): such waits break the graph into parts that are too small to gain.
+experts, `.item()` in a hook): such waits break the graph into parts that are too small to gain. Nor if the encoder or
+decoder of `torch.nn.Transformer` waits: it looks at the values of its mask unless it is told `is_causal`, and what
+breaks a graph in torch's own modules leaves all of their layers eager.
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -154,6 +159,8 @@ def _absent(case: Case) -> str | None:
         return "unsloth compiles what it can by itself"
     if case.ops_named(COMPILED.search).any():
         return "the recorded code is compiled already"
+    if looks_at_mask(case):
+        return EAGER
     waits = _waits(case)
     if waits > MOST_BREAKS * max(len(case.timeline.host.backward), 1):
         return f"forward and backward wait {case.per_step(waits):,.0f} times a step for the GPU, which splits the graph"
@@ -161,6 +168,14 @@ def _absent(case: Case) -> str | None:
 
 
 ABSENT = Absent("torch.compile", _absent)
+
+
+EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
+
+
+def looks_at_mask(case: Case) -> bool:
+    """Whether torch's own encoder or decoder waits for a value of its mask, and would not be compiled."""
+    return bool((_waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -217,7 +232,7 @@ def passes(case: Case) -> Passes | None:
     within, starts = _within(case)
     if not len(starts):
         return None
-    if _waits(case) > MOST_BREAKS * len(case.timeline.host.backward):
+    if _waits(case) > MOST_BREAKS * len(case.timeline.host.backward) or looks_at_mask(case):
         return None
     accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
     fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
@@ -262,10 +277,15 @@ def passes(case: Case) -> Passes | None:
 
 def _waits(case: Case) -> int:
     """Waits for the GPU inside forward and backward passes."""
+    return int((_waiting(case) & _within(case)[0]).sum())
+
+
+def _waiting(case: Case) -> Mask:
+    """Nodes that wait for GPU work or a copy."""
     graph = case.graph
     waiting = np.zeros(len(graph), bool)
     waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
-    return int((waiting & _within(case)[0]).sum())
+    return waiting
 
 
 def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:

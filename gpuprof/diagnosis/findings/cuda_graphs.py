@@ -18,10 +18,12 @@ from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import (
+    EAGER,
     REWRITTEN,
     Passes,
     code_of,
     compiled,
+    looks_at_mask,
     passes,
     passes_launch,
     shapes_vary,
@@ -215,6 +217,8 @@ def _absent(case: Case) -> str | None:
         return "the step communicates with other ranks"
     if shapes_vary(case):
         return "the shapes of batches vary, and a graph is captured for each shape"
+    if looks_at_mask(case):
+        return EAGER
     host = case.sensitivities.host
     if host is not None and host < SMALL:
         return "the GPU is the limit: launching faster gains nothing"
