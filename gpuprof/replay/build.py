@@ -155,8 +155,17 @@ def _assemble(
     for s in range(len(work.streams)):
         before[edges.work(np.flatnonzero(work.stream == s)[-1:])] = work.carried_ns[s]
     wrapped = (queue.source >= queue.work) & np.isfinite(queue.freed_ns)
-    before[edges.work(queue.source[wrapped])] = queue.freed_ns[wrapped]
+    seen = edges.work(queue.source[wrapped])
+    before[seen] = queue.freed_ns[wrapped]
     started = nodes(start, work.start_ns, start[waiting])
+    # Whatever else looks at those of the round before cannot have waited longer than it did.
+    looks = np.flatnonzero((source >= target) & (kind != QUEUE) & ~from_start & np.isin(source, seen))
+    begun = np.where(
+        nodes(pieces.waits, np.zeros(len(work), bool), np.ones(len(waiting), bool)),
+        nodes(end, work.end_ns, end[waiting]),
+        started,
+    )[target[looks]]
+    lag[looks] = np.minimum(lag[looks], begun - before[source[looks]])
     # Where nothing but the round before says when a stream or a thread begins, that one ended just so.
     rooted = np.zeros(edges.nodes, bool)
     rooted[target[source < target]] = True

@@ -71,7 +71,7 @@ def remove_profiler(
         step, slow, fast = (step_of(one) for one in (usual, slower, quicker))
         low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
         return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower)
-    scale, reduced = _fitted(graph, events, pace, measured_ns)
+    scale, reduced = _fitted(graph, events, pace, pace / spread_of_cost, measured_ns)
     step = step_of(reduced)
     if abs(step - measured_ns) > FITTED * measured_ns:
         # Another clock, or what the graph does not know of.
@@ -100,13 +100,14 @@ def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:
     )  # fmt: skip
 
 
-def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> tuple[float, Graph]:
+def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_ns: float) -> tuple[float, Graph]:
     """The cost of an event and the graph that comes nearest to the measured step with the likeliest host.
 
     A step that the GPU is the limit says of the host only that it is not slower than that; to fit the host to what is
     left between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless
     the GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
-    event, then by its own speed.
+    event, then by its own speed. Where a little of the host's time does not change the step, the cost of an event is
+    `least` at the least: what is missing then is no matter of the host.
     """
     most = MOST * pace
 
@@ -127,9 +128,9 @@ def _fitted(graph: Graph, events: Recorded, pace: float, measured_ns: float) -> 
 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:
-        device = slow
+        device, lowest = slow, -FARTHEST if determined(pace, slow) else least
         if step(0.0, slow) >= measured_ns or determined(0.0, slow):
-            level = _first(lambda u: step(u, slow) <= measured_ns, -FARTHEST, pace)
+            level = _first(lambda u: step(u, slow) <= measured_ns, lowest, pace)
     elif step(pace, fast) > measured_ns:
         # What taking out more does not help with is not the cost's.
         least = step(most, fast) * (1 + FLAT)
