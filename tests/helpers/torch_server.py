@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -30,6 +31,8 @@ def serve(place: str) -> dict[str, Any]:
     """Answers requests; returns in a process that is to become one of them."""
     for name in READY:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a fork would look through, and so copy, 300,000 objects of torch each time it looks for garbage
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork has one thread only: torch would wait for the others"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{place}.new")
