@@ -16,6 +16,7 @@ import pytest
 from helpers.paths import ROOT, SHARED
 from hypothesis import settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch in every worker would wait for each other, spinning
 settings.register_profile("suite", deadline=None)  # how long an example takes says more of the machine than of the code
 settings.load_profile("suite")
 
