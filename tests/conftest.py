@@ -91,10 +91,12 @@ def hta_python() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _each_recording_is_diagnosed_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from helpers.diagnosed import share_with_workers
+def _workers_share_what_takes_long(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each recording is diagnosed once, and torch imported once for the trainings of all."""
+    from helpers import diagnosed, warm_torch
 
-    share_with_workers(tmp_path_factory)
+    diagnosed.share_with_workers(tmp_path_factory)
+    warm_torch.share_with_workers(tmp_path_factory)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,8 @@
 """Runs scripts in forks of a Python that has imported torch: `python torch_server.py SOCKET`.
 
 A request is what an interpreter starts with: arguments, environment, working directory, umask, and the descriptors 0 to
-2. The answer is the exit code, or a signal below zero. Ends when its standard input does.
+2. The answer is the exit code, or a signal below zero. When its standard input ends, it removes the socket's folder and
+ends, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -43,6 +45,7 @@ def serve(place: str) -> dict[str, Any]:
             while reap():
                 pass
             if 0 in ready:
+                shutil.rmtree(Path(place).parent, ignore_errors=True)
                 os._exit(0)
             if listening in ready:
                 connection, _ = listening.accept()
