@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import oracle
+from helpers.diagnosed import diagnosed
 from helpers.nsys_exports import (
     TINY,
     WORK_TABLES,
@@ -30,11 +31,6 @@ from gpuprof.tracefile.trace import KERNEL, MEMCPY
 PUBLIC = [f"nsys/{name}" for name in ("mfu_2gpu_before", "h100_2gpu_1s", "pipit-saxpy", "weatherbench")]
 EXPORTS = [*PUBLIC, f"{TINY}.nsys"]
 TWO = "nsys/h100_2gpu_1s"
-
-
-@lru_cache(8)
-def diagnosed(*paths: Path) -> gpuprof.Diagnosis:
-    return gpuprof.diagnose(list(paths))
 
 
 @cache
