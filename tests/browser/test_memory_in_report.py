@@ -45,6 +45,7 @@ def opened(chromium, report: Path) -> Iterator[Callable[[int, str], tuple[Any, l
         page.goto(report.as_uri())
         page.locator("#memory").scroll_into_view_if_needed()
         page.wait_for_selector("[data-chart=memory_owners] .scatterlayer path.js-fill")
+        page.wait_for_selector("html[data-charts=drawn]")  # all of them, where the browser itself says when it is idle
         return page, said
 
     yield window
