@@ -16,6 +16,7 @@ import pytest
 from helpers.paths import ROOT, SHARED
 from hypothesis import settings
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch in every worker would wait for each other, spinning
 settings.register_profile("suite", deadline=None)  # how long an example takes says more of the machine than of the code
 settings.load_profile("suite")
 
@@ -90,10 +91,12 @@ def hta_python() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _each_recording_is_diagnosed_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    from helpers.diagnosed import share_with_workers
+def _workers_share_what_takes_long(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Each recording is diagnosed once, and torch imported once for the trainings of all."""
+    from helpers import diagnosed, warm_torch
 
-    share_with_workers(tmp_path_factory)
+    diagnosed.share_with_workers(tmp_path_factory)
+    warm_torch.share_with_workers(tmp_path_factory)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,7 +43,7 @@ FEWEST = 5
 LEAST = 20
 """Steps of a stretch before it is looked at for the first time."""
 SHORTEST_NS, MOST_SHORT = 1_500_000_000, 1000
-"""A stretch is at least so long, where that takes no more than this many steps."""
+"""A stretch is at least so long, where it may be and that takes no more than this many steps."""
 ARRIVED = ".arrived"
 """Behind the name of a gate: a process waits there."""
 GATE_S = 0.02
@@ -316,8 +316,9 @@ class TrialMeter:
         if self._steps or self._world > 1 or took_ns > self._seconds * 1e9:
             return 0
         more = min(more_steps(self._free_ns, self._workers), MOST_STEPS - count)
-        if took_ns < SHORTEST_NS and count < MOST_SHORT:  # a moment's disturbance must not be all of it
-            more = max(more, min(math.ceil((SHORTEST_NS - took_ns) * count / took_ns), MOST_SHORT - count))
+        shortest_ns = min(SHORTEST_NS, self._seconds * 1e9)
+        if took_ns < shortest_ns and count < MOST_SHORT:  # a moment's disturbance must not be all of it
+            more = max(more, min(math.ceil((shortest_ns - took_ns) * count / took_ns), MOST_SHORT - count))
         return more
 
     @property

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers.paths import ROOT
@@ -27,15 +30,32 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "report.html"
 
 
+@pytest.fixture(scope="module")
+def opened(chromium, report: Path) -> Iterator[Callable[[int, str], tuple[Any, list[str]]]]:
+    """The report in a window of this width and with this colour scheme, opened once, and what it complained of."""
+    pages = []
+
+    @cache
+    def window(width: int, scheme: str) -> tuple[Any, list[str]]:
+        page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        pages.append(page)
+        said: list[str] = []
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(report.as_uri())
+        page.locator("#memory").scroll_into_view_if_needed()
+        page.wait_for_selector("[data-chart=memory_owners] .scatterlayer path.js-fill")
+        page.wait_for_selector("html[data-charts=drawn]")  # all of them, where the browser itself says when it is idle
+        return page, said
+
+    yield window
+    for page in pages:
+        page.close()
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(320, "light"), (390, "dark"), (1280, "light")])
-def test_areas_strip_tiles_and_tables(chromium, report: Path, width: int, scheme: str):
-    page = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.goto(report.as_uri())
-    page.locator("#memory").scroll_into_view_if_needed()
-    page.wait_for_selector("[data-chart=memory_owners] .scatterlayer path.js-fill")
+def test_areas_strip_tiles_and_tables(opened, width: int, scheme: str):
+    page, said = opened(width, scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     areas = page.evaluate("[...document.querySelectorAll('[data-chart=memory_owners] path.js-fill')]"
                           ".map(p => getComputedStyle(p).fill)")  # fmt: skip
@@ -52,15 +72,11 @@ def test_areas_strip_tiles_and_tables(chromium, report: Path, width: int, scheme
     text = page.inner_text("#memory")
     assert "logits and loss" in text and "checkpoint all layers" in text and "GiB" in text
     assert said == []
-    page.close()
 
 
-def test_dragging_zooms_areas_and_phases_together(chromium, report: Path):
-    page = chromium.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(report.as_uri())
-    chart = page.locator("[data-chart=memory_owners]")
-    chart.scroll_into_view_if_needed()
-    page.wait_for_selector("[data-chart=memory_owners] .scatterlayer path.js-fill")
+def test_dragging_zooms_areas_and_phases_together(opened):
+    page, said = opened(1280, "light")
+    page.locator("[data-chart=memory_owners]").scroll_into_view_if_needed()
     axis = "document.querySelector('[data-chart=memory_owners] .js-plotly-plot')._fullLayout.xaxis.range"
     before = page.evaluate(axis)
     box = page.locator("[data-chart=memory_owners] .nsewdrag").first.bounding_box()
@@ -71,4 +87,4 @@ def test_dragging_zooms_areas_and_phases_together(chromium, report: Path):
     page.mouse.move(box["x"] + 0.6 * box["width"], y, steps=5)
     page.mouse.up()
     page.wait_for_function(f"{axis}[1] - {axis}[0] < {0.5 * (before[1] - before[0])}")
-    page.close()
+    assert said == []

@@ -34,7 +34,7 @@ def shared_export(name: str) -> Path:
     return path
 
 
-@lru_cache(2)
+@lru_cache(8)
 def unpacked(path: Path) -> sqlite3.Connection:
     """The same file as SQLite has it."""
     database = sqlite3.connect(":memory:")

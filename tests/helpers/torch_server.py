@@ -1,17 +1,20 @@
 """Runs scripts in forks of a Python that has imported torch: `python torch_server.py SOCKET`.
 
 A request is what an interpreter starts with: arguments, environment, working directory, umask, and the descriptors 0 to
-2. The answer is the exit code, or a signal below zero. Ends when its standard input does.
+2. The answer is the exit code, or a signal below zero. When its standard input ends, it removes the socket's folder and
+ends, too.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -30,6 +33,8 @@ def serve(place: str) -> dict[str, Any]:
     """Answers requests; returns in a process that is to become one of them."""
     for name in READY:
         importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a fork would look through, and so copy, 300,000 objects of torch each time it looks for garbage
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a fork has one thread only: torch would wait for the others"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(f"{place}.new")
@@ -40,6 +45,7 @@ def serve(place: str) -> dict[str, Any]:
             while reap():
                 pass
             if 0 in ready:
+                shutil.rmtree(Path(place).parent, ignore_errors=True)
                 os._exit(0)
             if listening in ready:
                 connection, _ = listening.accept()

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from helpers.installed import need
+from helpers.warm_torch import warm_python
 
 import gpuprof
 from gpuprof.cli.entry import COMMANDS
@@ -77,7 +78,8 @@ def test_python(folder):
         (folder / f"{name}.py").write_text(text, encoding="utf-8")
         names.append(f"{name}.py")
     assert len(names) >= 3
-    run([sys.executable, "-c", _RUN_EACH, *names], folder)
+    (folder / "run_each.py").write_text(_RUN_EACH, encoding="utf-8")
+    run([warm_python(), "run_each.py", *names], folder)
 
 
 @pytest.mark.parametrize(("name", "text"), snippets("bash"), ids=lambda text: text.partition("\n")[0][:40])

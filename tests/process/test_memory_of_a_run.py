@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 from helpers.command import in_process
+from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 from jsonschema import Draft202012Validator
 
@@ -19,6 +22,12 @@ RUN = ROOT / "tests" / "data" / "runs" / "tiny_lora"
 SNAPSHOT = ROOT / "tests" / "data" / "snapshots" / "llama.pickle.gz"
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _the_run_is_diagnosed_once() -> Iterator[None]:
+    with each_diagnosed_once():
+        yield
+
+
 @pytest.fixture
 def with_snapshot(tmp_path: Path) -> Path:
     run = tmp_path / "run"
@@ -27,7 +36,9 @@ def with_snapshot(tmp_path: Path) -> Path:
     return run
 
 
+@cache
 def document(*arguments: object) -> dict:
+    """What a command says, to be left as it is: tests that ask for the same get the same."""
     done = in_process(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout, parse_constant=pytest.fail)

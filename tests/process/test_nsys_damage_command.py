@@ -79,7 +79,7 @@ def test_nasty_names(tmp_path: Path, through_the_command):
         "wide",
     )
     nasty = {name: NAMES[name] for name in some}
-    nasty |= {"1 MB": "k" * (1 << 20), "half a pair": "a\ud800b", "no UTF-8": b"ge\xff\xfemm"}
+    nasty |= {"256 kB": "k" * (1 << 18), "half a pair": "a\ud800b", "no UTF-8": b"ge\xff\xfemm"}
     files = {}
     for number, (name, text) in enumerate(nasty.items()):
         raw = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")

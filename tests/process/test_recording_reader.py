@@ -31,7 +31,7 @@ while time.process_time() < 0.5:
 pathlib.Path(folder, f".half.{os.getpid()}.partial").unlink()
 pathlib.Path(folder, "done").write_text(f"{niced!r} {diagnose!r}")
 """
-SLEEPS = "import pathlib, sys, time; time.sleep(2.5); pathlib.Path(sys.argv[1], 'done').write_text(repr(sys.argv[3]))"
+SLEEPS = "import pathlib, sys, time; time.sleep(1.5); pathlib.Path(sys.argv[1], 'done').write_text(repr(sys.argv[3]))"
 
 
 @pytest.fixture

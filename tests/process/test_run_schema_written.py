@@ -30,6 +30,12 @@ for batch in DataLoader(list(batches(60)), batch_size=None):
     opt.step()
     opt.zero_grad()
 """
+UNTIL_SAMPLED = f"""
+import time
+while not os.path.exists(os.path.join(os.environ["GPUPROF_RUN"], "{runfile.TELEMETRY}")):
+    time.sleep(0.01)
+"""
+"""Waits for the first line of the process that samples: the training would be over before it."""
 
 
 def test_the_sampler(tmp_path: Path):
@@ -45,7 +51,7 @@ def test_the_sampler(tmp_path: Path):
 
 @TORCH
 def test_a_whole_run(tmp_path: Path):
-    run = trace(tmp_path, LOADER, "--stacks", "--memory", "1")
+    run = trace(tmp_path, f"{LOADER}\n{UNTIL_SAMPLED}", "--stacks", "--memory", "1")
     assert run.code == 0, run.stderr
     assert errors_in(run.folder) == []
     rank = run.rank()

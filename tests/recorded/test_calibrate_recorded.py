@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
+from helpers.diagnosed import each_diagnosed_once
 from helpers.paths import ROOT
 from helpers.present import present
 
@@ -49,7 +50,7 @@ def test_a_fix_that_does_not_depend_on_the_number_says_nothing():
 
 def test_what_was_fitted_lies_where_the_table_says():
     """The share of the bandwidth, the price of a round and the hooks of checkpointing, as the commands find them."""
-    with fit_or_test.only_fit():
+    with fit_or_test.only_fit(), each_diagnosed_once():
         found = {one.name: one for subject in ("projection", "batch") for one in calibrate.SUBJECTS[subject]()}
     for name in ("projection.USUAL_REACH", "batch.ROUND"):
         one, old = found[name], numbers()[name]

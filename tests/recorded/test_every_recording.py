@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from helpers import oracle
+from helpers.diagnosed import diagnosed
 from helpers.present import present
 from helpers.timeline import timeline_of
 from helpers.traces import RUNS, WHOLE, each_shared, resolve, shared_trace
 
-import gpuprof
 from gpuprof.replay.build import build as build_graph
 from gpuprof.replay.graph import NEVER
 from gpuprof.replay.simulate import simulate
@@ -57,7 +57,7 @@ def strict(monkeypatch):
 
 
 def test_partition_and_gaps_equal_the_sweep(recording: Recording):
-    diagnosis = gpuprof.diagnose(recording.trace)
+    diagnosis = diagnosed(recording.path)
     check_sums(diagnosis)
     window = present(diagnosis.window)
     low, high = window.start_ns, window.end_ns

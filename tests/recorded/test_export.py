@@ -587,8 +587,9 @@ def test_what_cannot_be_done_is_one_line(export, small, tmp_path, arguments, wor
     assert [p.name for p in tmp_path.iterdir()] == ["small.json"]
 
 
-def test_without_pyarrow_one_line_says_what_to_install(small, tmp_path):
-    done = export_process(small, "--parquet", cwd=tmp_path, python="import sys; sys.modules['pyarrow'] = None")
+def test_without_pyarrow_one_line_says_what_to_install(export, small, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    done = export(small, "--parquet", cwd=tmp_path)
     assert done.returncode == 2 and "pip install pyarrow" in one_line(done.stderr)
     assert not [one for one in tmp_path.iterdir() if one.is_dir()]
 

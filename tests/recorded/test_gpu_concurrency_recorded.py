@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.present import present
 
 import gpuprof
@@ -18,7 +19,7 @@ RECORDING = scenario("two_gpus_one_process").recording
 def diagnosis() -> gpuprof.Diagnosis:
     if RECORDING is None:
         pytest.skip("not recorded")
-    return gpuprof.diagnose(RECORDING)
+    return diagnosed(RECORDING)
 
 
 def test_a_process_per_gpu_does_the_work_of_both_in_the_step_of_one(diagnosis):

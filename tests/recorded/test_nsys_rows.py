@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
 from helpers import oracle
+from helpers.diagnosed import diagnosed
 from helpers.nsys_exports import (
     TINY,
     WORK_TABLES,
@@ -32,9 +33,10 @@ EXPORTS = [*PUBLIC, f"{TINY}.nsys"]
 TWO = "nsys/h100_2gpu_1s"
 
 
-@lru_cache(2)
-def diagnosed(*paths: Path) -> gpuprof.Diagnosis:
-    return gpuprof.diagnose(list(paths))
+@cache
+def loaded(path: Path, pid: int) -> gpuprof.Trace:
+    """What a process of an export has recorded."""
+    return gpuprof.load(f"{path}#pid={pid}")
 
 
 @pytest.mark.parametrize("name", each_shared(*EXPORTS, slow=False))
@@ -44,7 +46,7 @@ def test_every_piece_of_gpu_work_arrives(name: str):
     there = {t for (t,) in database.execute("SELECT name FROM sqlite_master")}
     assert pids(database)
     for pid in pids(database):
-        gpu = gpuprof.load(f"{path}#pid={pid}").gpu
+        gpu = loaded(path, pid).gpu
         ns = gpu.end_ns - gpu.start_ns
         for kind, table in WORK_TABLES.items():
             mine = f"FROM {table} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
@@ -61,7 +63,7 @@ def test_every_piece_of_gpu_work_arrives(name: str):
         copies = f"FROM {WORK_TABLES[MEMCPY]} WHERE (globalPid >> 24) & 0xFFFFFF = {pid}"
         asked = f"SELECT copyKind, COUNT(*), SUM(bytes), SUM(end - start) {copies} GROUP BY 1"
         truth = {row[0]: row[1:] for row in database.execute(asked)} if WORK_TABLES[MEMCPY] in there else {}
-        assert by_copy_kind(gpuprof.load(f"{path}#pid={pid}")) == truth
+        assert by_copy_kind(loaded(path, pid)) == truth
 
 
 def by_copy_kind(trace: gpuprof.Trace) -> dict[int, tuple[int, int, int]]:
@@ -81,7 +83,7 @@ def test_calls_and_ranges_arrive(name: str):
     database = unpacked(path)
     classes = "CASE WHEN eventClass IN (0, 1) THEN 1 ELSE 0 END"
     for pid in pids(database):
-        trace = gpuprof.load(f"{path}#pid={pid}")
+        trace = loaded(path, pid)
         mine = f"WHERE (globalTid >> 24) & 0xFFFFFF = {pid}"
         asked = f"SELECT {classes}, COUNT(*), SUM(end - start) FROM CUPTI_ACTIVITY_KIND_RUNTIME {mine} GROUP BY 1"
         truth = {kind: rest for kind, *rest in database.execute(asked)}
@@ -120,7 +122,7 @@ def test_work_is_linked_to_its_launch(name: str):
         truth = defaultdict(list)
         for start, stream, correlation, *call in database.execute(asked, (pid,)):
             truth[start, stream, correlation].append(tuple(call))
-        trace = gpuprof.load(f"{path}#pid={pid}")
+        trace = loaded(path, pid)
         timeline = build_timeline(trace)
         assert timeline is not None
         gpu, call = trace.gpu, timeline.links.call

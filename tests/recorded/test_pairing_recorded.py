@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+from helpers import diagnosed as recordings
 from helpers.nsys_exports import TINY, issues, shared_export, unpacked
 from helpers.op_nesting import lie_as_in_the_trace, steps_of
 from helpers.paths import ROOT
@@ -33,7 +34,7 @@ def tiny() -> tuple[Timeline, Timeline, Pairing]:
 def diagnosed() -> tuple[gpuprof.Diagnosis, gpuprof.Diagnosis]:
     """(the export alone, the pair)."""
     export = shared_export(f"{TINY}.nsys")
-    return gpuprof.diagnose(export), gpuprof.diagnose([shared_trace(TINY), export])
+    return recordings.diagnosed(export), gpuprof.diagnose([shared_trace(TINY), export])
 
 
 def test_a_pair_says_that_it_is_one():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from helpers.diagnosed import diagnosed
 
-import gpuprof
 from gpuprof.diagnosis.projection_input.subject import subject_of
 from gpuprof.projection.attention_scores import on_attention_scores, score_elements
 from gpuprof.projection.batch import event_growth
@@ -18,7 +18,7 @@ def eager():
     path = catalogue.scenario("eager_attention").recording
     if path is None:
         pytest.skip("the scenario's recording is not there")
-    return subject_of(gpuprof.diagnose(path))
+    return subject_of(diagnosed(path))
 
 
 def test_all_work_on_scores_goes_with_tokens_and_length(eager):

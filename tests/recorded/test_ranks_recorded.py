@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT, SHARED
 from helpers.present import present
 from helpers.rank_program import MS, US
@@ -59,7 +60,7 @@ def test_the_recorded_straggler_seen_from_the_rank_that_waits():
 def test_eight_recorded_ranks():
     """One step just after the recording began, to which the ranks came up to 7.6 ms apart: none is slow throughout."""
     folder = shared_trace("public/param_dlrm_8rank/worker0_step_12.1694128201545.pt.trace").parent
-    diagnosis = gpuprof.diagnose(folder)
+    diagnosis = diagnosed(folder)
     assert diagnosis.ranks is not None
     assert [r.rank for r in diagnosis.ranks] == list(range(8))
     assert diagnosis.verdict.cause != "straggler"
@@ -91,7 +92,7 @@ def test_ranks_without_a_measured_step_are_diagnosed_as_with_it(tmp_path: Path):
 
 def test_ranks_whose_steps_merely_scatter_have_no_straggler():
     """Two ranks of one program on a noisy host: in the recorded step one took 15 % longer, each came last to half."""
-    gang = gpuprof.diagnose(ROOT / "scenarios" / "ddp_scaling" / "recording")
+    gang = diagnosed(ROOT / "scenarios" / "ddp_scaling" / "recording")
     paces = sorted(rank.pace_ns or 0 for rank in present(gang.ranks))
     assert paces[1] > 1.1 * paces[0]
     assert gang.verdict.cause != "straggler"
@@ -105,7 +106,7 @@ def test_the_step_of_all_is_that_of_each_rank_and_its_waits(recorded: str):
     folder = ROOT / recorded if recorded.startswith("scenarios") else SHARED / "traces" / recorded
     if not folder.is_dir():
         pytest.skip(f"{recorded} is not here")
-    diagnosis = gpuprof.diagnose(folder)
+    diagnosis = diagnosed(folder)
     job, ranks = present(diagnosis.job), present(diagnosis.ranks)
     assert all(rank.step_ns == pytest.approx(job.step_ns, abs=1) for rank in ranks)
     assert max(present(rank.pace_ns) for rank in ranks) <= 1.001 * job.step_ns

@@ -6,6 +6,7 @@ import io
 from dataclasses import replace
 
 import pytest
+from helpers.diagnosed import diagnosed
 from helpers.make_run import RECORDING
 from rich.console import Console
 
@@ -17,7 +18,7 @@ GPUS = ["H100 SXM", "RTX 4090"]
 
 @pytest.fixture(scope="module")
 def demo():
-    return gpuprof.diagnose(RECORDING)
+    return diagnosed(RECORDING)
 
 
 def test_findings_are_those_of_the_diagnosis(demo):

@@ -6,6 +6,7 @@ import dataclasses
 import gzip
 import json
 import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from helpers.rank_program import MS, RankProgram, recording, run, write
 from helpers.started import finished
 
 import gpuprof
+from gpuprof.cli import after_recording
 from gpuprof.cli.trace import closing_command
 from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.diagnosis.rank_digests import MANY, cache_folder, digest_path, digests_of, make
@@ -132,11 +134,24 @@ def close(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.fixture
+def close_here(capfd: pytest.CaptureFixture[str]) -> Iterator[Callable[[Path], None]]:
+    """The same in this process: to start another takes longer than what it does."""
+
+    def close(folder: Path) -> None:
+        after_recording.main(str(folder), "", "")
+        assert capfd.readouterr().err == ""
+
+    umask = os.umask(0o077)
+    yield close
+    os.umask(umask)
+
+
 def no_reading(path: Path) -> Trace:
     raise AssertionError(f"{path} is read, although its digest is there")
 
 
-def test_a_run_leaves_the_digests_of_its_ranks(tmp_path: Path):
+def test_a_run_leaves_the_digests_of_its_ranks(tmp_path: Path, close_here):
     traces = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
     close(tmp_path)
     assert all(path.is_file() and digest_path(path).is_file() for path in traces)
@@ -144,7 +159,7 @@ def test_a_run_leaves_the_digests_of_its_ranks(tmp_path: Path):
     assert all(same(a, digest_at(path)) for a, path in zip(made, traces, strict=True))
     assert gpuprof.diagnose(tmp_path).verdict.cause == "straggler"
     stamps = [digest_path(path).stat().st_mtime_ns for path in traces]
-    close(tmp_path)
+    close_here(tmp_path)
     assert [digest_path(path).stat().st_mtime_ns for path in traces] == stamps, "made once"
     elsewhere = tmp_path / "copy"
     elsewhere.mkdir()
@@ -155,9 +170,9 @@ def test_a_run_leaves_the_digests_of_its_ranks(tmp_path: Path):
     assert [Path(one.path).parent for one in gang.ranks] == [elsewhere] * 2
 
 
-def test_a_digest_is_not_used_for_another_recording_or_other_steps(tmp_path: Path):
+def test_a_digest_is_not_used_for_another_recording_or_other_steps(tmp_path: Path, close_here):
     first, other = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
-    close(tmp_path)
+    close_here(tmp_path)
     (skipped,) = digests_of([first], read_trace, skip=1)
     assert isinstance(skipped, Digest)
     assert len(skipped.step_begin_ns) == len(digest_at(first).step_begin_ns) - 1
@@ -169,13 +184,13 @@ def test_a_digest_is_not_used_for_another_recording_or_other_steps(tmp_path: Pat
     assert read == [first]
 
 
-def test_a_run_of_one_rank_has_no_digest_and_a_damaged_one_says_why(tmp_path: Path):
+def test_a_run_of_one_rank_has_no_digest_and_a_damaged_one_says_why(tmp_path: Path, close_here):
     run_folder(tmp_path, [RankProgram()])
-    close(tmp_path)
+    close_here(tmp_path)
     assert not list(tmp_path.glob("*.npz"))
     (tmp_path / "rank0.json").write_text(json.dumps({"schema": SCHEMA, "rank": 0, "world_size": 2}))
     (tmp_path / "trace.rank0.json").write_text('{"a": 1}')
-    close(tmp_path)
+    close_here(tmp_path)
     assert not list(tmp_path.glob("*.npz"))
     assert "no digest: " in (tmp_path / "gpuprof.log").read_text()
 
@@ -189,11 +204,11 @@ def test_a_kept_digest_leads_to_where_the_recording_is_now(tmp_path: Path, monke
     assert gpuprof.diagnose(tmp_path).verdict.cause == "straggler", "digests of relative paths, made elsewhere"
 
 
-def test_a_digest_next_to_a_recording_in_an_object_store(tmp_path: Path):
+def test_a_digest_next_to_a_recording_in_an_object_store(tmp_path: Path, close_here):
     """Of the recording itself only the end is read: its middle is damaged here."""
     fsspec = pytest.importorskip("fsspec")
     traces = run_folder(tmp_path, [RankProgram(), RankProgram(extra_ns=40 * MS)])
-    close(tmp_path)
+    close_here(tmp_path)
     store = fsspec.filesystem("memory")
     try:
         for path in tmp_path.iterdir():
