@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 
 import gpuprof
 from benchmarks.fit_or_test import Role, role_of
+from benchmarks.same_steps import as_timed
 from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding, Range
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
@@ -169,16 +171,16 @@ def run(case: Case) -> Result:
     low, high = timeline.window
     gpu = graph.on_gpu
     starts = np.abs(replayed.start_ns - graph.recorded_start_ns)[gpu]
-    found, considered = [], []
+    found, considered, about = [], [], of_timed_steps(case) or diagnosis
     for fix in case.fixes:
-        same = [f for f in diagnosis.findings if is_of(fix, f)]
+        same = [f for f in about.findings if is_of(fix, f)]
         nearest = min(same, key=lambda f, fix=fix: abs(f.work - fix.work), default=None)
-        meant = of_recorded(fix, case, diagnosis, nearest.work) if case.steps_differ and nearest else fix
+        meant = of_recorded(fix, case, about, nearest.work) if case.steps_differ and nearest else fix
         found.append((meant, nearest))
-        others = (one for one in diagnosis.considered if one.id == fix.finding and fix.title in (None, one.title))
+        others = (one for one in about.considered if one.id == fix.finding and fix.title in (None, one.title))
         other = next((one for one in others if one.speedup is not None), None)
         if not same and other is not None and abs(fix.work - 1) < SAME_WORK:
-            considered.append((of_recorded(fix, case, diagnosis, fix.work) if case.steps_differ else fix, other))
+            considered.append((of_recorded(fix, case, about, fix.work) if case.steps_differ else fix, other))
     return Result(
         case=case,
         diagnosis=diagnosis,
@@ -203,6 +205,15 @@ def is_of(fix: Fix, found: Finding) -> bool:
     named = found.id == fix.finding and fix.title in (None, found.title)
     # Of rare steps a finding tells the mean step against the usual one: what it calls more work is the gain itself.
     return named and (found.id == "rare_steps" or abs(found.work / fix.work - 1) < SAME_WORK)
+
+
+def of_timed_steps(case: Case) -> Diagnosis | None:
+    """What gpuprof says of the steps that were timed, where a scenario's recording holds many of them."""
+    if not case.run or case.name not in catalogue.names():
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = as_timed(catalogue.scenario(case.name), Path(folder))
+        return None if path is None else gpuprof.diagnose(path)
 
 
 def of_recorded(fix: Fix, case: Case, diagnosis: Diagnosis, work: float) -> Fix:

@@ -38,7 +38,10 @@ verdicts count as right was written down before, in `scenario.json`; for BERT, a
 balanced. No number of gpuprof is fitted to any of these. What the present version says of those recordings is in
 [accuracy.md](accuracy.md).
 
-All were recorded and timed on one host but TRL's DPO script, whose prediction is of a recording on another.
+Nine were recorded and timed on one host; four (diffusers, PyTorch's ImageNet example, OpenCLIP, KTO) and those marked
+"again" on a second, by a newer version; the recording of TRL's DPO script is of a third. "Again" has its first contact
+in another row, and shows whether mending helped, with other fixes. Those made by `gpuprof try` are applied from outside
+in the timed process, as it applies them.
 """
 STEPS = """
 ## Verdicts and mean steps
@@ -122,7 +125,9 @@ def page(reasons: dict[str, str]) -> Iterator[str]:
     timed = [(one, predicted) for one, predicted in entries if one.truth is not None]
     rows = [row for one, predicted in timed for row in fix_rows(one, predicted)]
     yield HEAD
-    yield "\n```text\n" + "\n".join(summary(timed)) + "\n```\n"
+    first, again = ([pair for pair in timed if bool(pair[0].again_of) is later] for later in (False, True))
+    yield "\nFirst contacts:\n\n```text\n" + "\n".join(summary(first)) + "\n```\n"
+    yield "\nAgain:\n\n```text\n" + "\n".join(summary(again)) + "\n```\n"
     yield STEPS + "".join(step_row(*pair) for pair in timed)
     yield SAME + "".join(same_row(one, found) for one, _ in timed if (found := same_steps(one)))
     yield FIXES + "".join(rows)

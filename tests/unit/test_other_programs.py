@@ -18,6 +18,7 @@ from benchmarks.same_steps import same_steps
 from scenarios.catalogue import Fix, Program, Scenario, scenarios
 from scenarios.record import traced
 from scenarios.support import program as others
+from scenarios.support.from_outside import FromOutside
 
 PROGRAM = Program(module="somebody.train", arguments={"--batch": 2, "--fast": "", "--seed": 1}, tiny={"--batch": 1})
 FIX = Fix("larger", "a larger batch", None, arguments={"--batch": 8, "--seed": None}, environment={"A": "1"})
@@ -63,6 +64,23 @@ def test_its_folder_has_the_material_and_the_files_next_to_a_script(tmp_path: Pa
     here = others.workplace(Program(script="project/train.py"), tmp_path / "here")
     assert {path.name for path in here.iterdir()} == {"texts", "train.py", "other.py"}
     assert (here / "texts" / "train.jsonl").exists()
+
+
+def test_a_script_that_is_edited_runs_from_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(others.CHECKOUTS, str(tmp_path / "checkouts"))
+    monkeypatch.setenv("SCENARIO_MATERIAL", str(tmp_path / "material"))
+    for name, text in (("train.py", "steps = 100\n"), ("model.py", "")):
+        (tmp_path / "checkouts" / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkouts" / "project" / name).write_text(text)
+    for folder in ("material", "here"):
+        (tmp_path / folder).mkdir()
+    script, fix = Program(script="project/train.py"), replace(FIX, arguments={}, edits={"steps = 100": "steps = 9"})
+    here = others.workplace(script, tmp_path / "here", fix)
+    assert others.command(script, fix, tiny=False) == ["train.py"]
+    assert (here / "train.py").read_text() == "steps = 9\n" and (here / "model.py").exists()
+    assert (tmp_path / "checkouts" / "project" / "train.py").read_text() == "steps = 100\n"
+    with pytest.raises(ValueError, match="another version"):
+        others.edited("steps = 50", fix.edits)
 
 
 def test_an_interval_holds_where_it_meets_the_measured_steps():
@@ -129,6 +147,28 @@ def test_steps_are_counted_where_the_optimizer_steps(tmp_path: Path, monkeypatch
     run = Run()
     others.run_here(replace(ENTRY, program=Program(script="train.py")), None, run)  # type: ignore[arg-type]
     assert (run.seen, run.over) == (5, True)
+
+
+def test_a_patch_that_took_no_effect_fails_before_its_time_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    need("torch")
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "weight = torch.nn.Parameter(torch.ones(2))\n"
+        "optimizer = torch.optim.RMSprop([weight])\n"
+        "while True:\n"
+        "    weight.sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    monkeypatch.setenv(others.CHECKOUTS, str(tmp_path))
+    monkeypatch.setattr("sys.argv", ["program"])
+    monkeypatch.setattr("sys.path", [*sys.path])
+    monkeypatch.setattr("sys.meta_path", [*sys.meta_path])
+    run = SimpleNamespace(tiny=True, count=3, seen=[], end_step=lambda step: run.seen.append(step), end=lambda: None)
+    with pytest.raises(RuntimeError, match="optimizer was not applied: no Adam"):
+        others.run_here(
+            replace(ENTRY, program=Program(script="train.py")), None, run, FromOutside("optimizer")  # type: ignore[arg-type]
+        )  # fmt: skip
+    assert run.seen == [0, 1]
 
 
 def test_a_program_that_fails_early_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -47,7 +47,7 @@ def test_verdicts():
 
 
 @pytest.mark.parametrize(
-    ("title", "programs"), [("steps, programs that no number", 11), ("fixes, programs that numbers", 41)]
+    ("title", "programs"), [("steps, programs that no number", 19), ("fixes, programs that numbers", 41)]
 )
 def test_fixes(title, programs):
     tested, count = ACCURACY.index(f"predicted steps of {programs} programs"), row(title)
@@ -56,9 +56,9 @@ def test_fixes(title, programs):
     within = figures(r"0 within what was measured +median ([\d.]+) %", block)[0]
     share, held, steps = figures(r"intervals that hold +(\d+) % \((\d+) of (\d+);", block)
     assert f"median {rounded(middle)} % from the middle" in count
-    if programs == 11:
+    if programs == 19:
         assert f"worst {rounded(worst)} %" in count and f"{held} of {steps} lie in the 80 % interval" in count
-        assert f"({steps} predicted steps of 11 programs)" in README
+        assert f"({steps} predicted steps of 19 programs)" in README
     else:
         width = figures(r"fixes +\d+ predicted:.* high/low ([\d.]+) at the median")[0]
         assert f"({rounded(within)} % from their range)" in count and f"({steps} timed fixes)" in README
