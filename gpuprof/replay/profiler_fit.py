@@ -106,8 +106,8 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
     A step that the GPU is the limit says of the host only that it is not slower than that; to fit the host to what is
     left between the two would make it as quick as the GPU's noise likes. So the host stays what it usually is, unless
     the GPU's noise does not explain the measured step, and leaves that only as far as needed: first by the cost of an
-    event, then by its own speed. Where a little of the host's time does not change the step, the cost of an event is
-    `least` at the least: what is missing then is no matter of the host.
+    event, then by its own speed. Where even all of the cost hardly changes the step, the cost of an event is `least` at
+    the least: what is missing then is no matter of the host.
     """
     most = MOST * pace
 
@@ -128,7 +128,8 @@ def _fitted(graph: Graph, events: Recorded, pace: float, least: float, measured_
 
     level, device, slow, fast = pace, 1.0, 1 + RUN_NOISE, 1 / (1 + RUN_NOISE)
     if step(pace, slow) < measured_ns:
-        device, lowest = slow, -FARTHEST if determined(pace, slow) else least
+        insensitive = step(0.0, slow) < (1 + 2 * RUN_NOISE) * step(pace, slow)
+        device, lowest = slow, least if insensitive else -FARTHEST
         if step(0.0, slow) >= measured_ns or determined(0.0, slow):
             level = _first(lambda u: step(u, slow) <= measured_ns, lowest, pace)
     elif step(pace, fast) > measured_ns:

@@ -34,7 +34,7 @@ MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
 OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
-"""Modules of torch.nn that look at the values of their mask unless they are told `is_causal`. A graph breaks there, and
+"""Modules of torch.nn that look at the values of their mask unless `is_causal` is passed. A graph breaks there, and
 Dynamo does not go on in torch's own code: all layers in them stay eager."""
 HOST = calibrated.HOST.rising
 """What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
@@ -68,8 +68,8 @@ launches, and intermediate results of fused operations never go through GPU memo
 Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
 if compiled regions were recorded, or if a pass waits for values from the GPU more than four times (a loop over
 experts, `.item()` in a hook): such waits break the graph into parts that are too small to gain. Nor if the encoder or
-decoder of `torch.nn.Transformer` waits: it looks at the values of its mask unless it is told `is_causal`, and what
-breaks a graph in torch's own modules leaves all of their layers eager.
+decoder of `torch.nn.Transformer` waits: it looks at the values of its mask unless `is_causal` is passed, and a graph
+that breaks in torch's own modules leaves all of their layers eager.
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
