@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,10 @@ def page(reasons: dict[str, str]) -> Iterator[str]:
     yield "\nFirst contacts:\n\n```text\n" + "\n".join(summary(first)) + "\n```\n"
     yield "\nAgain:\n\n```text\n" + "\n".join(summary(again)) + "\n```\n"
     yield STEPS + "".join(step_row(*pair) for pair in timed)
-    yield SAME + "".join(same_row(one, found) for one, _ in timed if (found := same_steps(one)))
+    same = [(one, found) for one, _ in timed if (found := same_steps(one))]
+    yield SAME + "".join(same_row(*pair) for pair in same)
+    middle = percent(statistics.median(off(found) for _, found in same))
+    yield f"\nAt the median the recorded process differs from the timed ones by {middle}.\n"
     yield FIXES + "".join(rows)
     yield "\n## Misses, and why\n\n" + "".join(f"- **{key}**: {text}\n" for key, text in reasons.items())
     untimed = [f"`{one.name}`" for one, _ in entries if one.truth is None]
@@ -146,10 +150,13 @@ def is_right(entry: Scenario, predicted: dict[str, Any]) -> bool:
 
 def same_row(entry: Scenario, found: SameSteps) -> str:
     """The recorded process next to the timed ones."""
-    timed = sorted(found.timed_ms)
-    off = percent(found.recorded_ms / (sum(timed) / len(timed)) - 1)
-    steps = f"{found.first} to {found.last}"
-    return f"| {entry.name} | {steps} | {found.recorded_ms:.4g} | {span((timed[0], timed[-1]))} | {off} |\n"
+    steps, ends = f"{found.first} to {found.last}", (min(found.timed_ms), max(found.timed_ms))
+    return f"| {entry.name} | {steps} | {found.recorded_ms:.4g} | {span(ends)} | {percent(off(found))} |\n"
+
+
+def off(found: SameSteps) -> float:
+    """The recorded process, relative to the mean of the timed ones."""
+    return found.recorded_ms / statistics.fmean(found.timed_ms) - 1
 
 
 def step_row(entry: Scenario, predicted: dict[str, Any]) -> str:
