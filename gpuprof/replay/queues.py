@@ -47,8 +47,8 @@ def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
     streams = [_Items(work, calls, low, stream) for stream in range(len(work.streams))]
     streams = [items for items in streams if len(items.work)]
     if not streams:
-        none = np.empty(0, np.int64)
-        return QueueEdges(none, none, *[none.astype(np.float64)] * 3)
+        none, never = np.empty(0, np.int64), np.empty(0)
+        return QueueEdges(none, none, never, never, never)
     own = _usual_own(streams)
     limit = _limit(streams, own)
     parts = [_edges(items, own, limit) for items in streams]
@@ -101,8 +101,8 @@ class _Items:
 def _edges(items: _Items, own: dict[int, float], limit: int) -> tuple[I64, I64, F64, F64, F64]:
     count = len(items.work)
     if limit > count:
-        none = np.empty(0, np.int64)
-        return none, none, *[none.astype(np.float64)] * 3
+        none, never = np.empty(0, np.int64), np.empty(0)
+        return none, none, never, never, never
     source = np.arange(count) - limit
     free = items.freed_ns(source)
     source = np.where(free <= items.begun, items.freed_within(source, own, int(limit * OTHERS)), source)

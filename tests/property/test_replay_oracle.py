@@ -598,7 +598,9 @@ def test_a_queue_that_was_full_when_the_recording_began(change: str, tmp_path: P
     host = [span for span in done.host if span.end > begun]
     work = [item for item in done.work if item.end > begun]
     cut = replace(done, host=host, work=work, step_end=done.step_end[8:])
-    graph = carried_over(build(build_timeline(read_trace(write(cut, tmp_path / "trace.json", records=True)))))
+    timeline = build_timeline(read_trace(write(cut, tmp_path / "trace.json", records=True)))
+    assert timeline is not None
+    graph = carried_over(build(timeline))
     truth = np.diff(loop(CHANGES[change]).step_end)[-3:].mean()
     replayed = simulate(scale(graph, **factors(CHANGES[change])), rounds=4).step_ns
     assert replayed == pytest.approx(truth, rel=0.005)
