@@ -132,7 +132,7 @@ def page(reasons: dict[str, str]) -> Iterator[str]:
     yield STEPS + "".join(step_row(*pair) for pair in timed)
     same = [(one, found) for one, _ in timed if (found := same_steps(one))]
     yield SAME + "".join(same_row(*pair) for pair in same)
-    middle = percent(statistics.median(off(found) for _, found in same))
+    middle = f"{100 * statistics.median(abs(off(found)) for _, found in same):.0f} %"
     yield f"\nAt the median the recorded process differs from the timed ones by {middle}.\n"
     yield FIXES + "".join(rows)
     yield "\n## Misses, and why\n\n" + "".join(f"- **{key}**: {text}\n" for key, text in reasons.items())

@@ -9,7 +9,7 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.replay.work import Work
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.trace import F64, I64, Calls
+from gpuprof.tracefile.trace import F64, I64
 
 QUEUE_ITEMS = int(calibrated.QUEUE_ITEMS.value)
 """Launched and unfinished items that a stream takes, where the recording does not show it filled."""
@@ -43,8 +43,7 @@ class QueueEdges:
 
 def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
     """For every launch the item of its stream that has to be done before there is room."""
-    calls, low = timeline.trace.calls, timeline.window[0]
-    streams = [_Items(work, calls, low, stream) for stream in range(len(work.streams))]
+    streams = [_Items(work, timeline, stream) for stream in range(len(work.streams))]
     streams = [items for items in streams if len(items.work)]
     if not streams:
         none, never = np.empty(0, np.int64), np.empty(0)
@@ -58,7 +57,8 @@ def queue_edges(timeline: Timeline, work: Work) -> QueueEdges:
 class _Items:
     """What was launched on one stream: a CUDA graph is one item."""
 
-    def __init__(self, work: Work, calls: Calls, low: int, stream: int) -> None:
+    def __init__(self, work: Work, timeline: Timeline, stream: int) -> None:
+        calls, low = timeline.trace.calls, timeline.window[0]
         self.work = np.flatnonzero((work.stream == stream) & work.head & (work.piece >= 0))
         call = work.call[self.work]
         self.begun = (calls.start_ns[call] - low).astype(np.float64)
@@ -71,7 +71,10 @@ class _Items:
         queued = (work.stream == stream) & work.head & (work.piece < 0)
         if len(self.work):
             queued &= work.start_ns < work.start_ns[self.work].min()
-        self.queued = np.maximum.accumulate(np.sort(work.end_ns[queued]))
+        launches, launch = np.unique(timeline.trace.gpu.correlation[work.row[queued]], return_inverse=True)
+        ended = np.full(len(launches), -np.inf)
+        np.maximum.at(ended, launch.reshape(-1), work.end_ns[queued])
+        self.queued = np.maximum.accumulate(np.sort(ended))
         """When the items ended that had been launched before the window."""
         done = np.searchsorted(self.ended, self.begun, side="right")
         left = len(self.queued) - np.searchsorted(self.queued, self.begun, side="right")

@@ -133,7 +133,7 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main} | engine
     backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), engine, steps, autograd)
     closures = np.flatnonzero((mark == OPTIMIZER) & (ops.kind == ANNOTATION))
-    closures = closures[_next_start(backward, ops.start_ns[closures]) < ops.end_ns[closures]]
+    closures = closures[_last_end(backward, ops.end_ns[closures]) > ops.start_ns[closures]]
     updates = EMPTY
     if len(closures):
         mark[closures], named[closures] = _UNSET, False

@@ -45,7 +45,7 @@ def test_metadata(entry: Scenario):
     if entry.program is not None:
         assert (entry.program.module is None) is not (entry.program.script is None)
         assert (entry.program.version is None) is (entry.program.script is None), "of a script, the commit is given"
-        assert all(fix.arguments or fix.environment for fix in entry.fixes)
+        assert all(fix.arguments or fix.environment or fix.patch or fix.edits for fix in entry.fixes)
         assert entry.role == "test" and entry.free, (
             "somebody else's program is never fitted to, and its mean step counts"
         )

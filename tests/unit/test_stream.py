@@ -19,6 +19,7 @@ from gpuprof.tracefile.kineto import blocks, reader, scan, source, stream
 from gpuprof.tracefile.kineto.envelope import NeedMore
 from gpuprof.tracefile.kineto.reader import read_kineto
 from gpuprof.tracefile.kineto.scan_plan import make_plan
+from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.trace import ABSENT
 
 
@@ -337,3 +338,11 @@ def test_what_looks_like_events_in_events_without_end_is_not_read_over_and_over(
     block.scan(final=True)
     assert time.monotonic() - begin < 20  # without a limit to the depth: minutes
     assert block.sheet["odd"] > 200_000
+
+
+def test_a_second_document_behind_the_first_is_not_read(tmp_path: Path):
+    document = json.dumps({"traceEvents": [json.loads(op(name=name)) for name in "ab"], "traceName": "x"})
+    once, twice = tmp_path / "once.json", tmp_path / "twice.json"
+    once.write_text(document)
+    twice.write_text(document + document)
+    assert len(read_trace(once).ops) == len(read_trace(twice).ops) == 2

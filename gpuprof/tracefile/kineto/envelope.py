@@ -46,6 +46,8 @@ def find_events(data: bytes) -> tuple[int, dict]:
     if not events:
         # One that damage has closed too early does too.
         found = _EVENTS.search(data, at)
+        if not found and "traceEvents" in keys:
+            raise UnreadableTrace('"traceEvents" is not a list')
         if not found:
             names = ", ".join(list(keys)[:5]) or "none"
             raise UnreadableTrace(f'JSON without a "traceEvents" list (top-level keys: {names})')
@@ -62,14 +64,18 @@ def parse_tail(data: bytes) -> dict:
 
 
 def may_be_tail(data: bytes) -> bool:
-    """Whether `data` may be what follows the `]` of the event list, or its beginning: other keys, `}`, nothing more."""
+    """Whether `data` may be what follows the `]` of the event list, or its beginning: other keys and `}`. Another
+    document may follow, or the rest of a longer one."""
     try:
         _, at, events = _members(data, 0, stop_at="traceEvents")
     except NeedMore:
         return True
     except ValueError:
         return False
-    return not events and _skip(data, at) == len(data)
+    after = _skip(data, at)
+    return not events and (
+        after == len(data) or (data[at - 1 : at] == b"}" and data[after : after + 1] not in (b",", b"}"))
+    )
 
 
 def object_end(data: bytes, at: int = 0) -> int | None:
