@@ -55,6 +55,8 @@ def record(chosen: list[Scenario], out: Path, fix: str = "", within_s: float | N
                 print(f"not recorded, the time is over: {entry.name}", flush=True)
                 continue
             change = entry.fix(fix)
+            if change is not None and change.patch:
+                raise KeyError(f"{entry.name}: {fix} is made by gpuprof try in a timed process; it cannot be recorded")
             name = f"{entry.name}.{fix}" if fix else entry.name
             run = out.resolve() / name
             where = ROOT.parent
