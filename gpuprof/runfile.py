@@ -64,9 +64,12 @@ compiled Python are left out.
 from __future__ import annotations
 
 import contextlib
+import errno
+import io
 import json
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,6 +132,23 @@ def snapshots_in(run: Path) -> list[Path]:
     return sorted(found, key=lambda path: (".oom." not in path.name, len(path.name), path.name))
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a regular file for reading, and nothing else: a pipe would be waited for, a device may have no end. Raises
+    OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "it is a pipe or a device, no file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+        raise
+
+
 @contextlib.contextmanager
 def whole_file(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that takes its name once it is whole: a reader sees the old one or the new one, never a half.
@@ -154,7 +174,8 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """A document, or None if it is not there or not whole."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            value = json.loads(file.read().decode())
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
@@ -172,10 +193,8 @@ def append_lines(path: Path, values: list[dict[str, Any]]) -> None:
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The documents of a file of lines; a line that was cut, or is no document, is passed over."""
-    if not path.is_file():  # a device may have no end
-        return
     try:
-        file = path.open(encoding="utf-8", errors="replace")
+        file = io.TextIOWrapper(open_regular(path), encoding="utf-8", errors="replace")
     except OSError:
         return
     with file:

@@ -19,6 +19,7 @@ from gpuprof.cli.output import discard, say
 from gpuprof.cli.output_paths import RECORDING
 from gpuprof.cli.recordings import diagnose_file, latest, recording_name
 from gpuprof.errors import GpuprofError
+from gpuprof.runfile import open_regular
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -148,9 +149,9 @@ def _same(one: Path, other: Path) -> bool:
 def _begins(path: Path, mark: bytes) -> bool:
     """Whether the file, unpacked if need be, begins so."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             packed = file.read(2) == b"\x1f\x8b"
-        with gzip.open(path) if packed else path.open("rb") as file:
+        with gzip.open(path) if packed else open_regular(path) as file:
             return file.read(len(mark)) == mark
     except (OSError, EOFError, zlib.error):
         return False

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.rank_digest import digest_of_trace
 from gpuprof.errors import UnreadableTrace
 from gpuprof.ranks.digest_data import Digest
 from gpuprof.ranks.storage import from_bytes, to_bytes
-from gpuprof.runfile import whole_file
+from gpuprof.runfile import open_regular, whole_file
 from gpuprof.tracefile.read import read_trace
 from gpuprof.tracefile.remote import content, end_of, fetched, state_of, url_of
 from gpuprof.tracefile.trace import Trace
@@ -45,7 +45,11 @@ def digests_of(
     if len(places) < MANY and not any(url_of(place) for place in places):
         for place in map(Path, places):
             kept = _kept(digest_path(place), _state(place)) if step is None and not skip else None
-            yield digest_of_trace(place, read, step, skip) if kept is None else _digest(kept, str(place))
+            if kept is None:
+                made = digest_of_trace(place, read, step, skip)
+                yield _with_damage(made, digest_path(place)) if step is None and not skip else made
+            else:
+                yield _digest(kept, str(place))
         return
     names = [os.fspath(place) for place in places]
     # Other processes may have another working directory.
@@ -85,6 +89,8 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
                 digest = digest_of_trace(path, read_trace, step, skip, source=url)
     except UnreadableTrace as error:
         return "rank_unreadable", str(error)
+    if url is None and step is None and not skip:
+        digest = _with_damage(digest, digest_path(Path(place)))
     if not isinstance(digest, Digest):
         return digest
     data = to_bytes(digest, key)
@@ -142,7 +148,7 @@ def _state(recording: Path) -> str:
         found = recording.stat()
         if not recording.name.endswith(".gz"):
             return f"{found.st_size} {found.st_mtime_ns}"
-        with recording.open("rb") as file:
+        with open_regular(recording) as file:
             file.seek(max(found.st_size - GZIP_END, 0))
             return _gzip_state(found.st_size, file.read())
     except (OSError, ValueError):
@@ -156,10 +162,26 @@ def _gzip_state(size: int, end: bytes) -> str:
 def _kept(path: Path, key: str) -> bytes | None:
     """The packed digest there, if it is one of a recording in this state."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
         return data if key and from_bytes(data, str(path), key) is not None else None
     except (OSError, ValueError, UnreadableTrace):
         return None
+
+
+def _with_damage(made: Digest | Note, path: Path) -> Digest | Note:
+    """What was made of a recording, with a note where the digest next to it cannot be used."""
+    try:
+        with open_regular(path) as file:
+            from_bytes(file.read(), path.name)
+    except FileNotFoundError:
+        return made
+    except (OSError, ValueError, UnreadableTrace) as error:
+        if not isinstance(made, Digest):
+            return made
+        why = str(error) if isinstance(error, UnreadableTrace) else f"{path.name} cannot be read"
+        return replace(made, notes=(*made.notes, ("digest_damaged", f"{why}; the recording was read instead")))
+    return made
 
 
 def _kept_at(url: str) -> bytes | None:

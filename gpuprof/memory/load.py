@@ -9,7 +9,7 @@ from gpuprof.memory.analyse import LINES, analyse
 from gpuprof.memory.difference import with_difference
 from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.snapshot import read_snapshot
-from gpuprof.runfile import snapshots_in, trace_file
+from gpuprof.runfile import open_regular, snapshots_in, trace_file
 
 _ALL = 1 << 62
 """As many lines as there are."""
@@ -48,7 +48,7 @@ def has_snapshot(path: Path) -> bool:
 def is_trace(path: Path) -> bool:
     """Whether a file begins as traces of torch.profiler do."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(16).lstrip().startswith((b"{", b"[", b"\x1f\x8b")) if path.is_file() else False
     except (OSError, ValueError):  # reading it says so
         return False

@@ -34,7 +34,9 @@ ABSENT_TIME = -1
 NO_STACK = -1
 """The stack of memory that was allocated before the recorded history."""
 
-_BAD = (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError)
+_BAD = (TypeError, ValueError, KeyError, AttributeError, OverflowError, IndexError, RecursionError)
+_MOST_DEVICES = 4096
+_LARGEST = 1 << 63
 
 
 class Frame(NamedTuple):
@@ -138,6 +140,12 @@ def from_data(data: Any, path: str = "", size: int = 0) -> Snapshot:
     for segment in data.get("segments", ()):
         segments.setdefault(int(segment.get("device", 0)), []).append(segment)
     traces = data.get("device_traces", ())
+    if max(len(traces), max(segments, default=0)) > _MOST_DEVICES or min(segments, default=0) < 0:
+        raise ValueError("no number of a device")
+    # A list that a small file names many times is as long each time.
+    rows = sum(map(len, traces)) + sum(len(segment["blocks"]) for own in segments.values() for segment in own)
+    if size and rows > size:
+        raise ValueError("more events than the file has bytes")
     interned = _Interned()
     devices = []
     for device in range(max(len(traces), max(segments, default=-1) + 1)):
@@ -145,6 +153,8 @@ def from_data(data: Any, path: str = "", size: int = 0) -> Snapshot:
         own = segments.get(device, [])
         if len(entries) or own:
             reserved = sum(int(segment["total_size"]) for segment in own) if has_segments else None
+            if reserved is not None and not 0 <= reserved < _LARGEST:
+                raise ValueError("no number of bytes")
             devices.append(DeviceMemory(device, _events(entries, interned), _blocks(own, interned), reserved))
     return Snapshot(path, size, interned.stacks(), tuple(devices))
 
@@ -155,7 +165,9 @@ def _events(entries: Sequence[dict[str, Any]], interned: _Interned) -> Events:
     def numbers(values: Iterable[int]) -> I64:
         return np.fromiter(values, np.int64, count)
 
-    action = np.fromiter((_ACTIONS.get(name, OTHER) for name in map(itemgetter("action"), entries)), np.int32, count)
+    action = np.fromiter(
+        (_ACTIONS.get(_text(name), OTHER) for name in map(itemgetter("action"), entries)), np.int32, count
+    )
     size = numbers(map(itemgetter("size"), entries))
     if count and (size < 0).any():
         raise ValueError("a size below 0")
@@ -190,6 +202,13 @@ def _blocks(segments: list[dict[str, Any]], interned: _Interned) -> Blocks:
     )
 
 
+def _text(value: Any) -> str:
+    """A string as it is: to print or to hash lists that hold each other many times may take for ever."""
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
+
+
 class _Interned:
     """Numbers frames and stacks. Objects are known by their identity first: a pickle shares the frames."""
 
@@ -219,7 +238,7 @@ class _Interned:
     def _frame(self, frame: dict[str, Any]) -> int:
         known = self._frame_of_object.get(id(frame))
         if known is None:
-            row = Frame(str(frame["filename"]), int(frame["line"]), str(frame["name"]))
+            row = Frame(_text(frame["filename"]), int(frame["line"]), _text(frame["name"]))
             known = self._frames.setdefault(row, len(self._frames))
             self._frame_of_object[id(frame)] = known
         return known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import zipfile
 from dataclasses import fields
 from typing import Any
@@ -12,9 +13,12 @@ from typing import Any
 import numpy as np
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.ranks.digest_data import VERSION, Digest, Doing, Labels, Own, Rows, Ways
+from gpuprof.ranks.digest_data import LABELS, VERSION, WORK, Digest, Doing, Labels, Own, Rows, Ways
+from gpuprof.timeline.collectives import KINDS
 
 FORMAT = "gpuprof.digest"
+LARGEST_BYTES = 1 << 30
+"""Unpacked; most digests have less than a megabyte."""
 _PLAIN = (
     "source", "rank", "world_size", "host", "gpus", "gpu", "clock_ns", "begin_ns", "looped", "groups", "dtypes",
     "host_pace", "fit", "notes",
@@ -43,6 +47,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
     """None for a digest of another version or, where `key` is given, of another state of its recording. Raises
     UnreadableTrace, one line, for what is no digest."""
     try:
+        _look_for_a_bomb(data)
         with np.load(io.BytesIO(data), allow_pickle=False) as file:
             head: dict[str, Any] = json.loads(bytes(file["head"]))
             if head.get("format") != FORMAT:
@@ -55,7 +60,7 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
             }
             plain = {one: head[one] for one in _PLAIN}
             plain |= {"groups": tuple(head["groups"]), "dtypes": tuple(head["dtypes"])}
-            return Digest(
+            found = Digest(
                 **(plain | {"notes": tuple((a, b) for a, b in head["notes"])}),
                 **tables,
                 step_begin_ns=file["step_begin_ns"],
@@ -63,8 +68,69 @@ def from_bytes(data: bytes, name: str, key: str | None = None) -> Digest | None:
                 own=Own(**head["own"]),
                 doings=tuple(Doing(**one) for one in head["doings"]),
             )
-    except (KeyError, ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile):
+            _check(found)
+            return found
+    except UnreadableTrace:
+        raise
+    except Exception:  # numpy, zipfile and zlib raise many kinds for damage
         raise UnreadableTrace(f"{name} is no digest of a rank, or is damaged: delete it, it is made again") from None
+
+
+def _look_for_a_bomb(data: bytes) -> None:
+    """Raises ValueError for an archive that unpacks to more than any digest has."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        if sum(one.file_size for one in archive.infolist()) > LARGEST_BYTES:
+            raise ValueError("too large")
+
+
+def _check(digest: Digest) -> None:
+    """Raises ValueError where a column has another length, type or bound than it should: the replay takes rows as
+    indices."""
+    rows, count = digest.rows, len(digest.rows)
+    for column in fields(Rows):
+        kind = "f" if column.name in ("expected_ns", "anchor_ns") else "iu"
+        _is_column(getattr(rows, column.name), (count,), kind)
+    _is_within(rows.group, -1, len(digest.groups))
+    _is_within(rows.dtype, -1, len(digest.dtypes))
+    _is_within(rows.kind, np.iinfo(np.int32).min, len(KINDS))
+    _is_within(rows.step, -1, max(len(digest.step_begin_ns), 1))
+    _is_column(digest.step_begin_ns, (len(digest.step_begin_ns),), "fiu")
+    _is_column(digest.removed_ns, (count, LABELS), "f")
+    for ways in (digest.recorded, digest.unprofiled):
+        _is_column(ways.pred, (count, LABELS), "i")
+        _is_within(ways.pred, -1 - count, count)
+        _is_column(ways.lag_ns, (count, LABELS), "f")
+        _is_column(ways.own_ns, (count,), "f")
+        if not (np.isfinite(ways.lag_ns).all() and np.isfinite(ways.own_ns).all()):
+            raise ValueError("a time that is no number")
+    _is_column(digest.unprofiled.shares, (count, LABELS, len(WORK)), "u")
+    _is_column(digest.unprofiled.own_work, (count,), "iu")
+    _is_within(digest.unprofiled.own_work, 0, len(WORK))
+    texts = (digest.source, *digest.groups, *digest.dtypes, *(text for note in digest.notes for text in note))
+    texts += tuple(text for one in digest.doings for text in (one.resource, one.phase, one.what))
+    optional = (digest.host, digest.gpu, digest.own.bound, digest.own.cause, *(one.frame for one in digest.doings))
+    whole = [digest.gpus, digest.clock_ns, digest.begin_ns]
+    whole += [value for one in digest.doings for value in (one.start_ns, one.longest_ns)]
+    whole += [value for value in (digest.rank, digest.world_size) if value is not None]
+    numbers = [digest.host_pace, digest.fit, digest.own.low, digest.own.high, *(one.ns for one in digest.doings)]
+    if not (
+        all(isinstance(value, str) for value in texts)
+        and all(value is None or isinstance(value, str) for value in optional)
+        and all(type(value) is int and abs(value) < 1 << 63 for value in whole)
+        and all(type(value) in (int, float) and math.isfinite(value) for value in numbers)
+        and isinstance(digest.looped, bool)
+    ):
+        raise ValueError("a value of another type")
+
+
+def _is_column(values: np.ndarray, shape: tuple[int, ...], kinds: str) -> None:
+    if values.shape != shape or values.dtype.kind not in kinds:
+        raise ValueError("a column of another type or length")
+
+
+def _is_within(values: np.ndarray, least: int, end: int) -> None:
+    if values.size and not (least <= int(values.min()) and int(values.max()) < end):
+        raise ValueError("an index that is out of bounds")
 
 
 def _number(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import open_regular
 from gpuprof.tracefile.nsys.address import with_process
 from gpuprof.tracefile.nsys.database import is_sqlite
 from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
@@ -63,7 +64,7 @@ def processes_in(path: Path) -> tuple[Path, ...]:
     if not _is(path, Path.is_file):
         return ()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(512)
         if is_report(path, head):
             path, _ = exported(path)

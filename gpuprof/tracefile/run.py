@@ -244,7 +244,7 @@ def _is_document(path: Path) -> bool:
     if not path.is_file():  # a pipe is not waited for
         return False
     try:
-        with path.open("rb") as file:
+        with runfile.open_regular(path) as file:
             text = file.read(_LONGEST_DOCUMENT + 1)
     except OSError:  # who reads it will say so
         return True

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuprof.errors import GpuprofError
-from gpuprof.runfile import whole_file
+from gpuprof.runfile import open_regular, whole_file
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
@@ -62,7 +62,7 @@ def is_report(path: Path) -> bool:
     try:
         if not path.is_file():  # a pipe would be waited for, a device taken for an empty file
             return False
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(4096)
     except OSError:
         return False

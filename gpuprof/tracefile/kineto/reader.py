@@ -11,6 +11,7 @@ from pathlib import Path
 from isal import isal_zlib
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import open_regular
 from gpuprof.tracefile.kineto.build import build
 from gpuprof.tracefile.kineto.envelope import NeedMore, find_events
 from gpuprof.tracefile.kineto.msgspec_reader import Parsed, read_small
@@ -66,7 +67,7 @@ def _streamed(path: Path, size: int, progress) -> Parsed:
 
 def _whole_text(path: Path, size: int, limit: int) -> tuple[bytes | None, str | None]:
     """The text of a small file and why it ends early if it does; None in its place when it is longer than `limit`."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.read(2) != b"\x1f\x8b":
             file.seek(0)
             return (file.read(), None) if size <= limit else (None, None)

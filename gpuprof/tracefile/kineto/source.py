@@ -11,6 +11,7 @@ from isal import isal_zlib
 from numpy.typing import NDArray
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import open_regular
 
 GZIP_MAGIC = b"\x1f\x8b"
 DAMAGED = "the gzip data is damaged"
@@ -128,6 +129,6 @@ class GzipText(Text):
 
 def open_text(path: Path) -> Text:
     """The text of a file, plain or gzip by its first bytes."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         packed = file.read(len(GZIP_MAGIC)) == GZIP_MAGIC
     return GzipText(path) if packed else Text(path)

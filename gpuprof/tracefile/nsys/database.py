@@ -17,6 +17,7 @@ import numpy as np
 from isal import isal_zlib
 
 from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import open_regular
 from gpuprof.tracefile.kineto.source import BOMB_BYTES, CUT, DAMAGED, GZIP_MAGIC, INFLATE_ERRORS
 from gpuprof.tracefile.trace import ABSENT, I64
 
@@ -142,7 +143,7 @@ def is_sqlite(head: bytes) -> bool:
 
 
 def _starts_with(path: Path, magic: bytes) -> bool:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(len(magic)) == magic
 
 
@@ -150,7 +151,7 @@ def _inflate(path: Path, target: Path) -> str | None:
     """Unpacks a file as far as it goes; why it ends early, if so."""
     read = written = 0
     member = isal_zlib.decompressobj(wbits=31)
-    with path.open("rb") as packed, target.open("wb") as plain:
+    with open_regular(path) as packed, target.open("wb") as plain:
         while chunk := packed.read(_CHUNK_BYTES):
             read += len(chunk)
             while chunk:
