@@ -10,7 +10,6 @@ from pathlib import Path
 from gpuprof.nsight.call import Answer, NsysError, call
 from gpuprof.nsight.find import Nsys, find
 from gpuprof.nsight.strip import strip_environment
-from gpuprof.runfile import open_regular
 
 REPORT, STREAM = ".nsys-rep", ".qdstrm"
 REPORTS = (REPORT, STREAM)
@@ -128,7 +127,7 @@ def _maker(path: Path) -> str:
 def _version_in(path: Path) -> tuple[int, ...] | None:
     """The version of the nsys that made a report, where its first bytes contain it in plain text."""
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             head = file.read(1 << 16)
     except OSError:
         return None
