@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,7 +50,11 @@ def _numbers(_: click.Context, __: click.Parameter, text: str | None) -> tuple[i
 @click.option("--length", callback=_numbers, metavar="N,…", help="Lengths of the table (½ to 4 times the program's).")
 @click.option("--to", "to", multiple=True, metavar="GPU", help="Say what fits on this GPU, too. Repeatable.")
 @click.option("--fake", is_flag=True, help="Without data or a GPU, for a model that does not fit here.")
-@click.option("--yes", is_flag=True, help="Allow connections beyond this machine.")
+@click.option(
+    "--yes",
+    is_flag=True,
+    help="Allow connections beyond this machine, and changes of files.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 @click.option("-m", "module", metavar="MODULE", help="Run a module, as python -m does.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="TARGET…")
@@ -76,7 +81,7 @@ def command(
 
     gpus = [gpu_named(name.strip()) for text in to for name in text.split(",") if name.strip()]
     target = target_of(words, module, "gpuprof fit")
-    with Starter(target, network=yes) as starter:
+    with Starter(target, yes, None if yes else Path.cwd()) as starter:
         report = _report(starter, target.argv, batch, length, gpus, fake)
     if as_json:
         from gpuprof.trial.fit_json import dumps

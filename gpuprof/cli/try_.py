@@ -160,7 +160,7 @@ def _record(target: Target, words: tuple[str, ...], module: str | None, yes: boo
     from gpuprof.trial.subject import run_of_command
 
     say("no run of this command here yet: it is recorded first, with gpuprof trace --stop; what it writes is kept away")
-    with _terminated_like_interrupted(), Starter(target, network=yes) as starter:
+    with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd()) as starter:
         why = starter.record(["-m", module, *words] if module else ["--", *words])
     folder = run_of_command(target.argv)
     if folder is None:
@@ -220,10 +220,10 @@ def _run(
     process_s = process_seconds(subject.start_s, step_s, 20, 40)
     expected = plan(chosen, process_s, budget, rounds)
     say(f"run: {subject.folder.name}; this will take about {_minutes(expected.seconds + process_s)}; Ctrl-C ends it")
-    with _terminated_like_interrupted(), Starter(target, network=yes) as starter:
+    with _terminated_like_interrupted(), Starter(target, yes, None if yes else Path.cwd()) as starter:
         return run_trial(
             starter, target.argv, chosen, run=subject.folder, world_size=subject.world_size, budget_s=budget,
-            rounds=rounds, allowed=yes, tell=say,
+            rounds=rounds, tell=say,
         )  # fmt: skip
 
 

@@ -11,24 +11,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
+from gpuprof.errors import GpuprofError
 from gpuprof.record.caches import caches
 from gpuprof.record.command import Target
 from gpuprof.record.scratch import BLOCKED
+from gpuprof.record.session_files import files_of_session
 from gpuprof.record.supervise import INJECT
 from gpuprof.record.trial_setup import FAILED, PLAN
-from gpuprof.trial import guard
+from gpuprof.trial import folder_state, guard
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.own_process import own_command
 from gpuprof.trial.trial import Fix, Process
 
 LOG = "output.log"
 TICK_S = 0.05
+SHOWN = 5
+"""Changed paths that are named."""
 RANKS_S = 60.0
 """How long the other ranks of a training may take to write after the first has."""
 MEMORY_S, MEMORY_MIB = 30.0, 256
@@ -85,8 +89,9 @@ class Outcome:
 class Starter:
     """Starts the processes of one `gpuprof try`; use it in a `with`, which leaves nothing behind."""
 
-    def __init__(self, target: Target, network: bool) -> None:
-        self._target, self._network = target, network
+    def __init__(self, target: Target, network: bool, tree: Path | None = None) -> None:
+        """tree: the folder of the user's files, which no process may change; None: it is not compared."""
+        self._target, self._network, self._tree = target, network, tree
         self.scratch = Path(tempfile.mkdtemp(prefix="gpuprof-try-", dir=_short_folder()))
         self._number = 0
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,7 +134,7 @@ class Starter:
         gate: Path | None = None,
         brief: bool = False,
     ) -> Outcome:
-        """One process: started, timed and ended.
+        """One process: started, timed and ended. Raises GpuprofError if it changed the user's files.
 
         limit_s: when it is given up. flags: the fixes that the program's own flags make; all others are patches. gate:
         what it waits for after its first step. brief: no more than `settle` steps come before the timed ones.
@@ -145,12 +150,13 @@ class Starter:
             "gate": None if gate is None else str(gate), "brief": brief,
         })  # fmt: skip
         self._await_memory()
-        begun, begun_ns = time.monotonic(), time.time_ns()
-        try:
-            why = self._start_and_wait(folder, argv, self._environment(folder, name), limit_s)
-        finally:
-            self.end()
-        wall_ns = int((time.monotonic() - begun) * 1e9)
+        with self._files_compared():
+            begun, begun_ns = time.monotonic(), time.time_ns()
+            try:
+                why = self._start_and_wait(folder, argv, self._environment(folder, name), limit_s)
+            finally:
+                self.end()
+            wall_ns = int((time.monotonic() - begun) * 1e9)
         ranks = _results(folder)
         blocked = _lines(folder / BLOCKED)
         error = next((str(rank["error"]) for rank in ranks if rank.get("error")), None) or why
@@ -162,7 +168,8 @@ class Starter:
     def record(self, words: Sequence[str]) -> str | None:
         """Runs `gpuprof trace --stop` with these words, its verdict on stderr; what the program writes goes to scratch.
 
-        What the program failed of, as far as it is known; None where it did not fail.
+        What the program failed of, as far as it is known; None where it did not fail. Raises GpuprofError if it changed
+        the user's files.
         """
         runs = Path(runfile.RUNS).absolute()
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
@@ -172,12 +179,29 @@ class Starter:
         environment.pop("PYTHONPATH")
         if path := os.environ.get("PYTHONPATH"):
             environment["PYTHONPATH"] = path
-        try:
-            self._start(argv, environment, 2 if sys.stderr is not None else subprocess.DEVNULL).wait()
-        finally:
-            self.end()
+        with self._files_compared():
+            try:
+                self._start(argv, environment, 2 if sys.stderr is not None else subprocess.DEVNULL).wait()
+            finally:
+                self.end()
         failed = runfile.read_json(folder / FAILED) or {}
         return _explained(str(failed["error"])) if failed.get("error") else None
+
+    @contextlib.contextmanager
+    def _files_compared(self) -> Iterator[None]:
+        """Raises GpuprofError, with the names, if the user's files differ after the process."""
+        outputs = files_of_session()
+        before = None if self._tree is None else folder_state.state_of(self._tree, self.scratch, outputs)
+        yield
+        if self._tree is None:
+            return
+        changed = folder_state.changes(before, folder_state.state_of(self._tree, self.scratch, outputs))
+        if changed:
+            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+            raise GpuprofError(
+                f"while the program ran it {', '.join(changed[:SHOWN])}{more}, past the scratch folder (native code or "
+                "another program did it): --yes goes on all the same"
+            )
 
     def _make_folder(self, plan: dict[str, Any]) -> Path:
         """A folder for one more process, with what it is to do."""

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from gpuprof.errors import GpuprofError
 from gpuprof.record.redact import redact
-from gpuprof.record.session_files import files_of_session
-from gpuprof.trial import folder_state, judge, same_training
+from gpuprof.trial import judge, same_training
 from gpuprof.trial.fixes import Candidate, combination, lines_for
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.plan import Plan, plan
@@ -34,9 +33,6 @@ class _Turns:
 
     starter: Starter
     tell: Tell
-    tree_of: Path
-    allowed: bool
-    """Whether the program may write what scratch does not catch."""
     settle: int | None = None
     steps: int | None = None
     limit_s: float = FIRST_LIMIT_S
@@ -47,16 +43,7 @@ class _Turns:
 
     def run(self, fixes: Sequence[Fix]) -> Outcome:
         """One more process; raises GpuprofError if it changed the user's files."""
-        outputs = files_of_session()
-        before = folder_state.state_of(self.tree_of, self.starter.scratch, outputs)
         outcome = self.starter.run(fixes, self.settle, self.steps, STRETCH_S, self.limit_s, self.flags)
-        changed = folder_state.changes(before, folder_state.state_of(self.tree_of, self.starter.scratch, outputs))
-        if changed and not self.allowed:
-            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
-            raise GpuprofError(
-                f"while the program ran it {changed[0]}{more}, past the scratch folder (native code or another program "
-                "did it): --yes tries on all the same"
-            )
         for line in outcome.blocked:
             self.note(f"blocked: the program {line}")
         return outcome
@@ -93,15 +80,13 @@ def run_trial(
     world_size: int,
     budget_s: float,
     rounds: int | None,
-    allowed: bool,
     tell: Tell,
 ) -> Trial:
     """Tries the candidates. Raises GpuprofError where the command as it is cannot be timed.
 
-    run: the folder of the run that advised them. allowed: whether files of the user may be written by what the scratch
-    folder does not catch. tell: says what is going on.
+    run: the folder of the run that advised them. tell: says what is going on.
     """
-    turns = _Turns(starter, tell, Path.cwd(), allowed)
+    turns = _Turns(starter, tell)
     turns.flags = {one.fix: one.flags for one in candidates if one.flags is not None}
     if world_size > 1:
         # With room for what the workers have made ahead, by default two batches each.

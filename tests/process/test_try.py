@@ -18,7 +18,7 @@ from helpers.installed import need
 from helpers.paths import ROOT
 from helpers.started import finished, wait_for
 from helpers.trainings import variables
-from helpers.trials import make_run, write_training
+from helpers.trials import make_run, tried, write_training
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
@@ -95,6 +95,22 @@ except ConnectionRefusedError as error:
     + "train(net(), loader)"
 )
 FAILS = TRAINING.replace("torch.save(model", "steps += 1\n    ENDS\n    torch.save(model")
+
+
+WORKERS = """
+import multiprocessing
+
+def write():
+    with open("kept.txt", "w") as file:
+        file.write("overwritten by a worker")
+
+if __name__ == "__main__":
+    worker = multiprocessing.get_context("METHOD").Process(target=write)
+    worker.start()
+    worker.join()
+    assert worker.exitcode == 0
+    train(net(), torch.utils.data.DataLoader(Data(), batch_size=8))
+"""
 
 
 def prepare(folder: Path, code: str = TRAINING) -> None:
@@ -271,6 +287,24 @@ def test_native_writers_are_noticed(tmp_path: Path, run_try: Try):
     done = run_try("--fix", "optimizer")
     assert done.returncode == 2
     assert "by_another_program.txt, past the scratch folder" in done.stderr and "--yes" in done.stderr
+
+
+def test_the_recording_that_try_makes_is_compared_too(tmp_path: Path):
+    removes = "loss_of=lambda model, x: (os.path.exists('gone.txt') and os.system('rm gone.txt'), model(x).mean())[1]"
+    write_training(tmp_path, f"train(net(), torch.utils.data.DataLoader(Data(), batch_size=8), {removes})")
+    (tmp_path / "gone.txt").write_text("gone")
+    words = [sys.executable, "-m", "gpuprof", "try", "--fix", "optimizer", sys.executable, "train.py"]
+    done = finished(words, cwd=tmp_path, env=variables(), text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == "", done.stderr
+    assert f"deleted {tmp_path}/gone.txt, past the scratch folder" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_workers_of_every_start_method_write_to_scratch(tmp_path: Path, method: str):
+    (tmp_path / "kept.txt").write_text("kept")
+    outcome = tried(tmp_path, WORKERS.replace("METHOD", method), fresh=True)
+    assert outcome.process.error is None, outcome.process.error
+    assert (tmp_path / "kept.txt").read_text() == "kept"
 
 
 @pytest.mark.parametrize(

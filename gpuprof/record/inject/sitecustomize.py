@@ -25,10 +25,9 @@ def _arm(here, run, trial):
         arm.arm(run, notes_writes=not trial)
 
 
-def _is_helper():
-    """Whether this Python only serves multiprocessing, and will never train."""
-    words = " ".join(getattr(sys, "orig_argv", ()))
-    return "multiprocessing.resource_tracker" in words or "multiprocessing.forkserver" in words
+def _is_helper(name):
+    """Whether this Python is one that only serves multiprocessing, and will never train."""
+    return ("multiprocessing." + name) in " ".join(getattr(sys, "orig_argv", ()))
 
 
 def _hand_over(here):
@@ -51,7 +50,9 @@ def _begin():
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if entry != here]
     run, trial = os.environ.get("GPUPROF_RUN"), os.environ.get("GPUPROF_TRIAL")
-    if (run or trial) and sys.version_info >= (3, 10) and not _is_helper():
+    if _is_helper("forkserver"):
+        run = None  # it takes no steps; but in a trial its forks, the workers, must not write past the scratch folder
+    if (run or trial) and sys.version_info >= (3, 10) and not _is_helper("resource_tracker"):
         try:
             _arm(here, run, trial)
         except Exception as error:
