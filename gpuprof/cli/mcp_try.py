@@ -49,7 +49,7 @@ async def _run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     import anyio  # comes with mcp
 
     process = await asyncio.create_subprocess_exec(
-        *own_command("try", *arguments), cwd=folder, stdin=asyncio.subprocess.DEVNULL,
+        *own_command("try", *arguments, with_parent=True), cwd=folder, stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

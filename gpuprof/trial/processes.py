@@ -35,6 +35,8 @@ SHOWN = 5
 """Changed paths that are named."""
 RANKS_S = 60.0
 """How long the other ranks of a training may take to write after the first has."""
+RECORDING_LIMIT_S = 1800.0
+"""When the recording that `gpuprof try` makes itself is given up."""
 MEMORY_S, MEMORY_MIB = 30.0, 256
 """How long GPU memory may take to be free again, and how much more than before counts as free."""
 _OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|MemoryError|out of memory|Cannot allocate memory", re.IGNORECASE)
@@ -165,11 +167,11 @@ class Starter:
         shutil.rmtree(folder / "files", ignore_errors=True)
         return Outcome(_process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)))
 
-    def record(self, words: Sequence[str]) -> str | None:
+    def record(self, words: Sequence[str], limit_s: float = RECORDING_LIMIT_S) -> str | None:
         """Runs `gpuprof trace --stop` with these words, its verdict on stderr; what the program writes goes to scratch.
 
         What the program failed of, as far as it is known; None where it did not fail. Raises GpuprofError if it changed
-        the user's files.
+        the user's files, or took longer than limit_s.
         """
         runs = Path(runfile.RUNS).absolute()
         folder = self._make_folder({"fixes": [], "allowed": [str(runs)]})
@@ -181,7 +183,12 @@ class Starter:
             environment["PYTHONPATH"] = path
         with self._files_compared():
             try:
-                self._start(argv, environment, 2 if sys.stderr is not None else subprocess.DEVNULL).wait()
+                self._start(argv, environment, 2 if sys.stderr is not None else subprocess.DEVNULL).wait(limit_s)
+            except subprocess.TimeoutExpired:
+                raise GpuprofError(
+                    f"the recording took longer than {limit_s:.0f} s and was given up: record the command with gpuprof "
+                    "trace, then try again"
+                ) from None
             finally:
                 self.end()
         failed = runfile.read_json(folder / FAILED) or {}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -274,6 +275,34 @@ def test_nothing_runs_on_when_the_client_goes_away(tmp_path: Path):
 
     asyncio.run(leave())
     assert wait_for(lambda: not processes_of(str(scratch)), 20), "a training still runs"
+    assert wait_for(lambda: not any(scratch.glob("gpuprof-try-*")), 20), "the scratch folder is still there"
+    shutil.rmtree(scratch)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_runs_on_when_the_server_is_killed(tmp_path: Path, number: int):
+    need("torch")
+    write_training(tmp_path, SLOW_INPUT)
+    make_run(tmp_path, python=sys.executable)
+    scratch = Path(tempfile.mkdtemp(prefix="try-"))  # a short path, or it would not be used
+    call_of = {"command": [sys.executable, "train.py"], "fixes": ["input_workers=2"], "budget": "10m"}
+
+    async def kill() -> None:
+        async with client_of(tmp_path, "--allow-run", TMPDIR=str(scratch)) as client:
+            call = asyncio.ensure_future(client.call_tool("try", call_of))
+            while not processes_of(str(scratch)):
+                assert not call.done(), call
+                await asyncio.sleep(0.05)
+            (server,) = [
+                int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+                if b"mcp" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            ]  # fmt: skip
+            os.kill(server, number)
+            ended = await asyncio.to_thread(wait_for, lambda: not processes_of(str(scratch)), 20)
+            assert ended, "a training still runs"
+            call.cancel()
+
+    asyncio.run(kill())
     assert wait_for(lambda: not any(scratch.glob("gpuprof-try-*")), 20), "the scratch folder is still there"
     shutil.rmtree(scratch)
 

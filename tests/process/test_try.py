@@ -22,9 +22,12 @@ from helpers.trials import make_run, tried, write_training
 from helpers.warm_torch import warm_python
 from jsonschema import Draft202012Validator
 
+from gpuprof.errors import GpuprofError
+from gpuprof.record.command import Target
 from gpuprof.trial import run as trial
 from gpuprof.trial.guard import processes_of
 from gpuprof.trial.json import schema
+from gpuprof.trial.processes import Starter
 from gpuprof.trial.written import changes_of
 
 need("torch")
@@ -297,6 +300,16 @@ def test_the_recording_that_try_makes_is_compared_too(tmp_path: Path):
     done = finished(words, cwd=tmp_path, env=variables(), text=True, timeout=120)
     assert done.returncode == 2 and done.stdout == "", done.stderr
     assert f"deleted {tmp_path}/gone.txt, past the scratch folder" in done.stderr.splitlines()[-1]
+
+
+def test_a_recording_that_never_ends_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "train.py").write_text("import time\ntime.sleep(300)\n")
+    monkeypatch.chdir(tmp_path)
+    words = (sys.executable, "train.py")
+    with Starter(Target(words, "train", sys.executable, True, ()), network=False) as starter:
+        with pytest.raises(GpuprofError, match="the recording took longer than 2 s and was given up"):
+            starter.record(["--", *words], limit_s=2)
+        assert not processes_of(str(starter.scratch))
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
