@@ -36,7 +36,7 @@ class Goodput(NamedTuple):
     """By cause, all of CAUSES. imports: from the start to the moment when torch and the trainer were imported (0 where
     that was not seen); loading: from then to the first step: model, data and set-up; first_steps: what steps before
     the timed ones take beyond the usual step, less what has a cause of its own; recording: the same of recorded and of
-    synchronised steps, and writing the traces; finish: after the last step."""
+    synchronised steps, stopping the profiler and writing the traces; finish: after the last step."""
 
     @property
     def share(self) -> float:

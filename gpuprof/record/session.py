@@ -644,7 +644,8 @@ class Session:
             return
         after = "" if self.ended or self._more_windows() else "; the training continues unprofiled"
         size = "" if result["bytes"] is None else f" ({result['bytes'] / 1e6:,.0f} MB)"
-        self._journal.tell(f"step {self._step}: {count} step{'s' * (count != 1)} recorded{size}{after}")
+        stalled = f"; the training stalled {result['stop_ns'] / 1e9:.1f} s while the profiler stopped"
+        self._journal.tell(f"step {self._step}: {count} step{'s' * (count != 1)} recorded{size}{stalled}{after}")
 
     def _stop_training(self) -> None:
         """`--stop`: ends the program as sys.exit(0) would, with its own clean-up."""

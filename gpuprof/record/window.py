@@ -78,15 +78,7 @@ class Window:
         activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_initialized():
             activities.append(torch.profiler.ProfilerActivity.CUDA)
-        options: dict[str, Any] = {}
-        if "acc_events" in inspect.signature(torch.profiler.profile).parameters:
-            options["acc_events"] = True  # there is one cycle; without this torch warns that others are lost
-        try:
-            from torch._C._profiler import _ExperimentalConfig
-
-            options["experimental_config"] = _ExperimentalConfig(enable_cuda_sync_events=True)
-        except (ImportError, TypeError):  # a torch that cannot record them
-            pass
+        options = _options(self.stacks)
         profiler = torch.profiler.profile(
             activities=activities, schedule=self._action, on_trace_ready=self._export, record_shapes=self.shapes,
             with_stack=self.stacks, profile_memory=self.memory, **options,
@@ -97,6 +89,7 @@ class Window:
         self._profiler = profiler
         _keep_cuda_graphs_safe()
         self._doing(profiler.start)
+        _build_no_events(profiler)
         for key, value in metadata.items():
             profiler.add_metadata_json(key, value)
         self._gpu_memory = gpu_memory()
@@ -123,10 +116,11 @@ class Window:
                 self._profiler.current_action = self._action(ended)
         else:
             self._warm(ended)
-        self._doing(self._profiler.step)
+        begun = time.perf_counter_ns()
+        self._doing(self._profiler.step)  # after the last step this stops the profiler and writes the file
         if ended < self.first_step + self.steps - 1:
             return False
-        self._end()
+        self._end(begun)
         return True
 
     def stop(self, ended: int) -> None:
@@ -134,15 +128,18 @@ class Window:
         if self._profiler is None or self.result is not None:
             return
         self.steps = max(0, ended - self.first_step + 1)
-        self._end()
+        self._end(time.perf_counter_ns())
 
-    def _end(self) -> None:
+    def _end(self, begun_ns: int) -> None:
+        """begun_ns: since when the training waits for the profiler to stop."""
         self._let_transforms_go()
         self._doing(self._profiler.stop)
         self.active = False
         # A profiler that knows us, whom we know, would keep all its events until the garbage collector comes by.
         self._profiler.schedule = self._profiler.on_trace_ready = None
         self._profiler = None
+        if self.result is not None:
+            self.result["stop_ns"] = time.perf_counter_ns() - begun_ns
 
     def _doing(self, what: Any) -> None:
         """Something that begins or ends our own profiler: see `busy`."""
@@ -207,7 +204,6 @@ class Window:
             self.notes.append(f"calls of torch.func could not be watched: {transforms.error!r}")
 
     def _export(self, profiler: Any) -> None:
-        begun = time.perf_counter_ns()
         partial = Path(f"{self._path}{PARTIAL}")
         try:
             profiler.export_chrome_trace(str(partial))
@@ -228,8 +224,36 @@ class Window:
             "stacks": self.stacks,
             "memory": self.memory,
             "bytes": self._path.stat().st_size,
-            "stop_ns": time.perf_counter_ns() - begun,
+            "stop_ns": 0,  # known at the end
         }
+
+
+def _options(stacks: bool) -> dict[str, Any]:
+    """What torch.profiler is given where this torch has it."""
+    import torch
+    from torch._C import _profiler
+
+    options: dict[str, Any] = {}
+    if "acc_events" in inspect.signature(torch.profiler.profile).parameters:
+        # Torch before 2.13 warns without it that the events of other cycles are lost. See `_build_no_events`.
+        options["acc_events"] = True
+    # trace_only: the trace is written from the profiler's own buffers, and no Python object is made for each event.
+    # Stacks need those objects: torch says so in a warning.
+    for settings in ({"enable_cuda_sync_events": True, "trace_only": not stacks}, {"enable_cuda_sync_events": True}):
+        try:
+            options["experimental_config"] = _profiler._ExperimentalConfig(**settings)
+            break
+        except (AttributeError, TypeError):  # a torch that cannot do that
+            pass
+    return options
+
+
+def _build_no_events(profiler: Any) -> None:
+    """Keeps a started torch.profiler from building its FunctionEvents when it stops: a Python object for each event,
+    and their tree, take ten times as long as the trace file, which does not need them."""
+    for one in (profiler, profiler.profiler):
+        if getattr(one, "acc_events", False):
+            one.acc_events = False
 
 
 def room_for_window(folder: Path) -> str | None:
