@@ -33,8 +33,8 @@ exit{code, signal}|null, host{cpus, memory_bytes, platform}|null.
 rank<N>.json: schema, rank, local_rank, world_size, pid, python, torch, cuda, packages{name: version}, step_source
 (recorder | trainer | optimizer), steps_seen (that have ended so far), stages[{stage, first_step, steps, unix_ns (its
 begin), ns|null}] (ns: the whole stage between two device synchronisations, where it was timed), windows[{window:
-trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns (for how long the training
-stalled while the profiler stopped and wrote the file)}], imported
+trace|stacks|memory|nsys, file, first_step, steps, shapes, stacks, memory, bytes|null (nsys), stop_ns (how long the
+training stalled while the profiler stopped and wrote the file)}], imported
 (unix_ns at which torch and the trainer's library had been imported)|null, notes[str] (what the user should know: a
 profiler of their own was active, shapes left out ...). Once the run has settled also: gpu{index, uuid, name,
 memory_bytes}|null (index: as the process counts the GPUs that it sees; uuid: as torch reports it, without the prefix
