@@ -297,9 +297,12 @@ def test_nothing_runs_on_when_the_server_is_killed(tmp_path: Path, number: int):
                 int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
                 if b"mcp" in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
             ]  # fmt: skip
+            (trial,) = Path(f"/proc/{server}/task/{server}/children").read_text().split()
             os.kill(server, number)
-            ended = await asyncio.to_thread(wait_for, lambda: not processes_of(str(scratch)), 20)
-            assert ended, "a training still runs"
+            assert await asyncio.to_thread(wait_for, lambda: not Path(f"/proc/{trial}/environ").exists(), 8), (
+                "it runs on"
+            )
+            assert not processes_of(str(scratch)), "a training still runs"
             call.cancel()
 
     asyncio.run(kill())
