@@ -23,7 +23,11 @@ Kind = Literal["training", "inference", "unknown"]
 Unit = Literal["step", "iteration", "request", "token"]
 
 _TRAINING_OP = re.compile(r"_backward(_|$)|Backward\d*$|^aten::_fused_(adamw?|sgd|adagrad)|^Optimizer\.")
-_TRAINING_KERNEL = re.compile(r"backward|[^a-z]bwd[^a-z]|dgrad|wgrad|adam(?!ax)|multi_tensor_lamb", re.IGNORECASE)
+_TRAINING_KERNEL = re.compile(
+    r"backward|[^a-z](?<!igemm_)bwd[^a-z]|wgrad|igemm_wrw|adam(?!ax)|multi_tensor_lamb", re.IGNORECASE
+)
+"""Not `dgrad` (MIOpen: `igemm_bwd`): the forward pass of a transposed convolution is the gradient of a convolution's
+input."""
 _DECODE_KERNEL = re.compile(
     r"paged_?attention|single_query_cached_kv|masked_multihead_attention|BatchDecode|flash_fwd_splitkv"
     r"|decode_(attention|attn)|unified_attention_3d|mla_decode|flash_mla|fmha_decode",

@@ -135,8 +135,60 @@ def test_no_compile_where_values_part_the_graph(tmp_path):
 
 @pytest.mark.parametrize("mark", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
 def test_no_compile_where_it_is_compiled(tmp_path, mark):
-    case = eager(tmp_path, begin=lambda program: program.op(mark))
+    program = Program()
+
+    def marked(body):
+        start = program.now
+        body()
+        program.trace.op(mark, start - 1 * US, program.now + 1 * US, program.tid)
+        program.now += 2 * US
+
+    def layers():
+        for _ in range(LAYERS):
+            program.small_mm()
+            program.elementwise()
+            program.python(PAUSE)
+
+    def body():
+        program.python(5 * US)
+        marked(layers)
+        program.backward(lambda: marked(layers), 1)
+
+    for _ in range(3):
+        program.step(body)
+    case = program.case(tmp_path)
+    assert compile.compiled_share(case) > 0.9
     assert not list(compile.find(case))
+
+
+def test_one_compiled_region_does_not_make_a_model_compiled(tmp_path):
+    """A compiled helper with one kernel; the layers are eager."""
+
+    def helper(program: Program):
+        start = program.now
+        program.elementwise()
+        program.trace.op("Torch-Compiled Region: 0/0", start - 1 * US, program.now + 1 * US, program.tid)
+        program.now += 2 * US
+
+    case = eager(tmp_path, begin=helper)
+    assert 0 <= compile.compiled_share(case) < 0.01
+    assert only(compile, case)
+    assert not compile.ABSENT.why(case)
+
+
+def test_collectives_can_be_captured(tmp_path):
+    case = eager(tmp_path, end=lambda program: program.op("c10d::allreduce_", "ncclDevKernel_AllReduce_Sum", SHORT))
+    assert only(cuda_graphs, case)
+
+
+def test_a_step_that_a_graph_launches_is_not_advised_graphs(tmp_path):
+    """Names of calls decide: the same step launched by cudaGraphLaunch needs no graphs."""
+    case = eager(tmp_path)
+    assert only(cuda_graphs, case)
+    strings = ["cudaGraphLaunch" if text == "cudaLaunchKernel" else text for text in case.trace.strings]
+    graphed = replace(case, timeline=replace(case.timeline, trace=replace(case.trace, strings=strings)), memo={})
+    assert not list(cuda_graphs.find(graphed))
+    assert cuda_graphs.ABSENT.why(graphed) == "CUDA graphs launch most kernels already"
 
 
 def test_no_graphs_where_lengths_vary(tmp_path):

@@ -69,6 +69,17 @@ def test_ops_without_gradients_and_without_a_backward_pass_are_inference(tmp_pat
     assert (found.workload.kind, found.workload.activity, found.unit) == ("inference", None, "iteration")
 
 
+def test_a_transposed_convolution_is_no_training(tmp_path):
+    """Its forward pass is the gradient of a convolution's input, and runs the kernels of that."""
+
+    def body(program: Program):
+        for _ in range(8):
+            program.op("aten::conv_transpose2d", "sm80_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32")
+            program.op("aten::mm", PRODUCT, dims=[[1, 1024], [1024, 1024]], types=[BF16, BF16])
+
+    assert diagnosed(served(body, 3), tmp_path).workload.kind == "inference"
+
+
 def test_a_forward_pass_with_gradients_may_be_of_a_training(tmp_path):
     program = Program()
     for _ in range(3):

@@ -30,6 +30,9 @@ FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout"
 """Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
 REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
 """Categories of work that differs between compiled code and eager code."""
+MOST_COMPILED = 0.25
+"""Of the kernels that a compiler writes or would fuse the part that is compiled, from which on the model counts as
+compiled. A library's own compiled function (attention, a loss) is a few per cent of them."""
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
@@ -66,10 +69,11 @@ launches, and intermediate results of fused operations never go through GPU memo
 """,
     detected="""
 Eager forward and backward passes that get shorter in the replay when they are changed as described below. Not shown
-if compiled regions were recorded, or if a pass waits for values from the GPU more than four times (a loop over
-experts, `.item()` in a hook): such waits break the graph into parts that are too small to gain. Nor if the encoder or
-decoder of `torch.nn.Transformer` waits: it looks at the values of its mask unless `is_causal` is passed, and a graph
-that breaks in torch's own modules leaves all of their layers eager.
+if at least a quarter of the kernels that a compiler writes or fuses are compiled already, or if a pass waits for
+values from the GPU more than four times (a loop over experts, `.item()` in a hook): such waits break the graph into
+parts that are too small to gain. Nor if the encoder or decoder of `torch.nn.Transformer` waits: it looks at the values
+of its mask unless `is_causal` is passed, and a graph that breaks in torch's own modules leaves all of their layers
+eager.
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -157,8 +161,8 @@ def find(case: Case) -> Iterator[Proposal]:
 def _absent(case: Case) -> str | None:
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
-    if case.ops_named(COMPILED.search).any():
-        return "the recorded code is compiled already"
+    if (share := compiled_share(case)) >= MOST_COMPILED:
+        return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if looks_at_mask(case):
         return EAGER
     waits = _waits(case)
@@ -227,9 +231,10 @@ def passes(case: Case) -> Passes | None:
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
-    if case.ops_named(COMPILED.search).any() or trace.rows_named(trace.gpu.name, COMPILED.search).any():
+    if compiled_share(case) >= MOST_COMPILED:
         return None
     within, starts = _within(case)
+    within &= ~_compiled_nodes(case)
     if not len(starts):
         return None
     if _waits(case) > MOST_BREAKS * len(case.timeline.host.backward) or looks_at_mask(case):
@@ -272,6 +277,23 @@ def passes(case: Case) -> Passes | None:
         launch_ns=float(np.median(ns[ns > 0])),
         without_all=Removing(gone | fused),
         without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
+    )
+
+
+def compiled_share(case: Case) -> float:
+    """The part of the passes' kernels that are compiled, of those that are or that a compiler would fuse."""
+    graph, done = case.graph, _compiled_nodes(case)
+    work = graph.on_gpu & model_phases(graph)
+    fusable = done | np.append(case.category(*FUSABLE, "triton_fused"), False)[graph.gpu_row]
+    whole = int((work & fusable).sum())
+    return int((work & done).sum()) / whole if whole else 0.0
+
+
+def _compiled_nodes(case: Case) -> Mask:
+    """Nodes in ranges of compiled code, and kernels that Inductor wrote."""
+    trace = case.trace
+    return case.nodes_within(case.ops_named(COMPILED.search)) | (
+        case.nodes_of_gpu(trace.rows_named(trace.gpu.name, COMPILED.search)) & case.graph.on_gpu
     )
 
 

@@ -34,7 +34,6 @@ from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
 from gpuprof.replay.transform import OnceForEdges, removed
-from gpuprof.timeline.devices import COMMUNICATE
 from gpuprof.tracefile.trace import Mask
 
 LAUNCHED = calibrated.LAUNCHED.rising
@@ -52,6 +51,8 @@ GRAPH_NS = calibrated.GRAPH_NS.rising[:2]
 """What the launch of a graph takes, and checking its inputs, at best and usually. Guards and the rest of a
 pass of compiled code are in its recording already."""
 REGION = re.compile(r"CompiledFxGraph")
+MOST_GRAPHED = 0.5
+"""Of the passes' kernels the part that CUDA graphs launch, from which on these launch the step."""
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
 captured."""
@@ -66,8 +67,8 @@ forward or backward pass once and replays them with one call, so that the GPU ru
 """,
     detected="""
 Passes that `torch.compile` could fuse (see `compile`), or passes that are compiled already but launched kernel by
-kernel, on one GPU. Not shown if collectives run inside the passes, if the passes wait for values from the GPU, or if
-the recorded steps have batches of different shapes.
+kernel. Collectives of NCCL can be captured, too. Not shown if CUDA graphs launch most kernels already, if the passes
+wait for values from the GPU, or if the recorded steps have batches of different shapes.
 """,
     gain="""
 As for `compile`; in addition the CPU no longer launches the kernels of the passes (at worst a seventh of that work
@@ -87,7 +88,7 @@ def find(case: Case) -> Iterator[Proposal]:
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
         return
-    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any() or shapes_vary(case):
+    if in_graphs(case) or shapes_vary(case):
         return
     graph = case.graph
     torch = (
@@ -154,8 +155,8 @@ def find(case: Case) -> Iterator[Proposal]:
 
 def _of_engine(case: Case) -> Iterator[Proposal]:
     """An engine that decodes without graphs: it can capture the whole pass of the model."""
-    graph, trace = case.graph, case.trace
-    if trace.rows_named(trace.calls.name, GRAPH_LAUNCH.search).any():
+    graph = case.graph
+    if in_graphs(case):
         return
     model = graph.on_gpu & model_phases(graph)
     source = launcher_of(graph)[model]
@@ -213,8 +214,8 @@ def _for_inference(case: Case) -> str:
 
 
 def _absent(case: Case) -> str | None:
-    if (case.timeline.kind[case.timeline.members] == COMMUNICATE).any():
-        return "the step communicates with other ranks"
+    if in_graphs(case):
+        return "CUDA graphs launch most kernels already"
     if shapes_vary(case):
         return "the shapes of batches vary, and a graph is captured for each shape"
     if looks_at_mask(case):
@@ -247,6 +248,14 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
+def in_graphs(case: Case) -> bool:
+    """Whether CUDA graphs launch most kernels of the passes."""
+    timeline, graph = case.timeline, case.graph
+    rows = graph.gpu_row[graph.on_gpu & model_phases(graph)]
+    launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
+    return bool(len(rows)) and float(launching[timeline.links.call[rows]].mean()) >= MOST_GRAPHED
+
+
 def _graphed(found: Passes, way: int) -> Change:
     """The passes compiled and in CUDA graphs; `way` as for `compiled`."""
     inside = found.rest | (found.group >= 0)
@@ -274,9 +283,9 @@ def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
 
 def _compiled_host(case: Case) -> Mask | None:
     """Host work of compiled regions; None where they are not nearly all of the model, or already in CUDA graphs."""
-    graph, trace = case.graph, case.trace
+    graph = case.graph
     regions = case.ops_named(REGION.search)
-    if not regions.any() or trace.rows_named(trace.calls.name, GRAPH_LAUNCH.search).any():
+    if not regions.any() or in_graphs(case):
         return None
     if len(case.outermost(regions)) > 2 * MOST_REGIONS * max(len(case.timeline.host.backward), 1):
         return None
