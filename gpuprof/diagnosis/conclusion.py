@@ -40,6 +40,7 @@ from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_
 from gpuprof.diagnosis.shares import Shares, estimate, shares_of, with_excess, with_step
 from gpuprof.diagnosis.summary import summary
 from gpuprof.diagnosis.timed_steps import TimedSteps
+from gpuprof.diagnosis.trial_results import failures
 from gpuprof.diagnosis.usual_wait import usual_wait
 from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.graph import Graph
@@ -167,7 +168,8 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     if verdict.bound is not None:
         doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound, recorded.ranks)
         verdict = with_doubts(verdict, analysis.sensitivities, doubted, timed=recorded.budget is not None)
-    advice = fixes(case, verdict.bound) if advise else Fixes((), None, ())
+    tried = failures(recorded.folder.path if recorded.folder else None)
+    advice = fixes(case, verdict.bound, tried) if advise else Fixes((), None, ())
     if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):
         verdict, advice = undecided(verdict), Fixes((), None, ())
     comparable = steps.unprofiled_ns is not None or case.schedule.has_usual_step

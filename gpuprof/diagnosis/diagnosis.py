@@ -371,6 +371,10 @@ class Finding:
         yield "changes", self.changes, None
 
 
+TRIED = "failed in gpuprof try: "
+"""How the reason begins of a remedy that was advised, tried, and failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Considered:
     """A usual remedy that is not advised, and why."""

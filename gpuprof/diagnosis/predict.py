@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.diagnosis import Combined, Considered, Finding, Range, Remaining
+from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.run_budget import Z80
@@ -71,8 +71,9 @@ class Fixes:
     """What is not advised although it often helps, and why."""
 
 
-def fixes(case: Case, bound: Bound | None = None) -> Fixes:
+def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
     """All fixes that are expected to gain; `bound`: the verdict, which decides between those that gain about the same.
+    `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
@@ -86,9 +87,10 @@ def fixes(case: Case, bound: Bound | None = None) -> Fixes:
         try:
             named = bound is not None and page.removes == bound
             proposals = [_Predicted(page.id, one, prediction(steps, [one]), named) for one in find(case)]
-            found += (advised := [one for one in proposals if not _why_not(case, one)])
+            failure = (tried or {}).get(page.id, "")
+            found += (advised := [one for one in proposals if not (failure or _why_not(case, one))])
             if not advised:
-                considered += _considered(case, page.id, proposals)
+                considered += _considered(case, page.id, proposals, failure)
         except Exception as error:
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
@@ -98,12 +100,13 @@ def fixes(case: Case, bound: Bound | None = None) -> Fixes:
     return Fixes(findings, _combined(steps, found), tuple(failed), tuple(considered))
 
 
-def _considered(case: Case, finding: str, proposals: list[_Predicted]) -> list[Considered]:
+def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
-        return [Considered(finding, best.proposal.title, _why_not(case, best), found.step, found.speedup)]
+        reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
+        return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
     absent = ABSENT.get(finding)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []

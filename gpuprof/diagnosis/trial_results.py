@@ -26,6 +26,18 @@ def with_measured(findings: Sequence[Finding], folder: str | None) -> tuple[Find
     )
 
 
+def failures(folder: str | None) -> dict[str, str]:
+    """Finding → why its fix failed when `gpuprof try` made it; of the fixes that the run remembers as failed."""
+    document = runfile.read_json(Path(folder) / runfile.TRIAL) if folder else None
+    found: dict[str, str] = {}
+    for row in _rows(document or {}):
+        fix = row["fixes"][0]
+        finding = row.get("finding") or (fix.get("name") if isinstance(fix, dict) else None)
+        if row.get("status") == "failed" and isinstance(finding, str):
+            found[finding] = str(row.get("reason") or "no reason is known")
+    return found
+
+
 def _rows(document: dict[str, Any]) -> list[dict[str, Any]]:
     rows = document.get("rows")
     single = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

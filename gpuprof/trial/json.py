@@ -30,10 +30,26 @@ def schema() -> dict[str, Any]:
 
 
 def keep(trial: Trial, folder: Path) -> Path:
-    """Writes it into the run's folder. Raises OSError."""
+    """Writes it into the run's folder, with the fixes that failed there before and were not tried again. Raises
+    OSError."""
     path = folder / runfile.TRIAL
-    runfile.write_json(path, to_json(trial))
+    found = to_json(trial)
+    names = {fix["name"] for row in found["rows"] for fix in row["fixes"]}
+    found["rows"] += [row for row in _failed(path) if row["fixes"][0]["name"] not in names]
+    runfile.write_json(path, found)
     return path
+
+
+def _failed(path: Path) -> list[dict[str, Any]]:
+    """Rows of an earlier trial in which a single fix failed; none of a damaged file."""
+    rows = (runfile.read_json(path) or {}).get("rows") if path.is_file() else None
+    found = []
+    for row in rows if isinstance(rows, list) else ():
+        fixes = row.get("fixes") if isinstance(row, dict) else None
+        single = isinstance(fixes, list) and len(fixes) == 1 and isinstance(fixes[0], dict)
+        if single and isinstance(fixes[0].get("name"), str) and row.get("status") == "failed":
+            found.append(row)
+    return found
 
 
 def _plain(value: Any, name: str = "") -> Any:

@@ -118,3 +118,15 @@ def test_the_time_to_compile_grows_with_the_kernels_and_with_other_lengths():
     for kernels, seconds in {544: 20.9 + 23.2, 1520: 32.7 + 60.2, 2984: 47.5 + 101.8}.items():
         low, _, high = compile_ns(kernels, True)
         assert low <= seconds * 1e9 <= high
+
+
+def test_a_fix_that_failed_when_tried_is_listed_as_failed_and_not_advised(tmp_path: Path):
+    case = launching(tmp_path)
+    before = fixes(case)
+    assert "cuda_graphs" in {one.id for one in before.findings}
+    after = fixes(case, None, {"cuda_graphs": "output of CUDAGraphs that has been overwritten"})
+    assert "cuda_graphs" not in {one.id for one in after.findings}
+    assert after.combined is None or "cuda_graphs" not in after.combined.ids
+    (failed,) = (one for one in after.considered if one.id == "cuda_graphs")
+    assert failed.reason == "failed in gpuprof try: output of CUDAGraphs that has been overwritten"
+    assert failed.speedup is not None

@@ -15,7 +15,7 @@ from helpers.present import present
 from jsonschema import Draft202012Validator
 
 from gpuprof.diagnosis.diagnosis import Finding, Range
-from gpuprof.diagnosis.trial_results import with_measured
+from gpuprof.diagnosis.trial_results import failures, with_measured
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, PROBE, patch_named
 from gpuprof.record.patches.pageable_copies import goes_to_gpu
@@ -185,7 +185,7 @@ def test_what_a_trainers_callback_calls_of_a_recording_a_trial_has_too():
 
 
 def test_every_patch_file_is_listed():
-    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context", "implementation"}
+    files = {path.stem for path in PATCHES.glob("*.py")} - {"__init__", "context", "graph_replays", "implementation"}
     assert files == {*NAMES, PROBE}
 
 
@@ -294,6 +294,19 @@ def test_a_diagnosis_of_the_run_shows_what_was_measured(tmp_path):
     assert measured(found[0]) == "measured: 6.0 ms, 2.10–2.70×, confirmed"
 
 
+def test_a_failure_is_remembered_until_the_fix_is_tried_again(tmp_path):
+    keep(trial(), tmp_path)
+    assert failures(str(tmp_path)) == {"compile": "out of memory: \x1b[31m"}
+    only_good = replace(trial(), rows=trial().rows[:1])
+    keep(only_good, tmp_path)
+    assert failures(str(tmp_path)) == {"compile": "out of memory: \x1b[31m"}
+    again = replace(trial().rows[1], status="no_difference", reason="compiled")
+    keep(replace(trial(), rows=(again,)), tmp_path)
+    assert failures(str(tmp_path)) == {} == failures(None)
+    document = json.loads((tmp_path / "trial.json").read_text())
+    assert not list(Draft202012Validator(schema()).iter_errors(document))
+
+
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"rows": 1}', '{"rows": [1, {"finding": "tf32", "fixes": [1]}]}',
              '{"rows": [{"finding": "tf32", "fixes": [1], "status": "confirmed", "speedup": 3, "sameness": []}]}']
@@ -302,6 +315,9 @@ def test_a_damaged_trial_is_passed_over(tmp_path, text: str):
     (tmp_path / "trial.json").write_text(text)
     finding = Finding("tf32", "TF32", "high", (), "", R, R)
     (found,) = with_measured((finding,), str(tmp_path))
+    assert failures(str(tmp_path)) == {}
+    keep(trial(), tmp_path)
+    (tmp_path / "trial.json").write_text(text)
     assert found.measured is None or measured(found) == "measured: confirmed"
 
 

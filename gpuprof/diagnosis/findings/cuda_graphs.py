@@ -56,6 +56,10 @@ MOST_GRAPHED = 0.5
 MOST_OUTSIDE = 0.2
 """A compiled model launches nearly all of its work from generated code; with more than this outside, little would be
 captured."""
+CLONED = """
+for parameter in model.parameters():  # after each backward pass: the next replay overwrites what is not cloned
+    parameter.grad = None if parameter.grad is None else parameter.grad.clone()"""
+"""What gradient accumulation needs in addition."""
 
 PAGE = Page(
     id="cuda_graphs",
@@ -78,7 +82,10 @@ compiled already), and accumulates gradients. Kernels of a graph follow each oth
     wrong="""
 Each batch length is captured separately and takes memory of its own: pad to a few fixed lengths. Tensors on the CPU,
 or inputs modified in place from outside, keep a pass out of the graphs; torch then logs `skipping cudagraphs`. Memory
-held by graphs is not available for anything else.
+held by graphs is not available for anything else. A replay overwrites what the one before it returned: clone outputs
+that are used later, and gradients that several micro-batches add up, and mark the begin of each pass; else torch
+ends with "accessing tensor output of CUDAGraphs that has been overwritten". `gpuprof try` does all of this; if it still
+fails, the run remembers why, and the fix is listed as failed.
 """,
 )
 
@@ -91,17 +98,20 @@ def find(case: Case) -> Iterator[Proposal]:
     if in_graphs(case) or shapes_vary(case):
         return
     graph = case.graph
+    accumulates = (micro_batches(case) or 1) > 1
     torch = (
         'model.compile(mode="reduce-overhead")  # keep shapes fixed\n'
-        "torch.compiler.cudagraph_mark_step_begin()  # before each step"
-    )
+        "torch.compiler.cudagraph_mark_step_begin()  # before each forward pass; clone outputs that are used after it"
+    ) + (CLONED if accumulates else "")
+    condition = "; fails where gradients of micro-batches are not cloned in between" if accumulates else ""
     fix = case.stack.fix(
         torch,
         case.stack.setting(
-            {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, note="  # keep shapes fixed"
+            {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, note=f"  # keep shapes fixed{condition}"
         ),
         inference=_for_inference(case),
-        lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed',
+        lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed'
+        + condition,
     )
     found = passes(case)
     if found is not None:

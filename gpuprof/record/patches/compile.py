@@ -8,6 +8,7 @@ from typing import Any
 
 from ..hooks import named_blocks
 from .context import Context, Patch, Proof
+from .graph_replays import keep_between_replays
 
 _MODES = ("default", "reduce-overhead", "blocks")
 PATCH = Patch(
@@ -36,6 +37,8 @@ def apply(context: Context) -> Callable[[], Proof]:
                     context.refuse("the program compiles its model already")
                     return
                 module.compile(**({} if mode in ("default", "blocks") else {"mode": mode}))
+                if mode == "reduce-overhead":
+                    keep_between_replays(module)
                 compiled.append(type(module).__name__)
 
     def guarded(models: list[Any]) -> None:

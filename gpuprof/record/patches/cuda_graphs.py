@@ -10,7 +10,8 @@ from .context import Context, Patch, Proof, has_gpu
 PATCH = Patch(
     name="cuda_graphs",
     does='torch.compile(mode="reduce-overhead"): kernels are launched together as a CUDA graph',
-    line='model.compile(mode="reduce-overhead")',
+    line='model.compile(mode="reduce-overhead")\n'
+    "torch.compiler.cudagraph_mark_step_begin()  # before each forward pass; clone gradients and outputs kept after it",
     cannot="models whose shapes change from step to step",
 )
 
