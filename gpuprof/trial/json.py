@@ -45,9 +45,10 @@ def _failed(path: Path) -> list[dict[str, Any]]:
     rows = (runfile.read_json(path) or {}).get("rows") if path.is_file() else None
     found = []
     for row in rows if isinstance(rows, list) else ():
-        fixes = row.get("fixes") if isinstance(row, dict) else None
-        single = isinstance(fixes, list) and len(fixes) == 1 and isinstance(fixes[0], dict)
-        if single and isinstance(fixes[0].get("name"), str) and row.get("status") == "failed":
+        if not isinstance(row, dict) or row.get("status") != "failed":
+            continue
+        fixes = row.get("fixes")
+        if isinstance(fixes, list) and len(fixes) == 1 and isinstance(fixes[0], dict) and "name" in fixes[0]:
             found.append(row)
     return found
 

@@ -42,7 +42,7 @@ def recorded(folder: Path, name: str) -> tuple[Window, Any, float]:
     while not closed:
         step += 1
         for _ in range(OPS):
-            tensor * 2.0
+            tensor = tensor * 1.5
         begun = time.perf_counter()
         closed = window.step(step)
         took = time.perf_counter() - begun
