@@ -43,6 +43,7 @@ from gpuprof.diagnosis.timed_steps import TimedSteps
 from gpuprof.diagnosis.trial_results import failures
 from gpuprof.diagnosis.usual_wait import usual_wait
 from gpuprof.diagnosis.verdict import judge, with_doubts
+from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import process_noise
@@ -166,8 +167,12 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         said = f"{in_words(recorded.budget)}{said}"
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     if verdict.bound is not None:
-        doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound, recorded.ranks)
-        verdict = with_doubts(verdict, analysis.sensitivities, doubted, timed=recorded.budget is not None)
+        waits = cpu_waits(case.graph)
+        doubted = doubts(case.timeline, busiest, steps, recorded.budget, roof, verdict.bound, recorded.ranks, waits)
+        exposed = busiest.communication_ns / max(busiest.step_ns, 1)
+        verdict = with_doubts(
+            verdict, analysis.sensitivities, doubted, timed=recorded.budget is not None, exposed=exposed
+        )
     tried = failures(recorded.folder.path if recorded.folder else None)
     advice = fixes(case, verdict.bound, tried) if advise else Fixes((), None, ())
     if not recorded.whole and not holds_with_missing_events(verdict.bound, busiest):

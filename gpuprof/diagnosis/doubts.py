@@ -17,6 +17,7 @@ from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Steps
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import PARTS, Bound
+from gpuprof.replay.cpu_waits import CpuWaits
 from gpuprof.timeline.intervals import clip, union
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import OP
@@ -39,16 +40,17 @@ class Doubt:
 
 def doubts(
     timeline: Timeline, busiest: Shares, steps: Steps, budget: Budget | None, roof: Roofline | None, bound: Bound,
-    ranks: int = 1,
+    ranks: int = 1, waits: CpuWaits | None = None,
 ) -> tuple[Doubt, ...]:  # fmt: skip
     """Reasons to doubt a verdict, the weightiest first.
 
-    busiest: the step of the busiest device without the profiler's cost; ranks: those that were recorded.
+    busiest: the step of the busiest device without the profiler's cost; ranks: those that were recorded; waits: what
+    the GPU waits for, where the steps were replayed.
     """
     found = [
         _unexplained(busiest), _host_ends_early(timeline), _unlaunched(timeline), _few_steps(steps),
         _different_steps(steps, budget), _unmodelled(timeline, roof, bound), _variation(budget),
-        _missing_ranks(timeline, busiest, bound, ranks),
+        _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
     ]  # fmt: skip
     return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
 
@@ -142,6 +144,18 @@ def _missing_ranks(timeline: Timeline, busiest: Shares, bound: Bound, ranks: int
         " may be waiting for one of them: add their recordings"
     )
     return Doubt(calibrated.PER_MISSING_RANK.value * share * missing / world, text)
+
+
+def _waits_for_launched(waits: CpuWaits | None, bound: Bound) -> Doubt | None:
+    """The GPU waits for the CPU, but also for something that no faster CPU ends."""
+    if waits is None or bound != "host" or waits.launched_ns <= 0:
+        return None
+    share = waits.launched_ns / (waits.launched_ns + waits.cpu_ns)
+    text = (
+        f"{100 * share:.0f} % of what the GPU waits is for work that is launched already, which a faster CPU does not"
+        " start earlier: record all ranks and streams"
+    )
+    return Doubt(share, text)
 
 
 def _variation(budget: Budget | None) -> Doubt | None:

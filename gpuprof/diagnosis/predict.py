@@ -160,7 +160,7 @@ class Steps:
         """
         mean = mean or self.case.mean
         lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
-        simulated = self._simulated(graph, changes, made, count)
+        simulated = self._simulated(graph, changes, proposals, made, count)
 
         def step_ns() -> float:
             ns = mean.of_step(simulated(), loader=_loader(self.case.mean, mean, proposals), lumps=lumps)
@@ -173,7 +173,7 @@ class Steps:
         too."""
         mean, changes = self.case.mean, [p.change for p in proposals]
         now = self.begin(self.case.graph, changes, proposals)
-        simulated = self._simulated(self.case.graph, [*changes, _half_the_cpu])
+        simulated = self._simulated(self.case.graph, [*changes, _half_the_cpu], proposals)
         lumps = {cause: factor for p in proposals for cause, factor in p.lumps.items()}
 
         def share() -> float:
@@ -184,15 +184,20 @@ class Steps:
         return share
 
     def _simulated(
-        self, graph: Graph, changes: Sequence[Change], made: Graph | None = None, count: int = 0
-    ) -> Callable[[], float]:
+        self, graph: Graph, changes: Sequence[Change], proposals: Sequence[Proposal], made: Graph | None = None,
+        count: int = 0,
+    ) -> Callable[[], float]:  # fmt: skip
         """Makes the changes and begins to simulate what they lead to; what waits for its step."""
         key = (id(graph), *map(id, changes))
         if key not in self._known:
             changed = graph if made is None else made
             for change in changes[count:]:
                 changed = change(changed)
-            simulated = self._background.begin(self.case.mean.simulated, changed)
+            mean = self.case.mean
+            if all(one.launches for one in proposals):
+                simulated = self._background.begin(mean.with_faster_cpu, graph, changed)
+            else:
+                simulated = self._background.begin(mean.simulated, changed)
             self._known[key] = (graph, changes), simulated  # kept with what the ids are of
         return self._known[key][1]
 

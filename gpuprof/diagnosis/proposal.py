@@ -76,6 +76,9 @@ class Proposal:
     """What it costs once before it gains (compiling): low, expected, high."""
     excludes: tuple[str, ...] = ()
     """Findings that do the same in another way, or are without object after this one."""
+    launches: bool = False
+    """Whether it makes launching and kernels quicker and nothing else: it gains no more than what the GPU waits for the
+    CPU, and what its kernels get shorter."""
     last: bool = False
     """Whether it rewrites whatever the other fixes leave (a compiler), and so is made after them: what they replace
     it cannot make faster too."""

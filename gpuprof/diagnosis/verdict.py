@@ -12,7 +12,7 @@ from gpuprof.diagnosis.diagnosis import Family, Verdict
 from gpuprof.diagnosis.doubts import Doubt, remaining
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES
-from gpuprof.replay.bound import PARTS, RESOURCES, Bound, bound_of
+from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, Bound, bound_of
 from gpuprof.replay.collectives import communication_cause
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.mean_step import HOST_LUMPS, MeanStep
@@ -101,10 +101,13 @@ def judge(
     )
 
 
-def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt], timed: bool = False) -> Verdict:
+def with_doubts(
+    verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt], timed: bool = False, exposed: float = 0.0
+) -> Verdict:
     """The verdict with the confidence that the doubts leave; below UNCLEAR with its runner-up and what would decide.
 
-    `timed`: whether steps were timed without a profiler.
+    `timed`: whether steps were timed without a profiler; `exposed`: the share of the step in communication that nothing
+    overlaps.
     """
     sure = (verdict.confidence or 0.0) * remaining(doubted)
     texts = tuple(one.text for one in doubted)
@@ -115,17 +118,20 @@ def with_doubts(verdict: Verdict, found: Sensitivities, doubted: Sequence[Doubt]
         verdict,
         confidence=sure,
         summary=f"{verdict.summary} What leaves it unclear: {'; '.join(texts)}.",
-        second=runner_up(found, verdict.bound),
+        second=runner_up(found, verdict.bound, exposed),
         doubts=texts,
     )
 
 
-def runner_up(found: Sensitivities, bound: Bound | None) -> Bound | None:
-    """What binds if `bound` does not: the next resource by what it would gain, the device by its largest part."""
+def runner_up(found: Sensitivities, bound: Bound | None, exposed: float = 0.0) -> Bound | None:
+    """What binds if `bound` does not: the next resource by what it would gain, the device by its largest part. Where
+    none would gain much, communication if that much of the step is nothing else."""
     values: dict[Bound, float] = {name: getattr(found, name) for name in RESOURCES if name != "device"}
     parts: dict[Bound, float] = {name: getattr(found, name) or 0.0 for name in PARTS}
     values |= parts if found.compute is not None else {"memory": found.device}
     values.pop(bound, None)  # type: ignore[arg-type]
+    if exposed >= SMALL and max(values.values(), default=0.0) < SMALL and bound != "communication":
+        return "communication"
     # Where nothing else would gain, what the GPU does is likelier than a resource that the step hardly uses.
     return max(values, key=lambda name: (values[name], name in PARTS), default=None)
 

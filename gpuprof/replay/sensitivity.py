@@ -45,7 +45,8 @@ def sensitivities(graph: Graph, parts_ns: dict[str, F64] | None = None, mean: Me
     background = Background(worth_it=len(graph) >= LARGE)
 
     def gain(faster: Graph, resource: str = "device") -> float:
-        return max(2 * (step - mean.of(faster, faster={resource: 0.5})) / step, 0.0) if step > 0 else 0.0
+        then = mean.of_step(_simulated(mean, graph, faster, resource), faster={resource: 0.5})
+        return max(2 * (step - then) / step, 0.0) if step > 0 else 0.0
 
     gains = {
         resource: background.begin(gain, scale(graph, **{resource: 0.5}), resource)
@@ -62,9 +63,15 @@ def gain_without(graph: Graph, mean: MeanStep | None = None) -> Callable[[str], 
     mean = mean or MeanStep(graph)
 
     def gain(resource: str) -> float:
-        return 1 - mean.of(scale(graph, **{resource: 0.0}), faster={resource: 0.0}) / mean.of(graph)
+        simulated = _simulated(mean, graph, scale(graph, **{resource: 0.0}), resource)
+        return 1 - mean.of_step(simulated, faster={resource: 0.0}) / mean.of(graph)
 
     return gain
+
+
+def _simulated(mean: MeanStep, graph: Graph, faster: Graph, resource: str) -> float:
+    """The simulated step of a graph of which a resource is faster, ns."""
+    return mean.with_faster_cpu(graph, faster) if resource == "host" else mean.simulated(faster)
 
 
 def _share(graph: Graph, part_ns: F64) -> F64:

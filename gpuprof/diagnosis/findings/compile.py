@@ -154,6 +154,7 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=compiled(found, 2),
         once_ns=compile_ns(before / max(micro_batches(case) or 1, 1), varies),
         excludes=("cuda_graphs", "fused_elementwise"),
+        launches=True,
         last=True,
     )
 

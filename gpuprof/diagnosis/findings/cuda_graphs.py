@@ -127,6 +127,7 @@ def find(case: Case) -> Iterator[Proposal]:
             worst=_graphed(found, 2),
             once_ns=compile_ns(count / max(micro_batches(case) or 1, 1), False),
             excludes=("compile", "fused_elementwise"),
+            launches=True,
             last=True,
         )
         return
@@ -159,6 +160,7 @@ def find(case: Case) -> Iterator[Proposal]:
         change=captured(1),
         best=captured(0),
         worst=partly,
+        launches=True,
         last=True,
     )
 
@@ -203,6 +205,7 @@ def _of_engine(case: Case) -> Iterator[Proposal]:
         change=captured(1),
         best=captured(0),
         worst=partly,
+        launches=True,
         last=True,
     )
 

@@ -1,0 +1,76 @@
+"""How much of a step the GPU waits for the CPU: a faster CPU gains no more than that.
+
+A gap of a device lasts until the CPU has launched the work that ends it, and from then on until that work begins. The
+first part is the CPU's. The second is the latency of a launch, or waiting for something else that may not even be in
+the recording (another rank, a dependency of streams): launching earlier does not end it earlier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.replay.graph import Graph, launcher_of
+from gpuprof.replay.simulate import ROUNDS, simulate
+from gpuprof.timeline.intervals import complement, union
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import F64, I64
+
+LATENCY_NS = 20_000.0
+"""From a launch to its kernel on an idle GPU at most; what lasts longer waits for something else. Launches that are
+made early enough hide it."""
+
+
+@dataclass(frozen=True, slots=True)
+class CpuWaits:
+    """Of one step of the loop, ns."""
+
+    floor_ns: float
+    """The step in which the GPU never waits for the CPU."""
+    cpu_ns: float
+    """What the GPU waits for the CPU, latency of launches included."""
+    launched_ns: float
+    """What it waits for work that is launched already."""
+
+
+@remembered
+def cpu_waits(graph: Graph) -> CpuWaits:
+    """What the GPU waits for in a step of the loop, where several do of the one that waits most for the CPU."""
+    schedule = simulate(graph, ROUNDS)
+    marks = np.concatenate([schedule.finished_ns[-2, -1:], schedule.finished_ns[-1]])
+    gpu = np.flatnonzero(graph.on_gpu)
+    device = graph.timeline.trace.gpu.device[graph.gpu_row[gpu]]
+    cpu, launched = np.zeros(graph.steps), np.zeros(graph.steps)
+    for one in np.unique(device).tolist():
+        mine = _waits(graph, gpu[device == one], schedule.start_ns, schedule.end_ns, marks)
+        if mine[0].sum() > cpu.sum() or not cpu.any():
+            cpu, launched = mine
+    each = schedule.each_ns
+    middle = np.median if schedule.has_usual_step else np.mean
+    return CpuWaits(max(float(middle(each - cpu)), 0.0), float(cpu.mean()), float(launched.mean()))
+
+
+def _waits(graph: Graph, nodes: I64, start_ns: F64, end_ns: F64, marks: F64) -> tuple[F64, F64]:
+    """Per step what a device, whose work the nodes are, waits for the CPU and for work that is launched."""
+    low, high = round(float(marks[0])), round(float(marks[-1]))
+    start, end = np.round(start_ns[nodes]).astype(np.int64), np.round(end_ns[nodes]).astype(np.int64)
+    # Work that runs past the round's end is that of the round before running into its beginning.
+    turns = (-(high - low), 0, high - low)
+    gaps = complement(
+        union(np.concatenate([start + t for t in turns]), np.concatenate([end + t for t in turns])), low, high
+    )
+    order = np.argsort(start, kind="stable")
+    k = np.searchsorted(start[order], gaps.end, side="left")
+    known = k < len(order)
+    awaited = nodes[order[np.minimum(k, len(order) - 1)]]
+    launch = launcher_of(graph)[awaited]
+    known &= launch >= 0
+    # Where no launch is known the CPU may be what is waited for.
+    until = np.where(known, end_ns[np.maximum(launch, 0)], gaps.end.astype(np.float64)).clip(gaps.start, gaps.end)
+    cpu, launched = until - gaps.start, gaps.end - until
+    latency = np.minimum(launched, LATENCY_NS)
+    cpu, launched = cpu + latency, launched - latency
+    step = np.searchsorted(marks[1:-1], gaps.end - 1, side="right")
+    count = len(marks) - 1
+    return np.bincount(step, weights=cpu, minlength=count), np.bincount(step, weights=launched, minlength=count)
