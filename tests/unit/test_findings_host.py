@@ -12,6 +12,7 @@ from helpers.program import GAP, MS, SHORT, US, Program
 
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.compiled_code import compiled_share
 from gpuprof.diagnosis.findings import (
     allocator,
     compile,
@@ -160,7 +161,7 @@ def test_no_compile_where_it_is_compiled(tmp_path, mark):
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    assert compile.compiled_share(case) > 0.9
+    assert compiled_share(case.timeline) > 0.9
     assert not list(compile.find(case))
 
 
@@ -174,7 +175,7 @@ def test_one_compiled_region_does_not_make_a_model_compiled(tmp_path):
         program.now += 2 * US
 
     case = eager(tmp_path, begin=helper)
-    assert 0 <= compile.compiled_share(case) < 0.01
+    assert 0 <= compiled_share(case.timeline) < 0.01
     assert only(compile, case)
     assert not compile.ABSENT.why(case)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import json
 import inspect
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -14,6 +14,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, other_graphs
 from gpuprof.diagnosis.compile_time import compile_ns
+from gpuprof.diagnosis.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.compiler_names import COMPILED
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.micro_batches import micro_batches
@@ -26,13 +27,8 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
-FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
-"""Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
 REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
 """Categories of work that differs between compiled code and eager code."""
-MOST_COMPILED = 0.25
-"""Of the kernels that a compiler writes or would fuse the part that is compiled, from which on the model counts as
-compiled. A library's own compiled function (attention, a loss) is a few per cent of them."""
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
@@ -162,7 +158,7 @@ def find(case: Case) -> Iterator[Proposal]:
 def _absent(case: Case) -> str | None:
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
-    if (share := compiled_share(case)) >= MOST_COMPILED:
+    if (share := compiled_share(case.timeline)) >= MOST_COMPILED:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if looks_at_mask(case):
         return EAGER
@@ -210,7 +206,7 @@ def passes_launch(case: Case) -> str:
 
 
 def code_of(side: Facts) -> str:
-    return "compiled code" if side.counts.compiled else "eager code"
+    return "compiled code" if side.counts.compiled >= MOST_COMPILED else "eager code"
 
 
 def shapes_vary(case: Case) -> bool:
@@ -232,7 +228,7 @@ def passes(case: Case) -> Passes | None:
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
-    if compiled_share(case) >= MOST_COMPILED:
+    if compiled_share(case.timeline) >= MOST_COMPILED:
         return None
     within, starts = _within(case)
     within &= ~_compiled_nodes(case)
@@ -279,15 +275,6 @@ def passes(case: Case) -> Passes | None:
         without_all=Removing(gone | fused),
         without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
     )
-
-
-def compiled_share(case: Case) -> float:
-    """The part of the passes' kernels that are compiled, of those that are or that a compiler would fuse."""
-    graph, done = case.graph, _compiled_nodes(case)
-    work = graph.on_gpu & model_phases(graph)
-    fusable = done | np.append(case.category(*FUSABLE, "triton_fused"), False)[graph.gpu_row]
-    whole = int((work & fusable).sum())
-    return int((work & done).sum()) / whole if whole else 0.0
 
 
 def _compiled_nodes(case: Case) -> Mask:
