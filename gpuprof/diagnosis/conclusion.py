@@ -31,6 +31,7 @@ from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.hidden_work import hidden_ns
+from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
@@ -167,6 +168,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     noise = process_noise(analysis.sensitivities.host + analysis.sensitivities.input)
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
+    said += copy_sentence(case.timeline)
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     if verdict.bound is not None:
         waits = cpu_waits(case.graph)
@@ -225,6 +227,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
             stepless=steps.source == "none",
             budget=recorded.budget,
         )
+        said += copy_sentence(recorded.timeline)
         mean = busiest
         if measured and recorded.budget is not None:
             mean, said = with_excess(busiest, recorded.budget), f"{in_words(recorded.budget)}{said}"

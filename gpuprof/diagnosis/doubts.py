@@ -15,6 +15,7 @@ from gpuprof.calibration import doubts as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Steps
+from gpuprof.diagnosis.long_copy import long_copy
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import PARTS, Bound
 from gpuprof.replay.cpu_waits import CpuWaits
@@ -49,8 +50,9 @@ def doubts(
     the GPU waits for, where the steps were replayed.
     """
     found = [
-        _unexplained(timeline, busiest), _start_up(timeline), _host_ends_early(timeline), _unlaunched(timeline),
-        _few_steps(steps), _different_steps(steps, budget), _unmodelled(timeline, roof, bound), _variation(budget),
+        _unexplained(timeline, busiest), _start_up(timeline), _lone_copy(timeline), _host_ends_early(timeline),
+        _unlaunched(timeline), _few_steps(steps), _different_steps(steps, budget), _variation(budget),
+        _unmodelled(timeline, roof, bound),
         _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
     ]  # fmt: skip
     return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
@@ -79,6 +81,15 @@ def _start_up(timeline: Timeline) -> Doubt | None:
         return None
     text = f"{100 * found.share:.0f} % of the window is the program's start ({found.parts[0][0]}): record later steps"
     return Doubt(calibrated.PER_START_UP.value * found.share, text)
+
+
+def _lone_copy(timeline: Timeline) -> Doubt | None:
+    """A single iteration that is mostly one copy: moving a model to the GPU looks like that, and happens once."""
+    found = long_copy(timeline)
+    if found is None or found.of > 1:
+        return None
+    text = f"one copy is {100 * found.share:.0f} % of the only recorded step: record more, to see whether each has it"
+    return Doubt(calibrated.PER_LONE_COPY.value * found.share, text)
 
 
 def _host_ends_early(timeline: Timeline) -> Doubt | None:

@@ -229,7 +229,8 @@ def _profiler(diagnosis: Diagnosis) -> str | None:
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
         if diagnosis.quality.status != "ok":
             return None
-        return f"Recording cost at most {duration(cost.high_ns)} per step: these times are reliable."
+        reliable = "" if diagnosis.verdict.doubts else ": these times are reliable"
+        return f"Recording cost at most {duration(cost.high_ns)} per step{reliable}."
     events = amount(cost.events_per_step, "recorded event")
     if cost.low_ns == cost.high_ns:
         return f"{events} a step, which may have added up to {duration(cost.high_ns)} to it."
