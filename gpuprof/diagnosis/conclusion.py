@@ -270,9 +270,9 @@ def _profiler(counted: Profiler | None, steps: Steps, analysis: Analysis) -> Pro
 
 
 def _slowed_ns(steps: Steps, removal: Removal) -> float:
-    """The step with the cost of recording, of the same loop as the step without it: what the recorded one takes more
-    passes before its first kernel, or after its last, and is no cost of recording."""
-    return min(steps.recorded_ns, removal.replayed_ns)
+    """The step with the cost of recording: of the same loop as an estimated step without it, since what the recorded one
+    takes more passes before its first kernel, and is no cost of recording; the recorded one next to a measured step."""
+    return steps.recorded_ns if removal.fitted else min(steps.recorded_ns, removal.replayed_ns)
 
 
 def _inflation(steps: Steps, removal: Removal, step_ns: float) -> float:

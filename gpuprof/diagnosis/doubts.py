@@ -50,7 +50,7 @@ def doubts(
     the GPU waits for, where the steps were replayed.
     """
     found = [
-        _unexplained(timeline, busiest), _start_up(timeline), _lone_copy(timeline), _host_ends_early(timeline),
+        _unexplained(timeline, busiest), _start_up(timeline), _lone_copy(timeline, steps), _host_ends_early(timeline),
         _unlaunched(timeline), _few_steps(steps), _different_steps(steps, budget), _variation(budget),
         _unmodelled(timeline, roof, bound),
         _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
@@ -83,10 +83,10 @@ def _start_up(timeline: Timeline) -> Doubt | None:
     return Doubt(calibrated.PER_START_UP.value * found.share, text)
 
 
-def _lone_copy(timeline: Timeline) -> Doubt | None:
+def _lone_copy(timeline: Timeline, steps: Steps) -> Doubt | None:
     """A single iteration that is mostly one copy: moving a model to the GPU looks like that, and happens once."""
     found = long_copy(timeline)
-    if found is None or found.of > 1:
+    if found is None or found.of > 1 or steps.unprofiled_ns is not None:  # timed steps are as long
         return None
     text = f"one copy is {100 * found.share:.0f} % of the only recorded step: record more, to see whether each has it"
     return Doubt(calibrated.PER_LONE_COPY.value * found.share, text)

@@ -31,7 +31,7 @@ NEARLY_ALL = 0.95
 def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
     """The thread that launches the backward pass by what it launches and when; none where that does not show.
 
-    For recordings of which neither ops nor ranges nor thread names tell it.
+    For recordings in which no op, range or thread name shows it.
     """
     gpu = trace.gpu
     rows = np.flatnonzero((links.call >= 0) & (links.thread >= 0) & (gpu.kind == KERNEL))

@@ -29,6 +29,8 @@ FIRST_NS = 10_000_000
 """What the first of its kind takes longer than this outside of calls, while the GPU has nothing to do, is a context
 that is created or a library that is loaded: profilers record neither, only that the op or call around them lasts.
 Contexts take 100 ms and more, libraries some 10 ms."""
+_PLANS = re.compile(r"cudnn|miopen|convolution", re.IGNORECASE)
+"""Ops of libraries that plan for every new shape: that comes again with the next one."""
 OF_LATER, HALF = 0.1, 0.5
 """Later ones of its kind take at most this part of the first, of one that comes before all GPU work the second: what
 lasts again is no start-up."""
@@ -85,7 +87,8 @@ def start_up(trace: Trace, links: Links, start_ns: I64, end_ns: I64, allocations
     seen, parts = EMPTY, []
     for name, spans in start_up_spans(trace, links, allocations):
         each = Cover(spans).between(start_ns, end_ns)
-        most = each.max() if name in (LIBRARIES, CONTEXT) else each[0]
+        anywhere = name in (LIBRARIES, CONTEXT) and each.max() >= FIRST_NS
+        most = each.max() if anywhere else each[0]
         if len(start_ns) > 1 and most < ONCE * clip(spans, low, high).total:
             continue
         before = seen.total
@@ -176,6 +179,8 @@ def _within_first_ops(trace: Trace) -> tuple[Intervals, Intervals]:
         row = int(alike[ops.start_ns[alike].argmin()])
         begin, end, again = int(ops.start_ns[row]), int(ops.end_ns[row]), took[alike[alike != row]]
         creates = begin <= first_call < end and begin < first_work
+        if not creates and (_PLANS.search(trace.strings[name]) or COMPILING.search(trace.strings[name])):
+            continue
         longest = int(again.max()) if len(again) else (0 if creates else took[row])
         if took[row] < FIRST_NS or longest > (HALF if creates else OF_LATER) * took[row]:
             continue

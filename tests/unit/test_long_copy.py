@@ -58,6 +58,8 @@ def test_the_only_step_that_is_mostly_one_copy_is_not_reliable(tmp_path):
     assert present(found.verdict.confidence) < 0.5
     assert any("one copy is 8" in text for text in found.verdict.doubts)
     assert "reliable" not in plain(found, 120)
+    timed = gpuprof.diagnose(tmp_path / "trace.json", step_ms=90)
+    assert not any("one copy" in text for text in timed.verdict.doubts), "steps without a profiler are as long"
     (tmp_path / "each").mkdir()
     each = diagnosed(program(80 * MS, steps=3, at=(0, 1, 2)), tmp_path / "each")
     assert each.verdict.bound == "transfer" and present(each.verdict.confidence) > 0.8

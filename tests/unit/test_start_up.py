@@ -211,14 +211,14 @@ def test_a_first_call_that_lasts_creates_the_context(tmp_path):
         assert parts.get("creating the context", 0) == expected
 
 
-def loads(later: int, step: int = 0, cut: bool = False) -> Program:
-    """Steps of 5 ms, in one of which the first `aten::addmm` loads a library for 40 ms; later ones take `later`."""
+def loads(later: int, step: int = 0, cut: bool = False, name: str = "aten::addmm") -> Program:
+    """Steps of 5 ms, in one of which the first op of a name loads a library for 40 ms; later ones take `later`."""
     program, made = Program(), []
 
     def body():
         layers(program, 150)
         if program.steps >= step:
-            program.op("aten::addmm", PRODUCT, 20 * US, host=later if made else 40 * MS)
+            program.op(name, PRODUCT, 20 * US, host=later if made else 40 * MS)
             made.append(program.steps)
         layers(program, 150)
 
@@ -246,6 +246,11 @@ def test_a_library_that_one_step_loads_is_start_up_in_any_of_them(tmp_path, step
 
 def test_an_op_that_lasts_each_time_loads_nothing(tmp_path):
     assert timeline_of(loads(39 * MS), tmp_path).start_up.parts == ()
+
+
+def test_planning_for_a_new_shape_is_no_start_up(tmp_path):
+    """Another shape is planned for again."""
+    assert timeline_of(loads(20 * US, 1, name="aten::_cudnn_attention_backward"), tmp_path).start_up.parts == ()
 
 
 def test_a_library_in_the_only_whole_step_lowers_the_confidence(tmp_path):
