@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .program import library_of
+from .samples import batch_size_of
 
 _ITERABLE = 1
 """torch's number for a dataset that is only iterated over."""
@@ -100,12 +101,13 @@ def describe_loader(batches: Any) -> dict[str, Any]:
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
     facts = {name: getattr(batches, f"_{name}", None) for name in names}
     return facts | {
-        "batch_size": getattr(sampler, "batch_size", None),
+        "batch_size": batch_size_of(batches),
         "length": length,
         "drop_last": getattr(batches, "_drop_last", None),
         "sampler": _name_of(getattr(sampler, "sampler", sampler)),
         "collate": _name_of(getattr(batches, "_collate_fn", None)),
         "iterable": getattr(batches, "_dataset_kind", 0) == _ITERABLE,
+        "counts_samples": True,
     }
 
 
