@@ -69,7 +69,7 @@ class MeanStep:
     def with_faster_cpu(self, now: Graph, then: Graph, *, same_input: bool = False) -> float:
         """The simulated step of a graph that differs from another by a faster CPU and shorter GPU work only, ns.
 
-        Never less than the step in which the GPU does not wait for the CPU: all its other waits end when they did.
+        Never less than the step in which the GPU does not wait for the CPU: its other waits do not end earlier.
         `same_input`: what it waits for while the CPU prepares a batch counts with the latter."""
         saved = float((now.duration_ns - then.duration_ns)[now.on_gpu].sum()) / max(now.steps, 1)
         waits = cpu_waits(_fetching(now) if self._has_workers else now)
