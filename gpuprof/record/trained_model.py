@@ -57,6 +57,7 @@ def describe_model(model: Any) -> dict[str, Any]:
         "lora": _lora(model),
         "experts": _experts(config),
         "attention": getattr(config, "_attn_implementation", None),
+        "attention_options": _attention_options(inner),
         "checkpointing": any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules()),
         "hidden_size": _setting(config, "hidden_size", "n_embd", "d_model"),
         "layers": _setting(config, "num_hidden_layers", "n_layer", "num_layers"),
@@ -64,6 +65,21 @@ def describe_model(model: Any) -> dict[str, Any]:
         "compiled": is_compiled(model),
     }
     return facts
+
+
+_ATTENTIONS = {
+    "sdpa": ("_supports_sdpa",),
+    "flash_attention_2": ("_supports_flash_attn", "_supports_flash_attn_2"),
+    "flex_attention": ("_supports_flex_attn",),
+}
+"""Values of transformers' attn_implementation → attributes of a model's class that say whether it has them."""
+
+
+def _attention_options(model: Any) -> list[str] | None:
+    """The implementations of attention that the model's class offers; None where it has no such choice."""
+    if not any(hasattr(type(model), flag) for flags in _ATTENTIONS.values() for flag in flags):
+        return None
+    return [name for name, flags in _ATTENTIONS.items() if any(getattr(type(model), f, False) is True for f in flags)]
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
