@@ -270,8 +270,8 @@ def _profiler(counted: Profiler | None, steps: Steps, analysis: Analysis) -> Pro
 
 
 def _slowed_ns(steps: Steps, removal: Removal) -> float:
-    """The step with the cost of recording: of the same loop as an estimated step without it, since what the recorded one
-    takes more passes before its first kernel, and is no cost of recording; the recorded one next to a measured step."""
+    """The step with the cost of recording: the recorded one next to a measured step, the replayed one next to an
+    estimated step. What a recorded step takes more passes before its first kernel and is no cost of recording."""
     return steps.recorded_ns if removal.fitted else min(steps.recorded_ns, removal.replayed_ns)
 
 
