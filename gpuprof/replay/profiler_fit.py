@@ -82,8 +82,9 @@ def remove_profiler(
         reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
         step = step_of(reduced)
     low, high = spread or (measured_ns, measured_ns)
-    ends = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
-    return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale, *ends, replayed)
+    quicker, slower = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
+    cost = scale * per_step
+    return Removal(reduced, step, min(low, step), max(high, step), True, cost, scale, quicker, slower, replayed)
 
 
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:

@@ -98,7 +98,7 @@ def test_work_of_its_own_inside_a_pass_is_not_compiled_away(tmp_path):
 def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     case = eager(tmp_path)
     proposal = only(cuda_graphs, case)
-    assert "mark_step_begin()  # before each forward pass" in proposal.fix
+    assert "mark_step_begin()  # before each pass" in proposal.fix
     assert (cuda_graphs.CLONED in proposal.fix) == ((micro_batches(case) or 1) > 1)
     products = 2 * LAYERS * (3 * US * compile.REST[1] + 3 * US * compile.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
     expected = max(products, 2 * compile.PASS_NS[1])

@@ -261,6 +261,6 @@ def test_a_library_in_the_only_whole_step_lowers_the_confidence(tmp_path):
     assert timeline.steps.cut == 1 and len(timeline.steps.start_ns) == 1
     assert dict(timeline.start_up.parts)["loading code"] == pytest.approx(40 * MS, rel=0.01)
     found = diagnosed(program, tmp_path)
-    assert found.verdict.bound is None or found.verdict.confidence < 0.2
+    assert found.verdict.bound is None or present(found.verdict.confidence) < 0.2
     again = diagnosed(loads(39 * MS, cut=True), tmp_path / "other")
     assert again.verdict.bound == "host" and present(again.verdict.confidence) > 0.6
