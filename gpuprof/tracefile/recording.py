@@ -145,14 +145,14 @@ class Recording:
     @property
     def folder(self) -> Path | None:
         """The folder that was given: that of the run that is meant, or of ranks. None of files and URLs."""
-        if len(self.given) > 1 or url_of(self.given[0]) or not passes(self._path, Path.is_dir):
+        if len(self.given) > 1 or self._is_url or not passes(self._path, Path.is_dir):
             return None
-        return self._run[0] if self._run else self._path
+        return self._path if self._run is None else self._run[0]
 
     @property
     def run_folder(self) -> Path | None:
         """The folder of the run that it is of, also where one of its files was given."""
-        return self._run[0] if self._run else None
+        return None if self._run is None else self._run[0]
 
     @property
     def runs(self) -> tuple[Recording, ...]:
@@ -227,9 +227,14 @@ class Recording:
     def one(self) -> str:
         """The path that was given, or the URL that is meant. Raises UnreadableTrace, one line, for several."""
         places = self.traces if any(map(url_of, self.given)) else self.given
-        if len(places) > 1:
-            raise UnreadableTrace(f"{self} is {len(places)} recordings: name that of one rank, such as {places[0]}")
-        return places[0]
+        first, *others = places
+        if others:
+            raise UnreadableTrace(f"{self} is {len(places)} recordings: name that of one rank, such as {first}")
+        return first
+
+    @property
+    def _is_url(self) -> bool:
+        return url_of(self.given[0]) is not None
 
     @property
     def _path(self) -> Path:
@@ -237,7 +242,7 @@ class Recording:
 
     @cached_property
     def _run(self) -> tuple[Path, int | None] | None:
-        return find_run(self._path) if len(self.given) == 1 and not url_of(self.given[0]) else None
+        return find_run(self._path) if len(self.given) == 1 and not self._is_url else None
 
     @cached_property
     def _pair(self) -> tuple[_Side, _Side] | None:

@@ -252,7 +252,7 @@ def test_what_files_are_named_after(place: Path):
 
 def test_an_answer_about_a_url_names_the_url(place: Path):
     assert gpuprof.diagnose("memory://recordings/rank0.json.gz").source.path == "memory://recordings/rank0.json.gz"
-    with pytest.raises(GpuprofError, match="^memory://recordings/memory.pickle is "):
+    with pytest.raises(GpuprofError, match=r"^memory://recordings/memory\.pickle is "):
         gpuprof.diagnose("memory://recordings/memory.pickle")
 
 
