@@ -50,7 +50,7 @@ def operand_bytes(case: Case, rows: Mask) -> F64:
     for event in np.flatnonzero(rows & (op >= 0)).tolist():
         key = int(ops.dims[op[event]]), int(ops.types[op[event]])
         if key not in known:
-            tensors = parse("", *(case.trace.text(i) for i in key), None, None).tensors
+            tensors = parse("", case.trace.text(key[0]), case.trace.text(key[1]), None, None).tensors
             known[key] = float(sum(one.bytes for one in tensors))
         found[event] = known[key]
     return found
