@@ -73,4 +73,7 @@ def _waits(graph: Graph, nodes: I64, start_ns: F64, end_ns: F64, marks: F64) -> 
     cpu, launched = cpu + latency, launched - latency
     step = np.searchsorted(marks[1:-1], gaps.end - 1, side="right")
     count = len(marks) - 1
-    return np.bincount(step, weights=cpu, minlength=count), np.bincount(step, weights=launched, minlength=count)
+    of_cpu, of_launched = np.zeros(count), np.zeros(count)
+    np.add.at(of_cpu, step, cpu)
+    np.add.at(of_launched, step, launched)
+    return of_cpu, of_launched

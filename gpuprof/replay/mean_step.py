@@ -69,8 +69,7 @@ class MeanStep:
     def with_faster_cpu(self, now: Graph, then: Graph) -> float:
         """The simulated step of a graph that differs from another by a faster CPU and shorter GPU work only, ns.
 
-        Never less than the step in which the GPU does not wait for the CPU: what it waits for besides does not end
-        earlier."""
+        Never less than the step in which the GPU does not wait for the CPU: its other waits do not end earlier."""
         saved = float((now.duration_ns - then.duration_ns)[now.on_gpu].sum()) / max(now.steps, 1)
         floor = cpu_waits(_fetching(now) if self._has_workers else now).floor_ns
         return max(self.simulated(then), floor - max(saved, 0.0))

@@ -101,7 +101,7 @@ def find(case: Case) -> Iterator[Proposal]:
     accumulates = (micro_batches(case) or 1) > 1
     torch = (
         'model.compile(mode="reduce-overhead")  # keep shapes fixed\n'
-        "torch.compiler.cudagraph_mark_step_begin()  # before each forward pass; clone outputs that are used after it"
+        "torch.compiler.cudagraph_mark_step_begin()  # before each pass"
     ) + (CLONED if accumulates else "")
     condition = "; fails where gradients of micro-batches are not cloned in between" if accumulates else ""
     fix = case.stack.fix(
