@@ -92,6 +92,7 @@ def options_of(run: Path) -> dict[str, Any]:
     return DEFAULTS | found if isinstance(found, dict) else dict(DEFAULTS)
 
 
-def planned(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `schedule.plan` takes of the options: the numbers of steps that are chosen, and whether to sample."""
-    return {name: options[name] for name in _PLANNED if options.get(name) is not None}
+def planned(options: Mapping[str, Any], **instead: Any) -> dict[str, Any]:
+    """What `schedule.plan` takes of the options: the numbers of steps that are chosen, and whether to sample. instead:
+    what replaces the option of that name."""
+    return {name: options[name] for name in _PLANNED if options.get(name) is not None} | instead

@@ -22,9 +22,10 @@ BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
 """(seconds a step, steps of each kind of baseline): enough to tell the spread, and under a minute for most runs.
 Coarse on purpose: the ranks of one run must choose alike, each from its own clock."""
 SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
-"""(seconds a step, steps that are sampled): 2.5 s or more of most runs."""
+"""(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. One process alone goes on
+until sampling.ENOUGH_S have passed."""
 SAMPLED_OF_UNKNOWN = 5
-"""Where nobody knows how long the training is: a short one is to get its window."""
+"""Where the training does not say how long it is: a short one is to get its window."""
 WINDOW_S = 60.0
 """A window does not record for longer than this if fewer steps will do."""
 
@@ -78,7 +79,8 @@ def plan(
     """The plan for a run, as far as is known.
 
     settle, baseline: as the user wants them, None for what suits. sampling: whether stacks are sampled. step_s: seconds
-    that a step takes, once that is known. total: steps that the training will take; a short one gets less of everything rather than nothing.
+    that a step takes, once that is known. total: steps that the training will take; a short one gets less of everything
+    rather than nothing.
     """
     if baseline is None:
         baseline = next(n for limit, n in BASELINES if (step_s or 0) < limit)

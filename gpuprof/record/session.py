@@ -548,7 +548,7 @@ class Session:
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
-        found = plan(**(planned(self.options) | {"settle": 0}), step_s=step_s, total=left)
+        found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
         if self._under_tool:
             found = replace(found, sample=0, trace=0, stacks=0, memory=0)
             self._journal.note(
