@@ -55,10 +55,10 @@ the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, com
 
 samples.rank<N>.json: schema, python, period_ns (from one sample to the next, on average), begun_ns, ended_ns (on the
 monotonic clock), unread (stacks that made no sense), first_step (its number), steps_ns[] (the beginning of the first
-step, then the end of each), marks[[what (data, data_end, backward, backward_end), ns]], functions[[whose (own, library,
-standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1: none), function, line]],
-samples[[ns since begun_ns, node of the training thread's innermost call, the same of autograd's thread (-1: no
-Python)]].
+step, then the end of each), marks[[what (data, data_end, forward, backward, backward_end, optimizer), ns]],
+functions[[whose (own, library, standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1:
+none), function, line]], samples[[ns since begun_ns, node of the training thread's innermost call, the same of
+autograd's thread (-1: no Python)]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and

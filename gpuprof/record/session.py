@@ -297,6 +297,7 @@ class Session:
             return
         if self._training.is_in_training_mode:
             self._meter.trained(time.perf_counter_ns())
+            self._mark("forward")
             self._meter.work.called(arguments)
         else:
             self._meter.evaluated()
@@ -336,8 +337,9 @@ class Session:
 
     def optimizer_range(self) -> Callable[[], None] | None:
         """The range of an optimizer's step, where someone listens."""
-        if self.ended or not self._ranges.listening or not self._is_here():
+        if self.ended or not (self._ranges.listening or self._sampling) or not self._is_here():
             return None
+        self._mark("optimizer")
         return self._ranges.open("optimizer")
 
     # -- the end of a step

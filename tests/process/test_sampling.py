@@ -172,7 +172,7 @@ def test_a_training_is_sampled_after_its_baseline(tmp_path: Path):
     for name in ("walk", "collate", "__getitem__"):
         assert took[name] == pytest.approx(1e3 * fmean(step[name] for step in truth), rel=0.2), name
     kinds = {what for what, _ in found["marks"]}
-    assert kinds == {"data", "data_end", "backward", "backward_end"}
+    assert kinds == {"data", "data_end", "forward", "backward", "backward_end", "optimizer"}
 
 
 @TORCH

@@ -23,7 +23,10 @@ def test_a_plain_loop_as_a_module(tmp_path: Path):
     """All of it as a user meets it: torch is imported in the recorded process, and the recording is diagnosed."""
     write_script(tmp_path, "print(train(45), sys.argv[1:])")
     done = finished(
-        [sys.executable, "-m", "gpuprof", "trace", "--settle=5", "--no-sampling", "--out", "run", "-m", "train", "--steps", "3"],
+        [
+            sys.executable, "-m", "gpuprof", "trace", "--settle=5", "--no-sampling", "--out", "run", "-m", "train",
+            "--steps", "3",
+        ],
         cwd=tmp_path, env=variables(), text=True, timeout=240,
     )  # fmt: skip
     run = Run(done, tmp_path / "run")
