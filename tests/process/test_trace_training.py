@@ -474,7 +474,7 @@ def test_a_target_whose_torch_lives_in_another_environment(tmp_path: Path):
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r})\n{ONLY_COMPRESSED}"
     without_path = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = finished(
-        [sys.executable, "-c", start, "trace", "--settle", "5", "--out", "run", str(python), str(script)],
+        [sys.executable, "-c", start, "trace", "--settle", "5", "--no-sampling", "--out", "run", str(python), str(script)],
         cwd=tmp_path, env=without_path, text=True, timeout=240,
     )  # fmt: skip
     assert done.stdout == "no gpuprof here\nFalse False\n", done.stderr
