@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from itertools import pairwise
 
 import torch
 
@@ -49,7 +50,7 @@ def main() -> None:
             optimizer.zero_grad(set_to_none=True)
             marks.append(time.perf_counter())
     finally:
-        each = [round(1e3 * (b - a), 3) for a, b in zip(marks, marks[1:], strict=False)]
+        each = [round(1e3 * (b - a), 3) for a, b in pairwise(marks)]
         print("\nsteps", json.dumps(each), flush=True)
 
 

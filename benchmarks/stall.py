@@ -2,10 +2,10 @@
 
     python -m benchmarks.stall [--kernels 5000,20000,50000,100000] [--kinds plain,stacks,memory] [--json FILE]
 
-A training of small kernels is recorded, a window of each kind in a process of its own. `stop` is what the run folder says
-(stopping the profiler and the export), `longest` the longest step that the training itself measured after the window
-opened, which holds the stall; `verdict` the time from the end of the window until the command ended, since the training
-stops there.
+A training of small kernels is recorded, a window of each kind in a process of its own. `stop` is what the run folder
+says (stopping the profiler and the export), `longest` the longest step that the training itself measured after the
+window opened, which holds the stall; `verdict` the time from the end of the window until the command ended, since the
+training stops there.
 """
 
 from __future__ import annotations
@@ -62,15 +62,24 @@ def measure(kernels: int, kind: str, folder: Path) -> list[Stall]:
     found = []
     for window in json.loads((run / "rank0.json").read_text(encoding="utf-8"))["windows"]:
         path = next(run.glob(window["file"] + "*"), None)
-        text = b"" if path is None else gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        text = (
+            b"" if path is None else gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        )
         first = window["first_step"] - 1
         last = first + window["steps"]
         found.append(
             Stall(
-                kernels, kind, window["window"], text.count(b'"cat": "kernel"'), text.count(b'"ph": "X"'), len(text) / 1e6,
-                window["stop_ns"] / 1e9, max(each_ms[first : last + 2], default=0.0) / 1e3, usual_ms,
+                kernels,
+                kind,
+                window["window"],
+                text.count(b'"cat": "kernel"'),
+                text.count(b'"ph": "X"'),
+                len(text) / 1e6,
+                window["stop_ns"] / 1e9,
+                max(each_ms[first : last + 2], default=0.0) / 1e3,
+                usual_ms,
                 ended - written(run),
-            )  # fmt: skip
+            )
         )
     return found
 

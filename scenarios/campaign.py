@@ -1,15 +1,16 @@
 """A campaign: many small programs and their fixes in little time on a GPU, and nothing lost if it is cut short.
 
-    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 2.5] [--rounds 2] [--plan]
+    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--plan]
 
-Of each program a process as it is and one with each fix are a unit, once a round. Units that fit the GPU together form a
-wave. The processes of a wave build their models and take their first steps at the same time, while nothing is timed;
+Of each program a process as it is and one with each fix are a unit, once a round. Units that fit the GPU together form
+a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is timed;
 then each is timed alone, in turns, while the others wait at a gate and do nothing. Python and its packages are loaded
 for the next wave meanwhile, by few processes at low priority; each line of the results says by how many. A program
 whose rounds are over is recorded as it is by `gpuprof trace`, alone as well.
 
-DIR/results.jsonl has a line for each process as soon as it is timed or has failed, with the end of its output; DIR/piece-N.tar
-has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started that the seconds do not cover.
+DIR/results.jsonl has a line for each process as soon as it is timed or has failed, with the end of its output;
+DIR/piece-N.tar has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started that the
+seconds do not cover.
 """
 
 from __future__ import annotations
@@ -45,12 +46,12 @@ from scenarios.measure import (
 )
 from scenarios.support.run import GATE, PROCESS
 
-BUILD_S, BUILD_COMPILED_S, TURN_S, RECORD_S, START_S = 18.0, 40.0, 2.0, 16.0, 25.0
+BUILD_S, BUILD_COMPILED_S, TURN_S, RECORD_S, START_S = 15.0, 30.0, 1.2, 11.0, 25.0
 """Estimates: to build a wave, one in which something is compiled, what a turn takes besides its free stretch, a
 recording, and the imports of the first wave. Assumed until a campaign has run."""
 LONGEST_BUILD_S, LONGEST_TURN_S, LONGEST_RECORD_S = 100.0, 40.0, 75.0
 """Who takes longer is ended and counts as failed."""
-IMPORTING_AT_ONCE, AT_ONCE = 3, 20
+IMPORTING_AT_ONCE, AT_ONCE = 3, 24
 """Processes that load packages while another is timed, and processes of a wave."""
 NICE = 10
 ENDS_S = 12.0
@@ -64,7 +65,7 @@ class Member(Timed):
     """A process that is timed by seconds, and loads its packages at low priority."""
 
     round: int = 0
-    each_s: float = 2.5
+    each_s: float = 1.5
     low: bool = False
     turn_s: float | None = None
     importing: int = 0
@@ -75,10 +76,21 @@ class Member(Timed):
         return f"{self.entry.slug}.{self.number}"
 
     @property
+    def free_s(self) -> float:
+        return self.each_s if self.each_s < 1.0 else self.entry.seconds or self.each_s
+
+    @property
     def command(self) -> list[str]:
-        seconds = self.entry.seconds or self.each_s
         drained = ["--drained", str(self.entry.drained)] if self.entry.drained else []
-        return [*launched(self.entry), *self.entry.words, "--timed", "--seconds", str(seconds), *drained, *self.switches]
+        return [
+            *launched(self.entry),
+            *self.entry.words,
+            "--timed",
+            "--seconds",
+            str(self.free_s),
+            *drained,
+            *self.switches,
+        ]
 
 
 @dataclass
@@ -117,11 +129,13 @@ class Wave:
     @property
     def estimate_s(self) -> float:
         compiled = any("compile" in fix or "graph" in fix for fix in (member.fix for member in self.members))
-        turns = sum((member.entry.seconds or member.each_s) + TURN_S for member in self.members)
+        turns = sum(member.free_s + TURN_S for member in self.members)
         return (BUILD_COMPILED_S if compiled else BUILD_S) + turns + RECORD_S * len(self.traced)
 
 
-def planned(chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib: float) -> list[Wave]:
+def planned(
+    chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib: float, record: bool = True
+) -> list[Wave]:
     """The waves, in the order of the programs: the first round of as many as fit, then their next one."""
     sets: list[list[Scenario]] = []
     taken = count = 0.0
@@ -143,7 +157,7 @@ def planned(chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib:
                     log = logs / f"{entry.slug}.{order}.log"
                     wave.members.append(Member(entry, fix, order, log, round=number, each_s=each_s))
                     wave.gib += entry.gib
-                if number == rounds - 1:
+                if record and number == rounds - 1:
                     wave.traced.append(Traced(entry, "", -1, logs / f"{entry.slug}.trace.log"))
             found.append(wave)
     return found
@@ -299,7 +313,11 @@ class Campaign:
             line |= rounded(member.timing) | {"steps": len(each), "turn_s": round(member.turn_s or 0.0, 2)}
             line["spread"] = round(spread(each), 4)
         self.write(line)
-        done = f"{line['free_ms']:8.2f} ms  ± {100 * line['spread']:.1f} %" if member.timing else f"FAILED {line['failed']}"
+        done = (
+            f"{line['free_ms']:8.2f} ms  ± {100 * line['spread']:.1f} %"
+            if member.timing
+            else f"FAILED {line['failed']}"
+        )
         self.say(f"{member.entry.name:34} {member.fix or 'as it is':22} {done}")
         if member.timing is None and "output" in line:
             print("\n".join(f"          | {text[:200]}" for text in line["output"][-6:]), flush=True)
@@ -460,14 +478,26 @@ def usual_priority(pid: int) -> None:
 
 
 def campaign(
-    chosen: list[Scenario], out: Path, seconds: float, each_s: float, rounds: int, gib: float | None, plan: bool
+    chosen: list[Scenario],
+    out: Path,
+    seconds: float,
+    each_s: float,
+    rounds: int,
+    *,
+    gib: float | None = None,
+    record: bool = True,
+    plan: bool = False,
 ) -> int:
-    """Runs it, or with `plan` prints what it would do. Returns 1 if a process failed."""
+    """Runs it, or with `plan` prints what it would do. Returns 1 if a process failed.
+
+    `each_s`: of a free stretch, also of programs that ask for a longer one where it is under a second; `gib`: of the
+    GPU's memory; `record`: whether programs are recorded, too.
+    """
     out = out.resolve()
     room = gib or (gpu_gib() - 3.0)
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
         logs = out.parent / f"{out.name}-runs" / "logs"
-        waves = planned(chosen, rounds, each_s, logs, min(room, NO_GPU_GIB))
+        waves = planned(chosen, rounds, each_s, logs, min(room, NO_GPU_GIB), record)
         if plan:
             print(*listed(waves), sep="\n")
             return 0

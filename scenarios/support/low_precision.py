@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import torch
 
 from scenarios.support.run import Run
 
+TORCHAO = "SCENARIO_TORCHAO"
+"""A folder with torchao, where it is not installed: other libraries look for it as soon as it is."""
 LARGEST = 448.0
 """The largest number of float8_e4m3fn; of float8_e5m2 it is 57344."""
 LARGEST_GRADIENT = 57344.0
@@ -62,6 +67,7 @@ def train_linear(run: Run, width: int, inner: int, layers: int, tokens: int) -> 
     linear = ByHand if run.fix == "scaled_mm" else torch.nn.Linear
     model = torch.nn.Sequential(*(Layer(width, inner, linear) for _ in range(layers))).to(run.device, torch.bfloat16)
     if run.fix.startswith("fp8"):
+        sys.path += filter(None, [os.environ.get(TORCHAO)])
         from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
         recipe = "rowwise" if run.fix == "fp8_rowwise" else "tensorwise"

@@ -123,9 +123,9 @@ class Run:
         if step == max(self.settle - 1 - self.alone, 0):
             self._synchronise()
             self._wait()
-        if self._end_of_free is not None and step >= self.settle + FREE - 1:
-            if time.perf_counter() >= self._end_of_free:
-                self.free, self._end_of_free = step - self.settle + 1, None
+        enough = self._end_of_free is not None and step >= self.settle + FREE - 1
+        if enough and time.perf_counter() >= self._end_of_free:
+            self.free, self._end_of_free = step - self.settle + 1, None
         if step == self.settle - 1 or step >= self.settle + self.free - 1:
             self._synchronise()
         if self._energy is not None and step == self.settle - 1:

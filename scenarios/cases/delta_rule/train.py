@@ -1,5 +1,6 @@
-"""Linear-attention layers of Qwen3-Next as transformers runs them without the fla package: the gated delta rule in plain
-torch writes each chunk's result into a slice of its output, so that the backward pass copies the whole for each.
+"""Linear-attention layers of Qwen3-Next as transformers runs them without the fla package: the gated delta rule in
+plain torch writes each chunk's result into a slice of its output, so that the backward pass copies the whole for
+each.
 """
 
 from __future__ import annotations
@@ -13,30 +14,23 @@ from transformers.models.qwen3_next import modeling_qwen3_next as library
 from scenarios.support.run import Run, main
 
 VIEWS = ("new_values", "k_cumdecay", "query", "intra_chunk_attn", "key", "chunk_decay")
+WRITTEN = "core_attn_out[:, :, i] = "
 
 
 def without_slices() -> None:
     """Replaces the library's function by one with the same text whose loop reads views and collects its results."""
     text = inspect.getsource(library.torch_chunk_gated_delta_rule)
     text = text[text.index("def ") :]
-    head, loop = text.split("    for i in range(num_chunks):", 1) if "range(num_chunks)" in text else rest(text)
-    written = [line for line in loop.splitlines() if "core_attn_out[:, :, i] = " in line]
-    if len(written) != 1:
-        raise RuntimeError("this edit was made for another version of transformers")
-    loop = loop.replace("core_attn_out[:, :, i] = ", "outputs.append(", 1).replace(written[0].split(" = ")[1], written[0].split(" = ")[1] + ")", 1)
+    head, loop = text.split("    for i in range(num_chunks):", 1)
+    (written,) = [line for line in loop.splitlines() if WRITTEN in line]  # else it is another version of transformers
+    loop = loop.replace(written, written.replace(WRITTEN, "outputs.append(") + ")")
     for name in VIEWS:
         loop = loop.replace(f"{name}[:, :, i]", f"{name}_views[i]")
     views = "".join(f"    {name}_views = {name}.unbind(2)\n" for name in VIEWS if f"{name}_views" in loop)
     body, tail = cut(loop)
-    text = f"{head}{views}    outputs = []\n    for i in range(num_chunks):{body}    core_attn_out = torch.stack(outputs, 2)\n{tail}"
+    start, end = "    outputs = []\n    for i in range(num_chunks):", "    core_attn_out = torch.stack(outputs, 2)\n"
+    text = head + views + start + body + end + tail
     exec(compile(text, "without_slices", "exec"), vars(library))
-
-
-def rest(text: str) -> tuple[str, str]:
-    """Before and after the head of the loop as older versions write it."""
-    line = next(line for line in text.splitlines() if "in range(0, total_sequence_length // chunk_size)" in line)
-    head, loop = text.split(line, 1)
-    return head + "    num_chunks = total_sequence_length // chunk_size\n", loop
 
 
 def cut(loop: str) -> tuple[str, str]:

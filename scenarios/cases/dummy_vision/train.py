@@ -1,5 +1,5 @@
-"""Text-only batches of a vision-language model that still runs its vision tower on an empty picture, times zero, and reads
-the packed length from the GPU in every layer.
+"""Text-only batches of a vision-language model that still runs its vision tower on an empty picture, times zero, and
+reads the packed length from the GPU in every layer.
 """
 
 from __future__ import annotations

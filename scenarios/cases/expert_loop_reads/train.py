@@ -1,5 +1,5 @@
-"""Qwen3-MoE of transformers with its experts run one after another (`eager`): each looks up its tokens on the GPU and waits
-for how many there are. `after`: the library's grouped matrix multiplication; `sorted`: one read a layer.
+"""Qwen3-MoE of transformers with its experts run one after another (`eager`): each looks up its tokens on the GPU and
+waits for how many there are. `after`: the library's grouped matrix multiplication; `sorted`: one read a layer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from scenarios.support.models import randomize
 from scenarios.support.run import Run, main
 
 
-def dispatched(self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor) -> torch.Tensor:
+def dispatched(
+    self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+) -> torch.Tensor:
     """Tokens sorted by expert; their counts are read once."""
     chosen = top_k_index.flatten()
     order = chosen.argsort(stable=True)

@@ -1,5 +1,5 @@
-"""A small draft model trained on hidden states of a larger one that a loader holds: they come to the GPU from pageable
-memory, blocking, and attention runs in its slowest form.
+"""A small draft model trained on hidden states of a larger one that a loader holds: they come to the GPU from
+pageable memory, blocking, and attention runs in its slowest form.
 """
 
 from __future__ import annotations

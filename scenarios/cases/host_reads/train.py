@@ -11,8 +11,10 @@ class Net(torch.nn.Module):
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
         self.embed = torch.nn.Embedding(100, width)
-        self.edges = torch.nn.ModuleList(torch.nn.Sequential(
-            torch.nn.Linear(2 * width + 1, width), torch.nn.SiLU(), torch.nn.Linear(width, width)) for _ in range(layers))
+        self.edges = torch.nn.ModuleList(
+            torch.nn.Sequential(torch.nn.Linear(2 * width + 1, width), torch.nn.SiLU(), torch.nn.Linear(width, width))
+            for _ in range(layers)
+        )
         self.energy = torch.nn.Sequential(torch.nn.Linear(width, width), torch.nn.SiLU(), torch.nn.Linear(width, 1))
 
     def forward(self, kinds: torch.Tensor, places: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:

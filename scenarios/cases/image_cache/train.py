@@ -1,10 +1,11 @@
-"""Training on few pictures, one a step: each is decoded from PNG, converted to float32 and copied again every time it is
-seen; two values are read for the progress line.
+"""Training on few pictures, one a step: each is decoded from PNG, converted to float32 and copied again every time it
+is seen; two values are read for the progress line.
 """
 
 from __future__ import annotations
 
 import io
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -23,7 +24,9 @@ class Views(Dataset):
         self.files = []
         for _ in range(count):
             coarse = rng.integers(0, 255, (height // 8, width // 8, 3), dtype=np.uint8)
-            pixels = np.kron(coarse, np.ones((8, 8, 1), np.uint8)) ^ rng.integers(0, 4, (height, width, 3), dtype=np.uint8)
+            pixels = np.kron(coarse, np.ones((8, 8, 1), np.uint8)) ^ rng.integers(
+                0, 4, (height, width, 3), dtype=np.uint8
+            )
             stream = io.BytesIO()
             Image.fromarray(pixels).save(stream, "PNG", compress_level=1)
             self.files.append(stream.getvalue())
@@ -48,7 +51,7 @@ class Field(torch.nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         sizes = [34, width, width, width, width, 3]
-        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in zip(sizes, sizes[1:], strict=False))
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(a, b) for a, b in pairwise(sizes))
         self.register_buffer("bands", torch.randn(2, 16) * 8)
 
     def forward(self, places: torch.Tensor) -> torch.Tensor:

@@ -27,7 +27,7 @@ class Tokens(Dataset):
 
 
 def train(run: Run) -> None:
-    model = models.lora(models.build("qwen2.5-0.5b", run.device, tiny=run.tiny, num_hidden_layers=24, vocab_size=32_000))
+    model = models.lora(models.build("qwen2.5-0.5b", run.device, tiny=run.tiny, vocab_size=32_000))
     if run.fix == "after":
         walk = model.train
 

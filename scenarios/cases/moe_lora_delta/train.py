@@ -1,5 +1,5 @@
-"""LoRA on the experts of a small Qwen3-MoE with PEFT's `target_parameters`: the adapter's product, as large as the whole
-expert stack, is built in each forward pass, as PEFT did before it folded it into one baddbmm.
+"""LoRA on the experts of a small Qwen3-MoE with PEFT's `target_parameters`: the adapter's product, as large as the
+whole expert stack, is built in each forward pass, as PEFT did before it folded it into one baddbmm.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tokens sent to experts by `repeat_interleave` with counts on the GPU: the size of its result is read in each layer."""
+"""Tokens sent to experts by `repeat_interleave` with counts on the GPU: the size of its result is read in each
+layer.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,15 @@ class Experts(torch.nn.Module):
         y = self.norm(x)
         weights, chosen = self.router(y).float().softmax(-1).topk(2, -1)
         order = chosen.flatten().argsort(stable=True)
-        counts = torch.bincount(chosen.flatten(), minlength=self.experts) if not known else (
-            torch.zeros(self.experts, dtype=torch.long, device=x.device).scatter_add_(0, chosen.flatten(), torch.ones_like(chosen.flatten())))
+        counts = (
+            torch.bincount(chosen.flatten(), minlength=self.experts)
+            if not known
+            else (
+                torch.zeros(self.experts, dtype=torch.long, device=x.device).scatter_add_(
+                    0, chosen.flatten(), torch.ones_like(chosen.flatten())
+                )
+            )
+        )
         numbers = torch.arange(self.experts, device=x.device)
         if known:
             owner = torch.repeat_interleave(numbers, counts, output_size=order.numel())

@@ -1,5 +1,5 @@
-"""A robot policy (action chunks from a transformer with a variational encoder), eager: some 1,000 small kernels a step,
-two losses read in the forward pass.
+"""A robot policy (action chunks from a transformer with a variational encoder), eager: some 1,000 small kernels a
+step, two losses read in the forward pass.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ class Policy(torch.nn.Module):
     def __init__(self, width: int, layers: int, chunk: int) -> None:
         super().__init__()
         kind = {"d_model": width, "nhead": 8, "dim_feedforward": 4 * width, "batch_first": True, "dropout": 0.0}
-        self.backbone = torch.nn.Sequential(*(part for i in range(4) for part in (
-            torch.nn.Conv2d(3 if not i else width // 4, width // 4, 3, 2, 1), torch.nn.ReLU())))
+        self.backbone = torch.nn.Sequential(
+            *(
+                part
+                for i in range(4)
+                for part in (torch.nn.Conv2d(3 if not i else width // 4, width // 4, 3, 2, 1), torch.nn.ReLU())
+            )
+        )
         self.flat = torch.nn.Conv2d(width // 4, width, 1)
         self.state, self.action = torch.nn.Linear(14, width), torch.nn.Linear(14, width)
         self.latent = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(**kind), layers)
@@ -25,7 +30,9 @@ class Policy(torch.nn.Module):
         self.asked = torch.nn.Parameter(torch.randn(1, chunk, width))
         self.head = torch.nn.Linear(width, 14)
 
-    def forward(self, image: torch.Tensor, state: torch.Tensor, actions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(
+        self, image: torch.Tensor, state: torch.Tensor, actions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         seen = self.flat(self.backbone(image)).flatten(2).transpose(1, 2)
         state = self.state(state)[:, None]
         first = self.latent(torch.cat((state, self.action(actions)), 1))[:, 0]

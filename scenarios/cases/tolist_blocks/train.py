@@ -1,8 +1,10 @@
-"""LoRA-like training of a diffusion transformer whose eager blocks each read the documents' bounds from the GPU, and again
-when checkpointing runs them a second time.
+"""LoRA-like training of a diffusion transformer whose eager blocks each read the documents' bounds from the GPU, and
+again when checkpointing runs them a second time.
 """
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -45,7 +47,7 @@ class Block(torch.nn.Module):
         q, k, v, gate, *rest = self.before(x, time, angles)
         ends = bounds if isinstance(bounds, list) else bounds.tolist()
         parts = []
-        for a, b in zip(ends, ends[1:], strict=False):
+        for a, b in pairwise(ends):
             one = (part[:, a:b].transpose(1, 2) for part in (q, k, v))
             parts.append(torch.nn.functional.scaled_dot_product_attention(*one).transpose(1, 2))
         return self.afterwards(x, torch.cat(parts, 1), gate, *rest)

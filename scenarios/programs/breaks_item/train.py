@@ -16,7 +16,6 @@ def without(x: torch.Tensor, number: int) -> torch.Tensor:
     return x.clamp(-50.0, 50.0)
 
 
-
 def train(run: Run) -> None:
     train_compiled(run, planted, without)
 

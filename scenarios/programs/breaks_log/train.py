@@ -9,7 +9,6 @@ import torch
 from scenarios.support.planted import train_compiled
 from scenarios.support.run import Run, main
 
-
 LOG = logging.getLogger("blocks")
 
 
@@ -17,7 +16,6 @@ def planted(x: torch.Tensor, number: int) -> torch.Tensor:
     LOG.info("block %d: %s", number, tuple(x.shape))
     print(end="")
     return x
-
 
 
 def train(run: Run) -> None:

@@ -19,7 +19,6 @@ def planted(x: torch.Tensor, number: int) -> torch.Tensor:
     return x * torch.tensor(scale(number), device=x.device, dtype=x.dtype)
 
 
-
 def train(run: Run) -> None:
     train_compiled(run, planted, None)
 

@@ -1,4 +1,5 @@
-"""Full fine-tune of a small GPT (12 layers, width 512) whose loop reads much: a norm of each gradient, and five metrics.
+"""Full fine-tune of a small GPT (12 layers, width 512) whose loop reads much: a norm of each gradient, and five
+metrics.
 """
 
 from __future__ import annotations

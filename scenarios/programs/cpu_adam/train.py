@@ -48,7 +48,7 @@ def train(run: Run) -> None:
         optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=not run.tiny)
     else:
         optimizer = HostAdam(weights, run.fix == "pinned" and not run.tiny, run.fix == "fused_cpu")
-    batches = itertools.repeat(data.full(model.config.vocab_size, run.pick(8, 1), run.pick(1024, 16), run.device))
+    batches = itertools.repeat(data.full(model.config.vocab_size, run.pick(4, 1), run.pick(1024, 16), run.device))
     for _ in run.steps():
         loss = model(**next(batches)).loss
         loss.backward()

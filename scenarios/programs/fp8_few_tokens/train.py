@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from scenarios.support.low_precision import train_linear
 from scenarios.support.run import Run, main
 

@@ -1,4 +1,4 @@
-"""Qwen2.5-0.5B cut to 6 layers with its vocabulary of 151,936; 4 × 2048 tokens, of which only a fifth has a label."""
+"""Qwen2.5-0.5B cut to 6 layers with its vocabulary of 151,936; 2 × 2048 tokens, of which only a fifth has a label."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def train(run: Run) -> None:
         apply_liger_kernel_to_qwen2(model=model, rope=whole, rms_norm=whole, swiglu=whole, cross_entropy=False,
                                     fused_linear_cross_entropy=not whole)  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=not run.tiny)
-    batch = data.full(model.config.vocab_size, run.pick(4, 1), run.pick(2048, 40), run.device)
+    batch = data.full(model.config.vocab_size, run.pick(2, 1), run.pick(2048, 40), run.device)
     batch["labels"][:, : batch["labels"].shape[1] * 4 // 5] = -100
     batches = itertools.repeat(batch)
     for _ in run.steps():

@@ -12,7 +12,9 @@ from scenarios.support.run import Run, main
 
 
 def train(run: Run) -> None:
-    model = models.lora(models.build("qwen2.5-0.5b", run.device, tiny=run.tiny, num_hidden_layers=12, vocab_size=32_000))
+    model = models.lora(
+        models.build("qwen2.5-0.5b", run.device, tiny=run.tiny, num_hidden_layers=12, vocab_size=32_000)
+    )
     weights = trained(model)
     optimizer = torch.optim.AdamW(weights, lr=1e-4, fused=True if run.fix == "fused" and not run.tiny else None)
     batch = data.full(model.config.vocab_size, 4 if run.fix == "batch_4" else 1, run.pick(256, 16), run.device)

@@ -31,7 +31,9 @@ def batch(run: Run, vocabulary: int) -> dict[str, torch.Tensor]:
 def train(run: Run) -> None:
     kind = "flex_attention" if run.fix == "flex" else "sdpa"
     shape = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}
-    model = models.build("tinyllama-1.1b", run.device, tiny=run.tiny, attention=kind, max_position_embeddings=16384, **shape)
+    model = models.build(
+        "tinyllama-1.1b", run.device, tiny=run.tiny, attention=kind, max_position_embeddings=16384, **shape
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not run.tiny)
     inputs = {name: tensor.to(run.device) for name, tensor in batch(run, model.config.vocab_size).items()}
     for _ in run.steps():

@@ -37,7 +37,9 @@ def train(run: Run) -> None:
     torch.manual_seed(0)
     width, rows, length = run.pick((512, 4, 256), (64, 2, 8))
     torch._dynamo.config.recompile_limit = 4
-    model = Scheduled(Model(width, run.pick(8, 2), None), run.fix in ("tensor", "tensor_graphs")).to(run.device, torch.bfloat16)
+    model = Scheduled(Model(width, run.pick(8, 2), None), run.fix in ("tensor", "tensor_graphs")).to(
+        run.device, torch.bfloat16
+    )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not run.tiny)
     tokens = torch.randint(0, 8192, (rows, length), device=run.device)
     forward = torch.compile(model, mode="reduce-overhead" if run.fix == "tensor_graphs" else None)

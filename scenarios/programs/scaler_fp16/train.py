@@ -1,4 +1,6 @@
-"""A GPT-2 under fp16 autocast with a gradient scaler that unscales, clips and steps: it reads whether gradients overflow."""
+"""A GPT-2 under fp16 autocast with a gradient scaler that unscales, clips and steps: it reads whether gradients
+overflow.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ def train(run: Run) -> None:
     model = GPT2LMHeadModel(config).to(run.device).train()
     device = run.device.split(":")[0]
     bf16 = run.fix in ("bf16", "bf16_fused")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if run.fix in ("fused", "bf16_fused") else None)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, fused=True if run.fix in ("fused", "bf16_fused") else None
+    )
     scaler = torch.amp.GradScaler(device, enabled=not bf16)
     tokens = torch.randint(0, config.vocab_size, (rows, length), device=run.device)
     for _ in run.steps():

@@ -1,4 +1,6 @@
-"""A small ResNet-like net on pictures that two workers decode from PNG and augment with numpy; batch 64, bf16 autocast."""
+"""A small ResNet-like net on pictures that two workers decode from PNG and augment with numpy; batch 64, bf16
+autocast.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def net(width: int) -> torch.nn.Module:
     for depth in range(3):
         wide = width << depth
         layers += [torch.nn.BatchNorm2d(wide), torch.nn.ReLU(), torch.nn.Conv2d(wide, 2 * wide, 3, 2, 1)]
-    return torch.nn.Sequential(*layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8 * width, 10))
+    return torch.nn.Sequential(
+        *layers, torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(8 * width, 10)
+    )
 
 
 def train(run: Run) -> None:

@@ -28,7 +28,9 @@ def train(run: Run) -> None:
         with torch.no_grad():
             wanted = torch.log_softmax(teacher(input_ids=tokens).logits.float(), -1)
         seen = torch.log_softmax(student(input_ids=tokens).logits.float(), -1)
-        loss = torch.nn.functional.kl_div(seen, wanted.to(seen.device), log_target=True, reduction="sum") / tokens.numel()
+        loss = (
+            torch.nn.functional.kl_div(seen, wanted.to(seen.device), log_target=True, reduction="sum") / tokens.numel()
+        )
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

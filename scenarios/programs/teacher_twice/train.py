@@ -16,7 +16,7 @@ def train(run: Run) -> None:
     teacher = models.build("tinyllama-1.1b", run.device, tiny=run.tiny, num_hidden_layers=12, **shape)
     student = models.build("tinyllama-1.1b", run.device, tiny=run.tiny, num_hidden_layers=4, **shape)
     optimizer = torch.optim.AdamW(student.parameters(), lr=1e-4, fused=not run.tiny)
-    batches = itertools.repeat(data.full(student.config.vocab_size, run.pick(4, 1), run.pick(1024, 16), run.device))
+    batches = itertools.repeat(data.full(student.config.vocab_size, run.pick(2, 1), run.pick(1024, 16), run.device))
     once, frozen = run.fix in ("once", "both"), run.fix in ("no_grad", "both")
     for _ in run.steps():
         tokens = next(batches)["input_ids"]
@@ -25,7 +25,9 @@ def train(run: Run) -> None:
             states = seen.hidden_states if once else teacher(input_ids=tokens, output_hidden_states=True).hidden_states
         out = student(input_ids=tokens, output_hidden_states=True)
         wanted = torch.log_softmax(seen.logits.detach().float(), -1)
-        soft = torch.nn.functional.kl_div(torch.log_softmax(out.logits.float(), -1), wanted, log_target=True, reduction="sum")
+        soft = torch.nn.functional.kl_div(
+            torch.log_softmax(out.logits.float(), -1), wanted, log_target=True, reduction="sum"
+        )
         near = (out.hidden_states[-1] - states[-1].detach()).float().pow(2).mean()
         loss = soft / tokens.numel() + near
         loss.backward()

@@ -1,4 +1,6 @@
-"""transformers' Trainer with float32 weights and its defaults, logging each step; texts are tokenized in the collator."""
+"""transformers' Trainer with float32 weights and its defaults, logging each step; texts are tokenized in the
+collator.
+"""
 
 from __future__ import annotations
 

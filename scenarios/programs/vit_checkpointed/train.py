@@ -16,7 +16,9 @@ def train(run: Run) -> None:
     model = ViTForImageClassification(config).to(run.device).train()
     if run.fix != "no_checkpointing":
         model.gradient_checkpointing_enable()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True if run.fix == "fused" and not run.tiny else None)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, fused=True if run.fix == "fused" and not run.tiny else None
+    )
     pixels = torch.randn(images, 3, size, size, device=run.device)
     labels = torch.randint(0, 100, (images,), device=run.device)
     forward = torch.compile(model) if run.fix == "compile" else model
