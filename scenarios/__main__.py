@@ -6,6 +6,7 @@
     python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH] [--try]]
     python -m scenarios parallel [NAME …] --out DIR [--rounds 5] [--processes N]
     python -m scenarios campaign [NAME …] --out DIR [--seconds S] [--each S] [--rounds 2] [--no-record] [--plan]
+    python -m scenarios truth RESULTS
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
 `measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`. `parallel`
@@ -22,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from scenarios.campaign import campaign
+from scenarios.campaign import campaign, truths
 from scenarios.catalogue import Scenario, campaign_names, names, scenario, scenarios
 from scenarios.measure import launched, measure
 from scenarios.parallel import PROGRAMS, parallel
@@ -81,6 +82,8 @@ def parsed() -> argparse.Namespace:
     short.add_argument("--gib", type=float, help="GPU memory to fill, in place of what there is")
     short.add_argument("--no-record", dest="record", action="store_false", help="only time them")
     short.add_argument("--plan", action="store_true", help="only print what it would do, with an estimate of its time")
+    kept = commands.add_parser("truth", help="write truth.json of each program that a campaign timed")
+    kept.add_argument("results", type=Path, help="results.jsonl")
     args = parser.parse_args()
     if args.command == "campaign" and (args.rounds < 1 or args.each <= 0):
         short.error("--rounds: one at least; --each: more than none")
@@ -105,6 +108,9 @@ def main() -> int:
     args = parsed()
     if args.command == "list":
         print("\n".join(listed()))
+        return 0
+    if args.command == "truth":
+        print("\n".join(truths(args.results)))
         return 0
     try:
         chosen = [scenario(name) for name in named(args)]

@@ -29,6 +29,7 @@ import tarfile
 import tempfile
 import time
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -44,20 +45,36 @@ from scenarios.measure import (
     rounded,
     versions,
 )
-from scenarios.support.run import GATE, PROCESS
+from scenarios.support.run import GATE, PROCESS, SETTLE, SYNCHRONISED
 
 BUILD_S, BUILD_COMPILED_S, TURN_S, RECORD_S, START_S = 15.0, 30.0, 1.2, 11.0, 25.0
 """Estimates: to build a wave, one in which something is compiled, what a turn takes besides its free stretch, a
 recording, and the imports of the first wave. Assumed until a campaign has run."""
+PACE = 0.8
+"""Of the estimates: a set of programs is started if this much of its estimate is left. Measured as it goes on."""
 LONGEST_BUILD_S, LONGEST_TURN_S, LONGEST_RECORD_S = 100.0, 40.0, 75.0
 """Who takes longer is ended and counts as failed."""
-IMPORTING_AT_ONCE, AT_ONCE = 3, 24
+IMPORTING_AT_ONCE, AT_ONCE = 4, 24
 """Processes that load packages while another is timed, and processes of a wave."""
 NICE = 10
 ENDS_S = 12.0
 """What is left of the seconds for packing."""
-PIECE, PIECES = 15 << 20, 6
+PIECE, PIECES = 15 << 20, 4
+"""Bytes of a file with recordings, and how many there may be; what has no room stays where it was packed."""
 LAST_LINES = 15
+KEPT = (
+    *("fix", "free_ms", "spread", "steps", "synchronised_ms", "tokens", "joules", "importing"),
+    *("allocated_mib", "reserved_mib", "peak_mib"),
+)
+"""What truth.json keeps of a process."""
+HOW = (
+    f"Each process: {SETTLE} steps to settle, free-running steps for some seconds (free_ms: the mean of them; spread:"
+    " half the range of the middle eight tenths of blocks of them, over that mean; joules: of the GPU, by its energy"
+    f" counter), {SYNCHRONISED} each closed by a synchronisation (synchronised_ms). Fresh processes took turns, as"
+    " it"
+    " is and with each fix; no profiler was in any of them. importing: processes that loaded packages at low priority at"
+    " the same time."
+)
 
 
 @dataclass
@@ -116,8 +133,10 @@ class Traced(Recorder):
 
 @dataclass
 class Wave:
-    """Processes that are built together, and the programs that are recorded once they were timed."""
+    """Processes that are built together, and the programs that are recorded once they were timed. Waves of the same
+    `set` have the same programs, a round each."""
 
+    set: int = 0
     members: list[Member] = field(default_factory=list)
     traced: list[Traced] = field(default_factory=list)
     gib: float = 0.0
@@ -148,9 +167,9 @@ def planned(
         taken += processes * entry.gib
         count += processes
     found = []
-    for together in sets:
+    for order_of_set, together in enumerate(sets):
         for number in range(rounds):
-            wave = Wave()
+            wave = Wave(order_of_set)
             for entry in together:
                 for i, fix in enumerate(entry.variants()):
                     order = number * len(entry.variants()) + i
@@ -240,9 +259,15 @@ class Campaign:
     # -- a wave
 
     def run(self, waves: list[Wave]) -> None:
+        whole = {wave.set: sum(other.estimate_s for other in waves if other.set == wave.set) for wave in waves}
+        left_out: set[int] = set()
+        estimated_s, pace = START_S, PACE
         for number, wave in enumerate(waves):
-            if wave.estimate_s * 0.6 > self.left_s:
-                self.say(f"left out, the seconds are over: {', '.join(sorted({m.entry.name for m in wave.members}))}")
+            first = number == 0 or waves[number - 1].set != wave.set
+            if wave.set in left_out or (whole[wave.set] if first else 0.5 * wave.estimate_s) * pace > self.left_s:
+                left_out.add(wave.set)
+                names = dict.fromkeys(member.entry.name for member in wave.members)
+                self.say(f"left out, too few seconds: {', '.join(names)}")
                 kill([process for process in wave.everyone if process.process is not None and not process.over])
                 self.next = []
                 continue
@@ -272,6 +297,8 @@ class Campaign:
                 else:
                     kill([recorder])
                     self.say(f"{recorder.entry.name}: not recorded, the seconds are over")
+            estimated_s += wave.estimate_s
+            pace = (time.monotonic() - self.begun) / estimated_s
         for recorder in self.reading:
             self.read(recorder)
 
@@ -357,7 +384,7 @@ class Campaign:
             self.say(f"{recorder.entry.name}: NOT RECORDED")
             print("\n".join(f"          | {text[:200]}" for text in said[-6:]), flush=True)
             return
-        target = self.out.parent / f"{self.out.name}-packed" / f"{recorder.entry.slug}.tar.xz"
+        target = recorder.folder.parent / "packed" / f"{recorder.entry.slug}.tar.xz"
         target.parent.mkdir(exist_ok=True)
         shutil.copy(recorder.log, recorder.folder / "said.txt")
         words = [sys.executable, "-m", "scenarios.campaign", str(recorder.folder), str(target)]
@@ -496,7 +523,8 @@ def campaign(
     out = out.resolve()
     room = gib or (gpu_gib() - 3.0)
     with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
-        logs = out.parent / f"{out.name}-runs" / "logs"
+        work = Path(tempfile.gettempdir()) / f"campaign-{os.getpid()}"
+        logs = work / "logs"
         waves = planned(chosen, rounds, each_s, logs, min(room, NO_GPU_GIB), record)
         if plan:
             print(*listed(waves), sep="\n")
@@ -546,6 +574,31 @@ def table(results: Path) -> list[str]:
         times = " ".join(f"{ms:.2f}" for ms in found) or "failed"
         lines.append(f"{program:34} {fix or 'as it is':22} {gain:>7}  {times}")
     return lines
+
+
+def truths(results: Path) -> list[str]:
+    """Writes truth.json of each program in the results, one file of lines of one machine. Returns the names.
+
+    A program that has a truth.json keeps the processes of it that were timed on the same GPUs with the same versions.
+    """
+    about: dict[str, Any] = {}
+    processes: dict[str, list[dict[str, Any]]] = {}
+    for line in results.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "machine" in entry:
+            about = {"machine": entry["machine"], "versions": entry["versions"]}
+        elif "free_ms" in entry:
+            processes.setdefault(entry["program"], []).append({key: entry.get(key) for key in KEPT})
+    for name, timed in processes.items():
+        path = ROOT / name / "truth.json"
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if all(before.get(key) == value for key, value in about.items()):
+            timed = before["processes"] + [process for process in timed if process not in before["processes"]]
+        head = {"how": HOW, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}", **about}
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+        body = ",\n".join(f"  {json.dumps(process)}" for process in timed)
+        path.write_text("\n".join(["{", *lines, f' "processes": [\n{body}\n ]', "}", ""]), encoding="utf-8")
+    return sorted(processes)
 
 
 if __name__ == "__main__":

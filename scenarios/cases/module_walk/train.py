@@ -38,7 +38,8 @@ def train(run: Run) -> None:
     with tempfile.TemporaryDirectory() as folder:
         arguments = TrainingArguments(
             folder, max_steps=100_000, per_device_train_batch_size=1, gradient_accumulation_steps=run.pick(4, 2),
-            logging_steps=10, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=run.tiny, bf16=not run.tiny,
+            logging_steps=10, report_to="none", save_strategy="no", disable_tqdm=True, use_cpu=run.tiny,
+            bf16=not run.tiny,
         )  # fmt: skip
         Trainer(model, arguments, train_dataset=Tokens(run.pick(64, 8)), callbacks=[run.callback()]).train()
 

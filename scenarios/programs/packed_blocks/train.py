@@ -1,4 +1,4 @@
-"""A Llama of 12 layers trained on packed rows: 16 documents in one row of 16,384 tokens, marked by their positions.
+"""A Llama of 8 layers trained on packed rows: 16 documents in one row of 16,384 tokens, marked by their positions.
 
 transformers reads the documents from the positions. With sdpa it makes a mask of 16,384 × 16,384 scores, of which a
 sixteenth counts.
@@ -30,7 +30,7 @@ def batch(run: Run, vocabulary: int) -> dict[str, torch.Tensor]:
 
 def train(run: Run) -> None:
     kind = "flex_attention" if run.fix == "flex" else "sdpa"
-    shape = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 12, "num_attention_heads": 16}
+    shape = {"hidden_size": 1024, "intermediate_size": 2816, "num_hidden_layers": 8, "num_attention_heads": 16}
     model = models.build(
         "tinyllama-1.1b", run.device, tiny=run.tiny, attention=kind, max_position_embeddings=16384, **shape
     )
