@@ -73,7 +73,7 @@ def tried(entry: Scenario, wanted: list[Candidate], rounds: int, tiny: bool) -> 
     with place_of(entry, tiny) as argv, Starter(Target(argv, entry.name, argv[0], True, ()), network=False) as starter:
         return run_trial(
             starter, argv, wanted, run=None, world_size=entry.gpus if entry.launcher == "torchrun" else 1,
-            budget_s=math.inf, rounds=rounds, allowed=True, tell=lambda _: None,
+            budget_s=math.inf, rounds=rounds, tell=lambda _: None,
         )  # fmt: skip
 
 

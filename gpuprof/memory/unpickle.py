@@ -30,8 +30,8 @@ _DAMAGE = (
 
 
 _ONE_BYTE, _FOUR_BYTES, _EIGHT_BYTES, _LINE, _TWO_LINES, _REFUSED = 101, 104, 108, 110, 111, 120
-"""What follows an instruction, where it is not a fixed number of bytes: so many bytes of length and as many as that
-says, or text to the end of a line or two."""
+"""What follows an instruction whose arguments vary in size: a length of 1, 4 or 8 bytes with that number of bytes after
+it, or text to the end of a line or two."""
 
 
 def _arguments() -> np.ndarray:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..runfile import SCHEMA, STEPS, append_lines, log, rank_file, write_json
+from .redact import redact_text
 from .say import say
 
 FLUSH_NS = 1_000_000_000
@@ -83,13 +84,14 @@ class Journal:
 
     def note(self, text: str) -> None:
         """Something that the reader of the recording must know, too."""
+        text = redact_text(text)
         self._notes.append(text)
         self.log(text)
         self.tell(text)
 
     def log(self, text: str) -> None:
         """A line in the run's log."""
-        log(self.folder, f"rank {self.rank}: {text}")
+        log(self.folder, f"rank {self.rank}: {redact_text(text)}")
 
     # -- facts
 

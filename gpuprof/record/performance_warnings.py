@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from .redact import redact
+from .redact import redact_text
 
 MOST_WARNINGS = 20
 """Different texts that are kept."""
@@ -78,7 +78,7 @@ class Warned:
         return self._looks <= _MOST_LOOKS and COSTS_TIME.search(text[:_LOOKED_AT]) is not None
 
     def _add(self, source: str, text: str) -> None:
-        text = redact([" ".join(text[:_LOOKED_AT].split())])[0][:LONGEST_TEXT]
+        text = redact_text(" ".join(text[:_LOOKED_AT].split()))[:LONGEST_TEXT]
         key = source[:100], text
         if key in self._found or len(self._found) < MOST_WARNINGS:
             self._found[key] = self._found.get(key, 0) + 1

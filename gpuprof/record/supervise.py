@@ -431,7 +431,9 @@ class _Run:
 
     def _log(self, message: str) -> None:
         if self._folder is not None:
-            runfile.log(self._folder, message)
+            from .redact import redact_text
+
+            runfile.log(self._folder, redact_text(message))
 
 
 def _was_captured(ranks: list[dict[str, Any]]) -> bool:

@@ -239,7 +239,10 @@ def _options(stacks: bool) -> dict[str, Any]:
         options["acc_events"] = True
     # trace_only: the trace is written from the profiler's own buffers, and no Python object is made for each event.
     # Stacks need those objects: torch says so in a warning.
-    for settings in ({"enable_cuda_sync_events": True, "trace_only": not stacks}, {"enable_cuda_sync_events": True}):
+    both: tuple[dict[str, Any], ...] = (
+        {"enable_cuda_sync_events": True, "trace_only": not stacks}, {"enable_cuda_sync_events": True},
+    )  # fmt: skip
+    for settings in both:
         try:
             options["experimental_config"] = _profiler._ExperimentalConfig(**settings)
             break

@@ -20,6 +20,7 @@ from gpuprof import runfile
 from gpuprof.errors import GpuprofError
 from gpuprof.record.caches import caches
 from gpuprof.record.command import Target
+from gpuprof.record.redact import redact_text
 from gpuprof.record.scratch import BLOCKED
 from gpuprof.record.session_files import files_of_session
 from gpuprof.record.supervise import INJECT
@@ -160,10 +161,10 @@ class Starter:
                 self.end()
             wall_ns = int((time.monotonic() - begun) * 1e9)
         ranks = _results(folder)
-        blocked = _lines(folder / BLOCKED)
+        blocked = [redact_text(line) for line in _lines(folder / BLOCKED)]
         error = next((str(rank["error"]) for rank in ranks if rank.get("error")), None) or why
-        if error is not None and ranks and why is None:
-            error = _explained(error)
+        if error is not None:
+            error = _explained(error) if ranks and why is None else redact_text(error)
         shutil.rmtree(folder / "files", ignore_errors=True)
         return Outcome(_process(name, ranks, error, wall_ns, begun_ns), tuple(ranks), tuple(dict.fromkeys(blocked)))
 
@@ -360,12 +361,12 @@ def _why(folder: Path, code: int) -> str:
     if code == 0 and "Error" not in said:
         return "it ended without an optimizer step in a Python with torch"
     ended = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-    return f"it failed ({ended}): {said[:300]}"
+    return f"it failed ({ended}): {redact_text(said)[:300]}"
 
 
 def _explained(text: str) -> str:
     """An error, with what it means in front where that is known."""
-    text = " ".join(text.split())[:300]
+    text = redact_text(" ".join(text.split()))[:300]
     if text.startswith(NO_INPUT):
         return f"it reads standard input, which is empty in a trial: give what it asks for as arguments ({text})"
     return f"{OUT_OF_MEMORY}: {text}" if _OUT_OF_MEMORY.search(text) and not text.startswith(OUT_OF_MEMORY) else text

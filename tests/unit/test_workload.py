@@ -77,7 +77,8 @@ def test_a_transposed_convolution_is_no_training(tmp_path):
             program.op("aten::conv_transpose2d", "sm80_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32")
             program.op("aten::mm", PRODUCT, dims=[[1, 1024], [1024, 1024]], types=[BF16, BF16])
 
-    assert diagnosed(served(body, 3), tmp_path).workload.kind == "inference"
+    workload = diagnosed(served(body, 3), tmp_path).workload
+    assert workload is not None and workload.kind == "inference"
 
 
 def test_a_forward_pass_with_gradients_may_be_of_a_training(tmp_path):
