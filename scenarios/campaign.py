@@ -71,9 +71,8 @@ HOW = (
     f"Each process: {SETTLE} steps to settle, free-running steps for some seconds (free_ms: the mean of them; spread:"
     " half the range of the middle eight tenths of blocks of them, over that mean; joules: of the GPU, by its energy"
     f" counter), {SYNCHRONISED} each closed by a synchronisation (synchronised_ms). Fresh processes took turns, as"
-    " it"
-    " is and with each fix; no profiler was in any of them. importing: processes that loaded packages at low priority at"
-    " the same time."
+    " it is and with each fix; no profiler was in any of them. importing: processes that loaded packages at low"
+    " priority at the same time."
 )
 
 
