@@ -56,7 +56,7 @@ FEWEST_SAMPLES = 2
 
 _SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
 _POWER_CAP = re.compile(r"power_?cap", re.IGNORECASE)
-_UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "after")
+_UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +225,7 @@ _STAGE_NAMES = {
     "settle": "settling stage",
     "baseline_free": "baseline",
     "baseline_sync": "baseline",
+    "sampling": "sampling of Python functions",
     "warmup": "profiler's warm-up",
     "trace": "recording",
     NSYS: "recording",
