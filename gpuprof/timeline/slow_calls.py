@@ -167,8 +167,8 @@ def _judged(timeline: Timeline, row: int, usual_ns: float) -> tuple[int, int, fl
 
 
 def _plans(timeline: Timeline, row: int, own_ns: int) -> bool:
-    """Whether an op that is silent for long plans a kernel: it launches work itself, and none of its name and shapes was
-    quick before it on its thread, as a plan is kept, by some libraries for each thread.
+    """Whether an op that is silent for long plans a kernel: it launches work itself, and none of its name and shapes
+    was quick before it on its thread, as a plan is kept, by some libraries for each thread.
 
     Of an op without like ones the recording does not show that it is usually short: then only if it takes long.
     """
