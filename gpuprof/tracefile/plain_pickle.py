@@ -91,7 +91,6 @@ def _is_bounded(data, arguments):  # pragma: no cover - compiled
     return 0
 
 
-
 class _Plain(pickle.Unpickler):
     """An unpickler without globals."""
 
