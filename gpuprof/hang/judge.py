@@ -2,8 +2,8 @@
 
 Pure: states in, a `Hang` out. A collective hangs in a group where some member has called it and it is not done. Then
 its members called something else at the same number (a mismatch), or did not come. A member that did not come may
-itself wait in another group: that is followed to ranks which wait for nobody, or round to where it began (a deadlock of
-two groups).
+itself wait in another group: that is followed to ranks which wait for no other, or round to where it began (a deadlock
+of two groups).
 """
 
 from __future__ import annotations
@@ -286,7 +286,7 @@ _SEVERITY: tuple[Kind, ...] = ("dead", "stopped", "no_dump", "save", "loader", "
 
 
 def _kind_of(state: RankState) -> Kind:
-    """Why a rank does not come that waits for nobody."""
+    """Why a rank does not come that waits for no other."""
     found = _by_life(state)
     if found is not None:
         return found
