@@ -10,15 +10,16 @@ import numpy as np
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.timeline.startup import COMPILING, LOADING
+from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import OP, Mask
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
@@ -26,8 +27,6 @@ LONG_NS = thresholds_calibrated.PLANNING_NS.value
 TIMES = thresholds_calibrated.PLANNING_TIMES.value
 """And this many times the usual of the same op; a host that is merely interrupted or slow does not do that to one
 op."""
-SHARE = 0.5
-"""Part of the recorded steps that it must happen in: once is warming up."""
 USUAL_NS = calibrated.USUAL_NS.value
 """What such an op takes otherwise, where the recording shows it only while planning."""
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
@@ -40,8 +39,6 @@ STAYS = calibrated.STAYS.value
 OTHER_KERNEL = calibrated.OTHER_KERNEL.value
 """At worst the attention kernel that is used instead takes so much longer."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
-MULTIPLE = 64
-"""Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
 LEAST = 0.05
 """Share of the mean step that new shapes cost, from which on that is worth a fix."""
 LEFT = calibrated.LEFT.value
@@ -85,12 +82,12 @@ def find(case: Case) -> Iterator[Proposal]:
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
     # What compiling runs on the GPU goes with it: candidates of a kernel, tried one after another.
-    compiling = _compiling(case)
+    compiling = compiling_nodes(case)
     loads = trace.rows_named(trace.calls.name, LOADING.search)
     compiling |= case.nodes_in_calls(loads) & host & (graph.duration_ns >= LONG_NS)
     planning, usual_ns = _planning(case, host & ~compiling)
-    compiling = _in_steps(graph, compiling)
-    planning = _in_steps(graph, planning)
+    compiling = in_most_steps(graph, compiling)
+    planning = in_most_steps(graph, planning)
     if not (compiling | planning).any():
         yield from _per_length(case)
         return
@@ -177,17 +174,6 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def compiling_ns(case: Case) -> float:
-    """Host time of a step in which code is compiled, ns."""
-    graph = case.graph
-    host = (graph.lane >= 0) & ~graph.waits
-    return case.per_step(float(graph.duration_ns[_in_steps(graph, _compiling(case) & host)].sum()))
-
-
-def _compiling(case: Case) -> Mask:
-    return case.nodes_within(case.ops_named(COMPILING.search))
-
-
 def _planning(case: Case, host: Mask) -> tuple[Mask, float]:
     """Host segments in which an op plans, and what such an op usually takes."""
     graph, trace = case.graph, case.trace
@@ -222,12 +208,6 @@ def _launching(case: Case) -> Mask:
     rows = case.timeline.links.op
     launches[rows[rows >= 0]] = True
     return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
-
-
-def _in_steps(graph: Graph, nodes: Mask) -> Mask:
-    """The nodes, if there are some in enough of the steps."""
-    steps = len(np.unique(graph.step[nodes]))
-    return nodes if graph.steps > 1 and steps >= SHARE * graph.steps else np.zeros(len(graph), bool)
 
 
 def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
