@@ -10,6 +10,7 @@ import atexit
 import gc
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,7 @@ from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
 from .performance_warnings import warned
 from .ranges import Ranges, find_nvtx, tool_is_listening
+from .samples import sampled
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .step_finder import INSIDE, StepFinder
 from .step_meter import StepMeter
@@ -142,6 +144,7 @@ class Session:
         warned.listen()
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
+        sampled.watch(sys.modules["torch.utils.data.dataloader"])
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forked)
         self._next_stage()
@@ -238,8 +241,7 @@ class Session:
         self._close_if_asked()
         self._follow_inside()
         self._finder.backward()
-        self._meter.micro_steps += 1
-        self._meter.trained(time.perf_counter_ns())
+        self._meter.backward(time.perf_counter_ns())
         close = self._ranges.open("backward")
 
         def ended() -> None:
@@ -268,14 +270,15 @@ class Session:
             if close is not None:
                 close()
             self._meter.fetched(time.perf_counter_ns() - begun)
-            self._count(batch)
+            self._count(batch, batches)
 
         return fetched
 
     @guarded
-    def _count(self, batch: Any) -> None:
+    def _count(self, batch: Any, batches: Any) -> None:
         if batch is not None:
             self._meter.work.fetched(batch)
+            self._meter.samples.fetched(sampled.of_batch(batches))
 
     @guarded
     def on_call(self, arguments: Any) -> None:
@@ -668,6 +671,7 @@ class Session:
         warned.stop()
         self._meter.lumps.leave()
         loader_meter.stop()
+        sampled.stop()
         for patch in self._patches:
             patch.undo()
         self._patches.clear()

@@ -76,3 +76,16 @@ def test_long_steps_get_fewer():
     assert plan(step_s=30.0).baseline == 2
     assert plan(step_s=30.0, steps=10).trace == int(WINDOW_S / 30)
     assert plan(step_s=3600.0).trace == 1
+
+
+def test_the_attention_that_a_class_of_transformers_offers():
+    from gpuprof.record.trained_model import _attention_options
+
+    class Older:
+        _supports_sdpa, _supports_flash_attn_2 = True, False
+
+    class Newer:
+        _supports_sdpa, _supports_flash_attn, _supports_flex_attn = False, True, True
+
+    found = [_attention_options(model()) for model in (Older, Newer, type("Plain", (), {}))]
+    assert found == [["sdpa"], ["flash_attention_2", "flex_attention"], None]

@@ -11,6 +11,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import Removing
@@ -81,6 +82,7 @@ class Passes:
     """Likewise, but host work that lasts stays."""
 
 
+TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
 EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
 
 
@@ -117,7 +119,7 @@ def passes(case: Case) -> Passes | None:
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
-    if compiled_share(case) >= MOST_COMPILED:
+    if compiled_share(case) >= MOST_COMPILED or is_before_2(case):
         return None
     within, starts = _within(case)
     within &= ~_compiled_nodes(case)

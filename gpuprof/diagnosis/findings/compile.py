@@ -12,6 +12,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     MOST_BREAKS,
     MOST_COMPILED,
     REWRITTEN,
+    TOO_OLD,
     code_of,
     compiled,
     compiled_share,
@@ -28,6 +29,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.projection.batch import model_phases
 
 PAGE = Page(
@@ -45,7 +47,7 @@ if at least a quarter of the kernels that a compiler writes or fuses are compile
 values from the GPU more than four times (a loop over experts, `.item()` in a hook): such waits break the graph into
 parts that are too small to gain. Nor if the encoder or decoder of `torch.nn.Transformer` waits: it looks at the values
 of its mask unless `is_causal` is passed, and a graph that breaks in torch's own modules leaves all of their layers
-eager.
+eager. Nor where the recording is from a torch older than 2.0.
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -102,6 +104,8 @@ def find(case: Case) -> Iterator[Proposal]:
 
 
 def _absent(case: Case) -> str | None:
+    if is_before_2(case):
+        return TOO_OLD
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
     if (share := compiled_share(case)) >= MOST_COMPILED:
