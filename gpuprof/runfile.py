@@ -14,6 +14,7 @@ clock, `unix_ns` moments since 1970.
         telemetry.jsonl      power, clocks, load, a few times a second
         written.jsonl        paths that the program wrote, made, deleted or renamed; at most 200 a process
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
+        samples.rank0.json   Python stacks of unprofiled steps, sampled
         trace.rank0.digest.npz    of several ranks: what a joint diagnosis needs of the window
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
         memory.rank0.oom.pickle memory.rank0.pickle    snapshots of the allocator, with --memory: of the last allocation
@@ -21,6 +22,8 @@ clock, `unix_ns` moments since 1970.
         nsys.sqlite          with --nsys, of all ranks: what Nsight Systems recorded, without environment and arguments
         nsys.nsys-rep        its own report, which keeps them (nsys.qdstrm where nsys could not finish it)
         nsys.log             what nsys printed
+        hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
+                             took no step for long; hang.json: what `gpuprof hang` says of them
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
 
@@ -51,6 +54,13 @@ samples|null, tokens|null (padded), real_tokens|null, new_shapes|null (calls of 
 seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
 cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
 the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.
+
+samples.rank<N>.json: schema, python, period_ns (from one sample to the next, on average), begun_ns, ended_ns (on the
+monotonic clock), unread (stacks that made no sense), first_step (its number), steps_ns[] (the beginning of the first
+step, then the end of each), marks[[what (data, data_end, forward, backward, backward_end, optimizer), ns]],
+functions[[whose (own, library, standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1:
+none), function, line]], samples[[ns since begun_ns, node of the training thread's innermost call, the same of
+autograd's thread (-1: no Python)]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
@@ -91,6 +101,9 @@ PARTIAL = ".partial"
 RUN_VARIABLE = "GPUPROF_RUN"
 """Environment variable that tells the processes of a run where its folder is."""
 
+HANG = "hang"
+"""Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
+
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""
 TRIAL_VARIABLE = "GPUPROF_TRIAL"
@@ -104,12 +117,38 @@ NSYS_LOG = f"{NSYS}.log"
 _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
-STAGES = ("settle", "baseline_free", "baseline_sync", "warmup", *WINDOWS, "after")
+STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
 """What a step was used for, in the order in which a run goes through them."""
 
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"
 """Pattern of the name of a window's trace that is whole, and not compressed yet."""
+
+
+STALLED = "stalled"
+"""File there whose change says that a rank stalls."""
+ASKED = "asked"
+"""File in the folder HANG whose change asks all ranks for their stacks."""
+
+
+def stack_file(rank: int) -> str:
+    """Name of one rank's Python stacks, in the folder HANG."""
+    return f"stack.rank{rank}"
+
+
+def flight_file(rank: int) -> str:
+    """Name of one rank's flight recorder dump, there."""
+    return f"flight.rank{rank}"
+
+
+def answer_file(rank: int) -> str:
+    """Name of the file there that one rank makes or changes once it has written the others."""
+    return f"rank{rank}.wrote"
+
+
+def ended_file(rank: int) -> str:
+    """Name of the error that ended one rank's program, there."""
+    return f"ended.rank{rank}.error"
 
 
 def rank_file(rank: int) -> str:
@@ -120,6 +159,11 @@ def rank_file(rank: int) -> str:
 def trace_file(rank: int, window: str = "trace") -> str:
     """Name of a window's trace before it is compressed."""
     return f"{window}.rank{rank}.json"
+
+
+def samples_file(rank: int) -> str:
+    """Name of the samples of a rank's Python stacks, taken without a profiler."""
+    return f"samples.rank{rank}.json"
 
 
 def snapshot_file(rank: int, failed: bool) -> str:

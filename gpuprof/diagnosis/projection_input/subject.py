@@ -94,7 +94,8 @@ def _samples(diagnosis: Diagnosis, case: Case) -> float | None:
     if not run or not samples:
         # Several rows of indices are as many samples; one row may be several that are packed.
         shape = indices(case)
-        return float(shape[0]) if run is None and shape and len(shape) == 2 and shape[0] > 1 else None
+        passes = (run.work.micro_steps or 1.0) if run else 1.0
+        return shape[0] * passes if shape and len(shape) == 2 and shape[0] > 1 else None
     micro = run.work.micro_steps or 1.0
     size = (run.loader or {}).get("batch_size")
     return size * micro if samples / micro == 1 and isinstance(size, int) and size > 1 else samples
