@@ -50,7 +50,7 @@ from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.trace import F64, KERNEL
 from scenarios import catalogue
 
@@ -146,7 +146,7 @@ def _steps_by_cost(timeline: Timeline) -> np.ndarray:
 
 
 def timeline_of(path: Path) -> Timeline | None:
-    trace = read_recording(str(path)).trace
+    trace = resolve(str(path)).read().trace
     return None if trace is None else build_timeline(trace)
 
 
@@ -210,7 +210,7 @@ def _away(entry: catalogue.Scenario) -> F64:
     processes = dict(_by_fix(entry)).get("", [])
     if len(processes) < 5 or entry.recording is None:
         return np.empty(0)
-    recording = read_recording(entry.recording)
+    recording = resolve(entry.recording).read()
     found = diagnose(recording.trace, run=recording.run, advise=False).sensitivities
     share = 0.0 if found is None else min(found.host + found.input, 1.0)
     if share < MATTERS:

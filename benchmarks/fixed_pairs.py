@@ -36,7 +36,7 @@ from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.trace import Calls, Mask, Ops, Trace
 from scenarios.catalogue import Scenario, scenarios
 
@@ -105,7 +105,7 @@ class Twin:
 
 def twins(path: Path) -> Iterator[Twin]:
     """One for every fix of a recording that is advised and can be detected."""
-    trace = read_recording(path).trace
+    trace = resolve(path).read().trace
     assert trace is not None
     diagnosis, case = diagnosed(trace)
     if case is None:

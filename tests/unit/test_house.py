@@ -26,7 +26,7 @@ FLOORS = (
     {"ranks"},
     {"replay"},
     {"costs"},
-    {"memory"},
+    {"memory", "hang"},
     {"timeline"},
     {"tracefile"},
     {"record"},
