@@ -102,6 +102,12 @@ class Recorded:
         return mean.with_waits()
 
     @property
+    def plans_apart(self) -> bool:
+        """Whether the timed steps say what planning for new shapes costs, so that the usual step is one without."""
+        found = self.budget
+        return found is not None and any(one.cause == "new_shapes" for one in (*found.excess, *found.once))
+
+    @property
     def free_ns(self) -> int | None:
         """The usual free-running step at the work of the recorded ones, where it was timed."""
         return self.run.baseline.free_ns if self.run is not None and self.budget is not None else None

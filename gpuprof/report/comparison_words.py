@@ -28,6 +28,7 @@ KNOWN = {
 }
 CAUSES = {
     "launch": "launching",
+    "slow_call": "slow CPU calls",
     "python": "Python",
     "sync": "synchronising",
     "input": "input",
@@ -38,7 +39,7 @@ CAUSES = {
     "profiler": "the profiler",
     "unknown": "unknown",
 }
-HOST_WAITS = ("launch", "python", "sync", "allocator", "input", "transfer")
+HOST_WAITS = ("launch", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time that are the host's."""
 CLEAR = 1.3
 """From here on a factor says more than a percentage."""

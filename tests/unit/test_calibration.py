@@ -268,7 +268,7 @@ QUOTED = {
         f"{percent(1 - allocator.LEFT.low)} %)",
     ),
     "recompiles": (
-        f"over {thresholds.PLANNING_NS.value / 1e6:g} ms and {thresholds.PLANNING_TIMES.value:g} times its usual",
+        f"silent for over {thresholds.PLANNING_NS.value / 1e6:g} ms",
         f"over {thresholds.FIRST_CALL_NS.value / 1e6:g} ms; at worst "
         f"{({0.5: 'half'})[shapes.STAYS.value]} of that stays",
         f"at worst {shapes.OTHER_KERNEL.value:g} times as long",

@@ -31,7 +31,7 @@ Recogniser = Callable[[Facts, Facts], Iterator[Candidate]]
 
 PASSES = ("forward", "backward")
 MODEL = (*PASSES, "recompute")
-HOST_CAUSES = ("launch", "python", "sync", "device", "profiler", "unknown")
+HOST_CAUSES = ("launch", "slow_call", "python", "sync", "device", "profiler", "unknown")
 """Idle time that fewer launches shorten: the host's, and the pauses between kernels."""
 
 OWN = 1e6
