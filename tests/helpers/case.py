@@ -7,7 +7,7 @@ from types import ModuleType
 
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.proposal import Proposal
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuprof.diagnosis.compiler_names import COMPILED
+from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.nesting import inside
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
