@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.fix import Patch, Setting
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
@@ -343,6 +344,7 @@ class Finding:
     severity: Literal["high", "medium", "low"]
     evidence: tuple[Evidence, ...]
     fix: str
+    """What to do, as text."""
     step_ns: Range
     """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
@@ -358,6 +360,10 @@ class Finding:
     """What it costs once before it gains: compiling."""
     measured: Measured | None = None
     """None where it was not tried."""
+    settings: tuple[Setting, ...] = ()
+    """What the fix sets, in the order of its text."""
+    patch: Patch | None = None
+    """By which `gpuprof try` makes it; None: by hand."""
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Finder, Proposal
 from gpuprof.diagnosis.findings import adapter_casts, eager_attention, optimizer, padding, recompute
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import predict_together
 from gpuprof.memory.advice import Bounds
 from gpuprof.projection.batch import model_phases
@@ -85,7 +86,7 @@ def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str
         make = _of_passes(fix, case)
     if make is None:
         return "nothing in the recording says what it would take"
-    return _Priced((Proposal(fix.title, (), "", make(1), make(0), make(2)),))
+    return _Priced((Proposal(fix.title, (), Fix(), make(1), make(0), make(2)),))
 
 
 def _offloaded(trained: Trained | None) -> _Priced | str:

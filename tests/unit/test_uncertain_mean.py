@@ -15,6 +15,7 @@ from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import Prediction, Steps, prediction
 from gpuprof.diagnosis.run_budget import _pace
 from gpuprof.replay.loader_queue import Loader
@@ -36,7 +37,7 @@ def timed(path: Path, low: float, mean: float, high: float, usual: float, **more
 
 
 def half_of_the_gpu(case: Case) -> Proposal:
-    return Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
+    return Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
 
 
 def predicted(case: Case) -> Prediction:
@@ -74,7 +75,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
     assert case.budget is not None
     case = replace(case, budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
-    never = Proposal("", (), "", lambda graph: graph, lumps={"save": 0.0})
+    never = Proposal("", (), Fix(), lambda graph: graph, lumps={"save": 0.0})
     found = prediction(Steps(case), [never])
     away = math.hypot(math.log1p(PROCESS_NOISE), math.log(2 / (1 + share)))
     assert found.speedup.expected == pytest.approx(2, rel=0.01)
@@ -84,7 +85,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
 
 def test_what_is_not_advised_says_its_gain_too(monkeypatch, tmp_path):
     case = timed(tmp_path, 3, 4, 5, usual=4)
-    little = Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.95))
+    little = Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.95))
     monkeypatch.setattr(predict, "FINDINGS", ((Page("little", "", "", "", "", ""), lambda _: [little]),))
     (one,) = predict.fixes(case).considered
     assert one.speedup is not None and one.speedup.low < 1.02 < one.speedup.expected
@@ -132,7 +133,9 @@ def test_processes_of_a_host_bound_step_differ_more(tmp_path):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=5 * US) for _ in range(40)])
     case = program.case(tmp_path)
     host_bound = prediction(Steps(case), [])
-    gpu_bound = prediction(Steps(case), [Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=100.0))])
+    gpu_bound = prediction(
+        Steps(case), [Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=100.0))]
+    )
     assert host_bound.step.high / host_bound.step.expected > 1 + 0.9 * HOST_BOUND_NOISE
     assert gpu_bound.step.high / gpu_bound.step.expected < 1 + 1.1 * PROCESS_NOISE
     assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * PROCESS_NOISE

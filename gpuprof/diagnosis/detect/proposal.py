@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.loader_queue import Loader
 
@@ -50,8 +51,8 @@ class Proposal:
     title: str
     """The fix in a few words: what a list of fixes shows."""
     evidence: tuple[Evidence, ...]
-    fix: str
-    """What to write, for the stack of the recording."""
+    fix: Fix
+    """What to do, for the stack of the recording."""
     change: Change
     """What the fix does to the graph, as expected."""
     best: Change | None = None

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kerne
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
@@ -93,10 +94,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="adapters in bf16",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "get_peft_model(model, config, autocast_adapter_dtype=False)",
-            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
-            f"and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
-        ),
+            call("get_peft_model", Code("model"), Code("config"), autocast_adapter_dtype=False),
+            trl=call("get_peft_model", Code("model"), Code("peft_config"), autocast_adapter_dtype=False)
+            + f", and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
+        ).by("adapter_casts"),
         change=change(1),
         best=change(0),
         worst=change(2),

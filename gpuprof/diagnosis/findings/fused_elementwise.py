@@ -19,6 +19,7 @@ from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_k
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
 from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
+from gpuprof.diagnosis.fix import Fix, as_fix, assigned, call, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
@@ -139,15 +140,17 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _liger(is_causal: bool, kinds: set[str]) -> str:
+def _liger(is_causal: bool, kinds: set[str]) -> Fix:
     """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call."""
     if is_causal:
-        return (
-            "from liger_kernel.transformers import AutoLigerKernelForCausalLM\n"
-            "model = AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel"
+        loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ...))
+        return joined(
+            ("from liger_kernel.transformers import AutoLigerKernelForCausalLM", loaded, "# pip install liger-kernel")
         )
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
-    return f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+    return as_fix(
+        f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+    )
 
 
 def _absent(case: Case) -> str | None:

@@ -13,6 +13,7 @@ from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns
 
@@ -63,12 +64,14 @@ def find(case: Case) -> Iterator[Proposal]:
     fits = _fits(case, gpus)
     start = f"torchrun --nproc_per_node={gpus}"
     if fits is not False:
-        model = 'from_pretrained(..., device_map={"": int(os.environ["LOCAL_RANK"])})  # instead of "auto"'
+        model = call("from_pretrained", ..., device_map={"": Code('int(os.environ["LOCAL_RANK"])')})
+        model += '  # instead of "auto"'
         unknown = "" if fits else "\n# if the whole model fits on one GPU: memory was not recorded"
-        torch = f"DistributedDataParallel(model.to(local_rank))  # started by {start}{unknown}"
-        transformers = f"{model}\n# started by {start}, which makes it data parallel{unknown}"
+        torch = call("DistributedDataParallel", Code("model.to(local_rank)")) + f"  # started by {start}{unknown}"
+        transformers = model + f"\n# started by {start}, which makes it data parallel{unknown}"
     else:
-        torch = f"fully_shard(layer) for each layer, then fully_shard(model)  # started by {start}"
+        torch = call("fully_shard", Code("layer")) + " for each layer, then " + call("fully_shard", Code("model"))
+        torch += f"  # started by {start}"
         transformers = case.stack.setting(
             {"fsdp": True if case.stack.has("activation_checkpointing") else "full_shard auto_wrap"},
             note=f"  # without device_map, started by {start}\n# the whole model does not fit on one GPU",

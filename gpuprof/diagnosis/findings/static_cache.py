@@ -11,6 +11,7 @@ from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask
 
@@ -64,8 +65,9 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="static key-value cache",
         evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
-        fix='model.generation_config.cache_implementation = "static"\n'
-        "or in your own code: transformers.StaticCache(config=model.config, max_cache_len=...)",
+        fix=assigned("model.generation_config.cache_implementation", "static")
+        + "\nor in your own code: "
+        + call("transformers.StaticCache", config=Code("model.config"), max_cache_len=Code("...")).otherwise(),
         change=change(1),
         best=change(0),
         worst=change(2),

@@ -13,6 +13,7 @@ from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL
@@ -67,8 +68,10 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="cooling and power for the full GPU clock",
         evidence=spans(case, text, nodes & (left < 1)),
-        fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
-        "clean or space the GPUs, raise the fans, check the supply",
+        fix=as_fix(
+            "look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
+            "clean or space the GPUs, raise the fans, check the supply"
+        ),
         change=partial(scaled, nodes=nodes, factor=left),
         worst=partial(scaled, nodes=nodes, factor=half),
     )
