@@ -38,6 +38,11 @@ HOST_BOUND = Number(
     "how much the steps of one process differ, explain the timings less well.",
     ("scenarios",), _REFIT,
 )  # fmt: skip
+GAIN = Number(
+    0.03, 0.02, 0.05, "", "assumed",
+    "From the gain that a replay predicts of an exactly known change to the one that is measured: both sides run on the "
+    "same machine, so what processes differ by cancels but for this.",
+)  # fmt: skip
 MACHINE = Number(
     0.15, 0.10, 0.20, "", "measured",
     "From one host to another of the same kind, and from one hour to another (runs on H200 hosts: 10 to 20 %).",

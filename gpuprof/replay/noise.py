@@ -16,8 +16,9 @@ step is narrower."""
 HOST_PROCESS_NOISE = calibrated.HOST_PROCESS.value
 """From one process to the next, of the host's time, where a measured step says what it is."""
 PROCESS_NOISE = calibrated.PROCESS.value
-"""From one process to the next on the same machine, of any step; so no gain of a change is known better, even where
-the change is known exactly."""
+"""From one process to the next on the same machine, of any step."""
+GAIN_NOISE = calibrated.GAIN.value
+"""From the gain that a replay predicts of an exactly known change to the measured one."""
 HOST_BOUND_NOISE = calibrated.HOST_BOUND.value
 """From one process to the next, of a step that the CPU alone limits."""
 MACHINE_NOISE = calibrated.MACHINE.value
