@@ -14,6 +14,7 @@ clock, `unix_ns` moments since 1970.
         telemetry.jsonl      power, clocks, load, a few times a second
         written.jsonl        paths that the program wrote, made, deleted or renamed; at most 200 a process
         trace.rank0.json.gz  the window with shapes, from torch.profiler (.json until it is compressed)
+        samples.rank0.json   Python stacks of unprofiled steps, sampled
         trace.rank0.digest.npz    of several ranks: what a joint diagnosis needs of the window
         stacks.rank0.json.gz memory.rank0.json.gz    the windows that --stacks and --memory ask for
         memory.rank0.oom.pickle memory.rank0.pickle    snapshots of the allocator, with --memory: of the last allocation
@@ -51,6 +52,13 @@ samples|null, tokens|null (padded), real_tokens|null, new_shapes|null (calls of 
 seen), allocated_bytes|null, reserved_bytes|null, peak_bytes|null, device_allocations|null (calls of
 cudaMalloc and cudaFree since the start), profiled (a profiler was active); where they are not 0 also the host time that
 the step spent on save_ns, evaluation_ns, logging_ns, garbage_collection_ns, compile_ns.
+
+samples.rank<N>.json: schema, python, period_ns (from one sample to the next, on average), begun_ns, ended_ns (on the
+monotonic clock), unread (stacks that made no sense), first_step (its number), steps_ns[] (the beginning of the first
+step, then the end of each), marks[[what (data, data_end, forward, backward, backward_end, optimizer), ns]],
+functions[[whose (own, library, standard, generated, gpuprof), file, name, first line]], nodes[[the calling node (-1:
+none), function, line]], samples[[ns since begun_ns, node of the training thread's innermost call, the same of
+autograd's thread (-1: no Python)]].
 
 A line of telemetry.jsonl: unix_ns, load1, cpu (busy share of all cores, 0-1), gpus[{index (as nvidia-smi counts; a
 rank's GPU is found by uuid), uuid, power_w, limit_w, sm_mhz, memory_mhz, temperature_c, utilization and
@@ -104,7 +112,7 @@ NSYS_LOG = f"{NSYS}.log"
 _KINETO_WINDOWS = ("trace", "stacks", "memory")
 WINDOWS = (*_KINETO_WINDOWS, NSYS)
 
-STAGES = ("settle", "baseline_free", "baseline_sync", "warmup", *WINDOWS, "after")
+STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WINDOWS, "after")
 """What a step was used for, in the order in which a run goes through them."""
 
 
@@ -120,6 +128,11 @@ def rank_file(rank: int) -> str:
 def trace_file(rank: int, window: str = "trace") -> str:
     """Name of a window's trace before it is compressed."""
     return f"{window}.rank{rank}.json"
+
+
+def samples_file(rank: int) -> str:
+    """Name of the samples of a rank's Python stacks, taken without a profiler."""
+    return f"samples.rank{rank}.json"
 
 
 def snapshot_file(rank: int, failed: bool) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.torch_version import torch_version
 
 FUSED = re.compile(
     r"^aten::_(scaled_dot_product_)?(flash|efficient)_attention|^aten::_scaled_dot_product_\w+_attention"
@@ -21,14 +22,8 @@ def bf16_would_plan(case: Case) -> bool:
     """Whether scaled_dot_product_attention runs in fp32 kernels now and in bf16 would choose cuDNN's."""
     if case.ops_named(CUDNN.search).any() or not case.ops_named(FUSED.search).any():
         return False
-    return _prefers_cudnn(case) and _torch(case) >= FIRST_TORCH
+    return _prefers_cudnn(case) and torch_version(case) >= FIRST_TORCH
 
 
 def _prefers_cudnn(case: Case) -> bool:
     return any(gpu.properties.get("computeMajor") in PREFERS for gpu in case.trace.meta.gpus)
-
-
-def _torch(case: Case) -> tuple[int, ...]:
-    """Major and minor version of torch; empty where the recording does not say."""
-    found = re.match(r"(\d+)\.(\d+)", str(case.versions.get("torch_version", "")))
-    return tuple(int(part) for part in found.groups()) if found else ()

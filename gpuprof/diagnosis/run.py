@@ -38,7 +38,7 @@ from gpuprof.tracefile.trace import ABSENT, F64, I64
 
 WORK = ("tokens", "real_tokens", "samples")
 """What the work of a step is measured by, best first: padding is computed like any token, and a batch of samples can be
-short or long."""
+short or long. Where none is known, steps of other numbers of backward passes do other work all the same."""
 
 SPREAD = 0.30
 """Eight of ten steps of one training lie within 10–20 % of each other on a quiet host; from here on the median is one
@@ -56,7 +56,7 @@ FEWEST_SAMPLES = 2
 
 _SEVERE = re.compile(r"thermal|brake|hw_slowdown", re.IGNORECASE)
 _POWER_CAP = re.compile(r"power_?cap", re.IGNORECASE)
-_UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "after")
+_UNPROFILED_STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "after")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,11 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
         name: step_time(timed.ns, *_at_work(timed, other, work, target))
         for name, timed, other in (("free", known_free, known_sync), ("sync", known_sync, known_free))
     }
-    # No one counts tokens any more once the recording is over.
-    found["after"] = step_time(after.ns, None, None)
+    # No one counts tokens any more once the recording is over; backward passes are counted.
+    counted = work is not None and len(after.rows) > 0 and bool(np.isfinite(work[after.rows]).all())
+    found["after"] = step_time(
+        after.ns, *((work[after.rows], target) if work is not None and counted else (None, None))
+    )
     unprofiled = found["free"] or found["sync"]
     # A recorded step that ends in a synchronisation lets the host run ahead of nothing, and so should its like.
     if synchronised and found["free"] and found["sync"] and found["sync"].steps >= found["free"].steps:
@@ -170,7 +173,8 @@ def unprofiled_steps(folder: RunFolder, unprofiled_ns: int | None) -> F64:
     """How long each of the steps took that an unprofiled step was estimated from, in their order; none where it was not
     estimated from steps of this run."""
     free, sync = _with_known_shapes(folder, _timed(folder, "baseline_free"), _timed(folder, "baseline_sync"))
-    work, target = _equal_work(folder.steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
+    steps = _with_samples(folder.steps, folder.own)
+    work, target = _equal_work(steps, _traced(folder), free.rows if len(free.rows) else sync.rows)
     for timed, other in ((free, sync), (sync, free)):
         alike = steps_alike(timed.ns, *_at_work(timed, other, work, target))
         if alike is not None and round(alike.found) == unprofiled_ns:
@@ -221,6 +225,7 @@ _STAGE_NAMES = {
     "settle": "settling stage",
     "baseline_free": "baseline",
     "baseline_sync": "baseline",
+    "sampling": "sampling of Python functions",
     "warmup": "profiler's warm-up",
     "trace": "recording",
     NSYS: "recording",
@@ -286,6 +291,10 @@ def _equal_work(steps: StepColumns, traced: I64, baseline: I64) -> tuple[F64 | N
         work = _known(getattr(steps, name))
         if len(traced) and np.isfinite(work[traced]).all() and np.isfinite(work[baseline]).any():
             return work, float(work[traced].mean())
+    passes = _known(steps.micro_steps)
+    timed = passes[np.concatenate([traced, baseline])]
+    if len(traced) and len(baseline) and np.isfinite(timed).all() and timed.min() < timed.max():
+        return passes, float(passes[traced].mean())
     return None, None
 
 
@@ -356,20 +365,27 @@ def _startup(folder: RunFolder) -> int | None:
 
 
 def _with_samples(steps: StepColumns, rank: Rank) -> StepColumns:
-    """The steps with the samples of the trainer's micro-batches, else those that the loader handed out, where the model
-    was called with another number of rows: one for a batch that is packed, several for each sample (a preference pair,
-    the columns of a contrastive loss, generations of a prompt)."""
+    """The steps with the samples of the trainer's micro-batches, else those that the sampler or the loader says.
+
+    Older recordings count rows of the first tensor that the model was called with. These are samples where the loader's
+    batch size says so: as many, a multiple (the two texts of a preference pair, the columns of a contrastive loss), or
+    one for a batch that is packed. Else they are unknown.
+    """
+    loader = rank.loader or {}
     declared = (rank.program.settings if rank.program else {}).get("per_device_train_batch_size")
-    size = declared if declared is not None else (rank.loader or {}).get("batch_size")
     known = steps.samples > 0
-    rows = steps.samples[known] / np.maximum(steps.micro_steps[known], 1)
-    if not isinstance(size, int) or size < 1 or not len(rows):
+    if declared is None and loader.get("counts_samples"):
         return steps
-    usual = float(np.median(rows))
-    if declared is None and usual != 1 and (usual <= size or usual % size):
-        return steps
+    size = declared if declared is not None else loader.get("batch_size")
+    if not isinstance(size, int) or isinstance(size, bool) or size < 1 or not known.any():
+        return replace(steps, samples=np.full_like(steps.samples, ABSENT))
+    passes = np.maximum(steps.micro_steps[known], 1)
+    usual = float(np.median(steps.samples[known] / passes))
     samples = steps.samples.copy()
-    samples[known] = np.rint(samples[known] * (size / usual)).astype(np.int64)
+    if declared is not None or usual == 1 or usual % size == 0:
+        samples[known] = np.rint(samples[known] * (size / usual)).astype(np.int64)
+    elif size % usual or (np.median(passes) * usual) % size:
+        samples[known] = ABSENT
     return replace(steps, samples=samples)
 
 

@@ -79,6 +79,13 @@ class Stack:
     model_class: str | None = None
     package: str | None = None
     """The package that made the model's class; None where it is not known."""
+    attentions: frozenset[str] | None = None
+    """What `attn_implementation` of the model's class may be; None where that is not known."""
+
+    def takes_attention(self, name: str) -> bool:
+        """Whether the model can be loaded with this `attn_implementation`, or that is not known."""
+        has_option = self.from_transformers or self.package == "sentence_transformers"
+        return has_option and (self.attentions is None or name in self.attentions)
 
     def fix(self, torch: str, setting: str = "", **others: str) -> str:
         """The text for this stack.
@@ -186,6 +193,8 @@ class Stack:
 
     def loaded(self, **options: Any) -> str:
         """How the model is loaded with these options of `from_pretrained`; empty where transformers did not make it."""
+        if "attn_implementation" in options and not self.takes_attention(options["attn_implementation"]):
+            return ""
         given = ", ".join(f"{name}={_code(value)}" for name, value in options.items())
         if self.package == "sentence_transformers":
             return f"SentenceTransformer(..., model_kwargs={_code(options)})"
@@ -219,6 +228,7 @@ def stack_of(
         flags=program.flags,
         model_class=_identifier(model.get("class")),
         package=_identifier(model.get("library")),
+        attentions=_attentions(model),
     )
     return stack if arguments is not None else _with_shown(stack, trace)
 
@@ -241,6 +251,15 @@ def _kind(run: Run, program: Program, packages: frozenset[str]) -> str:
         return "trl" if "trl" in used else "transformers"
     by_trainer = run.step_source == "trainer"
     return next((k for k in ("trl", "transformers") if k in packages and by_trainer), "torch")
+
+
+def _attentions(model: Mapping[str, Any]) -> frozenset[str] | None:
+    """The implementations of attention that a model's class offers, as the run has it: none for a class without that
+    option. None where the run does not say, as older ones do not."""
+    if "attention_options" not in model:
+        return None
+    options = model["attention_options"]
+    return frozenset(one for one in options if isinstance(one, str)) if isinstance(options, list) else frozenset()
 
 
 def _identifier(value: Any) -> str | None:

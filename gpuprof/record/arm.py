@@ -44,6 +44,11 @@ def arm(run: str, notes_writes: bool = True) -> None:
 
         meter.watch(module)
 
+    def sampler(module: Any) -> None:
+        from .samples import sampled
+
+        sampled.watch(module)
+
     def trainer(module: Any) -> None:
         from .attach import holder
         from .import_time import imported
@@ -66,6 +71,7 @@ def arm(run: str, notes_writes: bool = True) -> None:
         "click.core": click,
         "torch.optim.optimizer": optimizers,
         "torch.utils.data._utils.fetch": loader,
+        "torch.utils.data.dataloader": sampler,
         "transformers.trainer": trainer,
     }
     if "argparse" in sys.modules:  # by a .pth file of the environment

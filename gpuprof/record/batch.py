@@ -1,4 +1,4 @@
-"""How much work a batch is: samples, tokens, and those among them that are not padding."""
+"""How many tokens a batch has, and those among them that are not padding. Its samples: `samples.py`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _DEEPEST = 3
 class Work:
     """What one forward pass was given. `tokens` counts padding, `real_tokens` does not; None where nothing tells."""
 
-    samples: int | None = None
+    rows: int | None = None
+    """Of the tokens. They are no samples: a preference pair has two, a row of packed documents several."""
     tokens: int | None = None
     real_tokens: int | None = None
 
     def __add__(self, other: Work) -> Work:
         return Work(
-            _sum(self.samples, other.samples),
+            _sum(self.rows, other.rows),
             _sum(self.tokens, other.tokens),
             _sum(self.real_tokens, other.real_tokens),
         )
@@ -87,13 +88,13 @@ class WorkMeter:
         """
         while self._masked:
             fetched = self._masked.popleft()
-            if (fetched.samples, fetched.tokens) == (work.samples, work.tokens):
+            if (fetched.rows, fetched.tokens) == (work.rows, work.tokens):
                 return fetched
         return work
 
 
 def work_of(batch: Any) -> Work | None:
-    """The work in what a DataLoader yields or a model is called with; None where no tensor is found.
+    """The work in what a DataLoader yields or a model is called with; None where no tokens are found.
 
     Only shapes are looked at, and the values of a mask that lies in host memory: nothing here waits for a GPU.
     """
@@ -102,10 +103,9 @@ def work_of(batch: Any) -> Work | None:
     if tokens is None:
         tokens = next((t for t in _tensors(batch, 0) if t.dim() == 2 and not t.is_floating_point()), None)
     if tokens is None or tokens.dim() < 2:
-        first = next(_tensors(batch, 0), None)
-        return None if first is None or not first.dim() else Work(samples=int(first.shape[0]))
-    samples, length = int(tokens.shape[0]), int(tokens.shape[1])
-    return Work(samples, samples * length, _real(named.get("attention_mask"), samples * length))
+        return None
+    rows, length = int(tokens.shape[0]), int(tokens.shape[1])
+    return Work(rows, rows * length, _real(named.get("attention_mask"), rows * length))
 
 
 def shapes_of(arguments: Any) -> tuple[Any, ...]:

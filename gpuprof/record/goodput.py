@@ -15,7 +15,7 @@ from ..runfile import MANIFEST, STEPS, rank_file, read_json, read_lines
 from .lumps import KINDS
 
 MOST_NS = 1 << 62
-_RECORDING = ("baseline_sync", "warmup", "trace", "stacks", "memory", "nsys")
+_RECORDING = ("baseline_sync", "sampling", "warmup", "trace", "stacks", "memory", "nsys")
 CAUSES = (
     "imports", "loading", "first_steps", "compile", "evaluation", "save", "logging", "garbage_collection", "input",
     "recording", "finish", "other",

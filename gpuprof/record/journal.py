@@ -61,6 +61,10 @@ class Journal:
         if self._stages:
             self._stages[-1]["steps"] = last_step + 1 - self._stages[-1]["first_step"]
 
+    def first_step(self) -> int:
+        """Number of the first step of the stage at hand."""
+        return self._stages[-1]["first_step"]
+
     def time_stage(self, ns: int) -> None:
         """How long the whole stage at hand took, between two synchronisations."""
         self._stages[-1]["ns"] = ns

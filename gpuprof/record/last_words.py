@@ -66,7 +66,8 @@ def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
     first = ranks[0].get("rank")
     taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
     several = (ranks[0].get("world_size") or 1) != 1
-    needed = plan(**({"settle": LONGEST_SETTLE} | planned(options))).needs() + several
+    settle = LONGEST_SETTLE if options.get("settle") is None else options["settle"]
+    needed = plan(**planned(options, settle=settle)).needs() + several
     steps = "1 step" if taken == 1 else f"{taken} steps"
     if taken >= needed:
         return f"nothing was traced in {steps} ({runfile.LOG} may say why)"

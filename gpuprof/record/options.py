@@ -69,6 +69,7 @@ OPTIONS = (
         "[N]",
         ALONE,
     ),
+    Option("sampling", True, "Sample the Python functions of unprofiled steps (default yes)."),
     Option("shapes", True, "Record tensor shapes (default yes)."),
     Option("ranks", None, "Record only these ranks (default all).", metavar="0,1"),
     Option("modules", MODULES, f"Depth of the model's modules that get ranges (default {MODULES}).", 0, "LEVELS"),
@@ -82,7 +83,7 @@ OPTIONS = (
 
 DEFAULTS: dict[str, Any] = {option.name: option.default for option in OPTIONS}
 
-_PLANNED = ("settle", "baseline", "steps", "stacks", "memory")
+_PLANNED = ("settle", "baseline", "steps", "stacks", "memory", "sampling")
 
 
 def options_of(run: Path) -> dict[str, Any]:
@@ -91,6 +92,7 @@ def options_of(run: Path) -> dict[str, Any]:
     return DEFAULTS | found if isinstance(found, dict) else dict(DEFAULTS)
 
 
-def planned(options: Mapping[str, Any]) -> dict[str, int]:
-    """What `schedule.plan` takes of the options: the numbers of steps that are chosen."""
-    return {name: options[name] for name in _PLANNED if options.get(name) is not None}
+def planned(options: Mapping[str, Any], **instead: Any) -> dict[str, Any]:
+    """What `schedule.plan` takes of the options: the numbers of steps that are chosen, and whether to sample. instead:
+    what replaces the option of that name."""
+    return {name: options[name] for name in _PLANNED if options.get(name) is not None} | instead

@@ -30,7 +30,8 @@ class Recorder:
     out: the run folder, which must be new or empty; a folder in ./gpuprof-runs if not given.
     settle: steps to let pass first (5). baseline: steps timed free-running, and again each synchronised (10, fewer
     where steps take seconds). steps: steps to record. stacks, memory: steps to record again with Python stacks, and
-    with allocations. shapes: record the shapes of tensors. modules: levels of modules that get ranges (0: none).
+    with allocations. sampling: sample the Python functions of unprofiled steps. shapes: record the shapes of tensors.
+    modules: levels of modules that get ranges (0: none).
     nvtx: emit NVTX ranges even where no tool is seen to listen. trackers: at the end, if W&B, MLflow or TensorBoard is
     in use, diagnose the recording (some seconds) and log `gpuprof/*` scalars and the report to it; rank 0 only.
 
@@ -48,6 +49,7 @@ class Recorder:
         steps: int = STEPS,
         stacks: int = 0,
         memory: int = 0,
+        sampling: bool = True,
         shapes: bool = True,
         modules: int = MODULES,
         nvtx: bool = False,
@@ -57,7 +59,15 @@ class Recorder:
         for name, count in (counts | {"modules": modules}).items():
             if count is not None and (not isinstance(count, int) or count < 0):
                 raise ValueError(f"{name} is a number of steps or levels, 0 or more; it is {count!r}")
-        self._options = {**counts, "shapes": shapes, "modules": modules, "nvtx": nvtx, "ranks": None, "stop": False}
+        self._options = {
+            **counts,
+            "sampling": sampling,
+            "shapes": shapes,
+            "modules": modules,
+            "nvtx": nvtx,
+            "ranks": None,
+            "stop": False,
+        }
         self._out = None if out is None else os.fspath(out)
         self._outer: Any = None
         self._telemetry: Any = None

@@ -21,6 +21,11 @@ AFTER = 15
 BASELINES = ((2.0, 10), (10.0, 4), (float("inf"), 2))
 """(seconds a step, steps of each kind of baseline): enough to tell the spread, and under a minute for most runs.
 Coarse on purpose: the ranks of one run must choose alike, each from its own clock."""
+SAMPLED = ((0.05, 50), (0.25, 25), (1.0, 10), (5.0, 4), (float("inf"), 2))
+"""(seconds a step, steps that are sampled), as coarse as BASELINES and for the same reason. One process alone goes on
+until sampling.ENOUGH_S have passed."""
+SAMPLED_OF_UNKNOWN = 5
+"""Where the training does not say how long it is: a short one is to get its window."""
 WINDOW_S = 60.0
 """A window does not record for longer than this if fewer steps will do."""
 
@@ -32,6 +37,8 @@ class Plan:
     settle: int = SETTLE
     baseline: int = BASELINES[0][1]
     """Steps timed free-running, and again as many each closed by a synchronisation."""
+    sample: int = SAMPLED_OF_UNKNOWN
+    """Steps in which Python's stacks are sampled, without a profiler."""
     warm_up: int = WARM_UP
     trace: int = STEPS
     stacks: int = 0
@@ -47,6 +54,7 @@ class Plan:
             ("settle", self.settle),
             ("baseline_free", self.baseline),
             ("baseline_sync", self.baseline),
+            ("sampling", self.sample),
             *windows,
             ("after", AFTER),
         ]
@@ -64,20 +72,27 @@ def plan(
     steps: int = STEPS,
     stacks: int = 0,
     memory: int = 0,
+    sampling: bool = True,
     step_s: float | None = None,
     total: int | None = None,
 ) -> Plan:
     """The plan for a run, as far as is known.
 
-    settle, baseline: as the user wants them, None for what suits. step_s: seconds that a step takes, once that is
-    known. total: steps that the training will take; a short one gets less of everything rather than nothing.
+    settle, baseline: as the user wants them, None for what suits. sampling: whether stacks are sampled. step_s: seconds
+    that a step takes, once that is known. total: steps that the training will take; a short one gets less of everything
+    rather than nothing.
     """
     if baseline is None:
         baseline = next(n for limit, n in BASELINES if (step_s or 0) < limit)
         chosen_baseline = False
     else:
         chosen_baseline = True
-    found = Plan(SETTLE if settle is None else settle, baseline, WARM_UP, steps, stacks, memory)
+    sample = SAMPLED_OF_UNKNOWN
+    if step_s and total is not None:
+        sample = next(n for limit, n in SAMPLED if step_s < limit)
+    found = Plan(
+        SETTLE if settle is None else settle, baseline, sample if sampling else 0, WARM_UP, steps, stacks, memory
+    )
     if step_s:
         most = max(1, int(WINDOW_S / step_s))
         found = replace(found, trace=min(steps, most), stacks=min(stacks, most), memory=min(memory, most))
@@ -87,17 +102,17 @@ def plan(
     return found
 
 
-_FLOORS = {"memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
+_FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
 """The least of each, in the order in which they give way where they are equally long."""
 
 
 def _shrink(found: Plan, room: int, keep_settle: bool, keep_baseline: bool) -> Plan:
-    """The plan within `room` steps, if that can be done: the longest stage gives way first."""
+    """The plan within `room` steps, if that can be done: sampling gives way first, then the longest stage."""
     fixed = {"settle": keep_settle, "baseline": keep_baseline}
     while found.needs() > room:
         able = [name for name, floor in _FLOORS.items() if getattr(found, name) > floor and not fixed.get(name)]
         if not able:
             return found
-        longest = max(able, key=lambda name: getattr(found, name))
+        longest = "sample" if "sample" in able else max(able, key=lambda name: getattr(found, name))
         found = replace(found, **{longest: getattr(found, longest) - 1})
     return found

@@ -10,6 +10,7 @@ import atexit
 import gc
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,8 @@ from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
 from .performance_warnings import warned
 from .ranges import Ranges, find_nvtx, tool_is_listening
+from .samples import sampled
+from .sampling import NotSampled, Sampling
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
 from .step_finder import INSIDE, StepFinder
 from .step_meter import StepMeter
@@ -98,6 +101,7 @@ class Session:
         self._waited = 0
         self._planned_end: int | None = None
         self._asked_to_close: threading.Event | None = None
+        self._sampling: Sampling | None = None
         self._settling: list[int] = []
         self._over = False
         self._recorded = False
@@ -142,6 +146,7 @@ class Session:
         warned.listen()
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
+        sampled.watch(sys.modules["torch.utils.data.dataloader"])
         atexit.register(self.close)
         os.register_at_fork(after_in_child=self._forked)
         self._next_stage()
@@ -151,6 +156,8 @@ class Session:
     def _forked(self) -> None:
         """We are in a child now: the recording is its parent's."""
         self.ended = True
+        if self._sampling is not None:
+            self._sampling.leave()
         self._ranges = Ranges()
         if self._recorded:
             forks.in_child(recording=self._window is not None)
@@ -238,13 +245,14 @@ class Session:
         self._close_if_asked()
         self._follow_inside()
         self._finder.backward()
-        self._meter.micro_steps += 1
-        self._meter.trained(time.perf_counter_ns())
+        self._meter.backward(time.perf_counter_ns())
+        self._mark("backward")
         close = self._ranges.open("backward")
 
         def ended() -> None:
             if close is not None:
                 close()
+            self._mark("backward_end")
             self._backward_ended()
 
         return ended
@@ -262,20 +270,28 @@ class Session:
         self._close_if_asked()
         self._training.meet(batches=batches)
         begun = time.perf_counter_ns()
+        self._mark("data")
         close = self._ranges.open("data")
 
         def fetched(batch: Any) -> None:
             if close is not None:
                 close()
+            self._mark("data_end")
             self._meter.fetched(time.perf_counter_ns() - begun)
-            self._count(batch)
+            self._count(batch, batches)
 
         return fetched
 
+    def _mark(self, what: str) -> None:
+        """Where in the step the samples of this moment belong, while there are any."""
+        if self._sampling is not None:
+            self._sampling.mark(what)
+
     @guarded
-    def _count(self, batch: Any) -> None:
+    def _count(self, batch: Any, batches: Any) -> None:
         if batch is not None:
             self._meter.work.fetched(batch)
+            self._meter.samples.fetched(sampled.of_batch(batches))
 
     @guarded
     def on_call(self, arguments: Any) -> None:
@@ -284,6 +300,7 @@ class Session:
             return
         if self._training.is_in_training_mode:
             self._meter.trained(time.perf_counter_ns())
+            self._mark("forward")
             self._meter.work.called(arguments)
         else:
             self._meter.evaluated()
@@ -323,8 +340,9 @@ class Session:
 
     def optimizer_range(self) -> Callable[[], None] | None:
         """The range of an optimizer's step, where someone listens."""
-        if self.ended or not self._ranges.listening or not self._is_here():
+        if self.ended or not (self._ranges.listening or self._sampling) or not self._is_here():
             return None
+        self._mark("optimizer")
         return self._ranges.open("optimizer")
 
     # -- the end of a step
@@ -348,6 +366,8 @@ class Session:
             if self._left <= 0:
                 self._left = self._further_steps()
                 self._free_is_short = not self._left and self._is_imprecise()
+        elif self._stage == "sampling":
+            self._step_sampling()
         elif self._after is not None:
             self._after.add(now, now - self._meter.begun_ns)
             if self._left <= 0 and self._after.wants_more():
@@ -409,6 +429,15 @@ class Session:
         """Whether more steps are wanted for the mean; not by someone who asked for a number of them."""
         return self.options["baseline"] is None and more_steps(self._free_ns, self._training.workers) > 0
 
+    def _step_sampling(self) -> None:
+        """Several ranks have to choose alike, and keep to the plan."""
+        if self._sampling is None:
+            self._left = 0
+            return
+        self._sampling.step()
+        if self._left <= 0 and self.world_size == 1 and self._sampling.wants_more() and self._room() > 0:
+            self._left = 1
+
     def _step_window(self) -> None:
         assert self._window is not None
         warming = not self._window.active
@@ -465,7 +494,7 @@ class Session:
         self._stage, self._left = self._queue.pop(0)
         if self._stage == "warmup":
             self._stage, self._left = self._open_window(self._left)
-        if self._stage in ("baseline_free", "after"):
+        if self._stage in ("baseline_free", "sampling", "after"):
             self._free = FreeRunning(self._devices)
         if self._stage == "baseline_free":
             self._free_ns, self._made = [], loader_meter.read(self._training.workers > 0)
@@ -474,6 +503,8 @@ class Session:
             self._after = AfterWindows(self._free_ns, self._training.workers, ahead, time.perf_counter_ns())
         elif self._stage == "baseline_sync":
             synchronise(self._devices)
+        elif self._stage == "sampling" and self._sampling is not None:
+            self._sampling.begin(self._left, extends=self.world_size == 1 and self._room() > 0)
         self._journal.begin_stage(self._stage, self._step + 1)
         if self._stage == "baseline_free":
             self._journal.tell(f"step {self._step + 1}: timing {self._left} + {self._left} unprofiled steps")
@@ -492,6 +523,9 @@ class Session:
             if self._stage == "baseline_free":
                 made = loader_meter.read(self._training.workers > 0).since(self._made)
                 self._journal.describe_batches(made.facts())
+        if self._stage == "sampling" and self._sampling is not None:
+            sampling, self._sampling = self._sampling, None
+            sampling.end(self._journal.first_step())
         self._after = None
         self._journal.flush()
         self._write()
@@ -519,9 +553,9 @@ class Session:
         total = self._training.total
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
-        found = plan(**(planned(self.options) | {"settle": 0}), step_s=step_s, total=left)
+        found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
         if self._under_tool:
-            found = replace(found, trace=0, stacks=0, memory=0)
+            found = replace(found, sample=0, trace=0, stacks=0, memory=0)
             self._journal.note(
                 "an NVTX tool records this process: gpuprof marks its steps, and leaves the recording to it"
             )
@@ -532,6 +566,8 @@ class Session:
         if unsafe:
             found = replace(found, stacks=0)
             self._journal.note(f"stacks are left out: {unsafe}")
+        if found.sample:
+            self._prepare_sampling(step_s)
         self._queue = found.stages(NSYS if self._nsys else "trace")
         if self.world_size > 1 and (left is None or left > found.needs()):
             # What each rank has just looked at took some ranks longer than others, which wait in the next step.
@@ -544,6 +580,14 @@ class Session:
         self._meter.work.begin_calls()
         self._meter.lumps.watch()
         self._hook_model(ranges=self._ranges.listening)  # NVTX ranges are wanted all along
+
+    def _prepare_sampling(self, step_s: float) -> None:
+        """Where that is not possible, the steps pass all the same: of several ranks each has to come to the same
+        number."""
+        try:
+            self._sampling = Sampling(self.folder, self.rank, step_s)
+        except (NotSampled, OSError) as error:
+            self._journal.note(f"the CPU's functions are not sampled: {error}")
 
     # -- windows
 
@@ -668,6 +712,7 @@ class Session:
         warned.stop()
         self._meter.lumps.leave()
         loader_meter.stop()
+        sampled.stop()
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
@@ -686,13 +731,17 @@ class Session:
         self.ended = True
         self._queue.clear()
         # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
-        last = (self._end_stage, self._journal.flush, self._write)
+        last = (self._end_stage, self._leave_sampling, self._journal.flush, self._write)
         for part in (self._withdraw, self._close_window, observer.end, *last):
             try:
                 part()
             except Exception as error:
                 self._journal.log(f"the recording ended with {error!r}")
         self._training.forget()
+
+    def _leave_sampling(self) -> None:
+        if self._sampling is not None:
+            self._sampling.leave()
 
     def _withdraw(self) -> None:
         self._ranges = Ranges()

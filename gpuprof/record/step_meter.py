@@ -7,6 +7,7 @@ from typing import Any
 
 from .batch import WorkMeter
 from .lumps import Lumps
+from .samples import StepSamples
 from .timing import MemoryMeter
 
 
@@ -25,6 +26,7 @@ class StepMeter:
         self._last_fetch_ns = 0
         self._evaluating = False
         self.work = WorkMeter()
+        self.samples = StepSamples()
         self._memory = MemoryMeter()
 
     def begin(self, now: int) -> None:
@@ -33,7 +35,14 @@ class StepMeter:
         self.fetch_ns = self.micro_steps = self._last_fetch_ns = 0
         self._evaluating = False
         self.work.take()
+        self.samples.take(passes=1)
         self.lumps.take()
+
+    def backward(self, now: int) -> None:
+        """A backward pass begins."""
+        self.micro_steps += 1
+        self.trained(now)
+        self.samples.backward()
 
     def fetched(self, ns: int) -> None:
         """A batch has been waited for."""
@@ -50,6 +59,7 @@ class StepMeter:
             self._evaluating = False
             self.lumps.add("evaluation", now - self._trained_ns - self._last_fetch_ns)
             self.fetch_ns = self._last_fetch_ns
+            self.samples.evaluated()
         self._trained_ns = now
 
     def evaluated(self) -> None:
@@ -71,7 +81,7 @@ class StepMeter:
             "device_ns": None,
             "data_ns": self.fetch_ns,
             "micro_steps": self.micro_steps or None,
-            "samples": work.samples,
+            "samples": self.samples.take(self.micro_steps),
             "tokens": work.tokens,
             "real_tokens": work.real_tokens,
             "new_shapes": new_shapes,

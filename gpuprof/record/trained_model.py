@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from .program import library_of
+from .samples import batch_size_of
 
 _ITERABLE = 1
 """torch's number for a dataset that is only iterated over."""
@@ -56,6 +57,7 @@ def describe_model(model: Any) -> dict[str, Any]:
         "lora": _lora(model),
         "experts": _experts(config),
         "attention": getattr(config, "_attn_implementation", None),
+        "attention_options": _attention_options(inner),
         "checkpointing": any(getattr(m, "gradient_checkpointing", False) and m.training for m in model.modules()),
         "hidden_size": _setting(config, "hidden_size", "n_embd", "d_model"),
         "layers": _setting(config, "num_hidden_layers", "n_layer", "num_layers"),
@@ -63,6 +65,21 @@ def describe_model(model: Any) -> dict[str, Any]:
         "compiled": is_compiled(model),
     }
     return facts
+
+
+_ATTENTIONS = {
+    "sdpa": ("_supports_sdpa",),
+    "flash_attention_2": ("_supports_flash_attn", "_supports_flash_attn_2"),
+    "flex_attention": ("_supports_flex_attn",),
+}
+"""Values of transformers' attn_implementation → attributes of a model's class that say whether it has them."""
+
+
+def _attention_options(model: Any) -> list[str] | None:
+    """The implementations of attention that the model's class offers; None where it has no such choice."""
+    if not any(hasattr(type(model), flag) for flags in _ATTENTIONS.values() for flag in flags):
+        return None
+    return [name for name, flags in _ATTENTIONS.items() if any(getattr(type(model), f, False) is True for f in flags)]
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, Any]:
@@ -100,12 +117,13 @@ def describe_loader(batches: Any) -> dict[str, Any]:
     names = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers")
     facts = {name: getattr(batches, f"_{name}", None) for name in names}
     return facts | {
-        "batch_size": getattr(sampler, "batch_size", None),
+        "batch_size": batch_size_of(batches),
         "length": length,
         "drop_last": getattr(batches, "_drop_last", None),
         "sampler": _name_of(getattr(sampler, "sampler", sampler)),
         "collate": _name_of(getattr(batches, "_collate_fn", None)),
         "iterable": getattr(batches, "_dataset_kind", 0) == _ITERABLE,
+        "counts_samples": True,
     }
 
 

@@ -8,6 +8,7 @@ is written to `rank<N>.trial.json`, and the process waits to be killed, so that 
 from __future__ import annotations
 
 import atexit
+import functools
 import math
 import os
 import resource
@@ -29,6 +30,7 @@ from .free_run_length import MOST_STEPS, block_of, half_width, more_steps
 from .guard import guarded
 from .hooks import Patch, patch_loader
 from .patches.context import Hub, Proof
+from .samples import StepSamples, sampled
 from .step_finder import INSIDE, StepFinder
 from .timing import devices_in_use, is_capturing, is_in_backward, synchronise
 
@@ -76,7 +78,9 @@ class TrialMeter:
         self._brief = bool(plan.get("brief"))
         self._source = "optimizer"
         self._finder = StepFinder()
-        self._digests, self._work = Digests(), WorkMeter()
+        self._digests, self._work, self._loaded = Digests(), WorkMeter(), StepSamples()
+        self._passes = 0
+        """Backward passes of the step at hand."""
         self._total: int | None = None
         self._loader: Any = None
         self._models = FirstModels(hub)
@@ -92,7 +96,8 @@ class TrialMeter:
         self._left = 0
         self._first_unix_ns: int | None = None
         self._samples = self._tokens = 0
-        self._counted = 0
+        self._with_samples = self._with_tokens = 0
+        """Steps of which samples and tokens are known."""
         self._devices: list[int] = []
         self._inside_backward = threading.Lock()
         self._stepped_inside = False
@@ -102,6 +107,7 @@ class TrialMeter:
     def watch_loaders(self) -> None:
         """Looks at every batch that a DataLoader hands out; its module is there."""
         patch_loader(self)
+        sampled.watch(sys.modules["torch.utils.data.dataloader"])
 
     def watch_passes(self) -> None:
         """Looks at backward passes, and at the models of the first step; torch is there."""
@@ -146,6 +152,8 @@ class TrialMeter:
         """A backward pass begins."""
         if self._is_here():
             self._finder.backward()
+            self._loaded.backward()
+            self._passes += 1
             if self._digests.wants_losses:
                 self._digests.backward(tensors)
 
@@ -162,15 +170,17 @@ class TrialMeter:
         if not self._is_here():
             return None
         self._loader = batches
-        return self._fetched
+        return functools.partial(self._fetched, batches)
 
     @guarded
-    def _fetched(self, batch: Any) -> None:
-        if batch is None:
+    def _fetched(self, batches: Any, batch: Any) -> None:
+        if batch is None:  # the end of an evaluation, it may be
+            self._loaded.evaluated()
             return
         if self._digests.wants_batches:
             self._digests.fetched(batch)
         self._work.fetched(batch)
+        self._loaded.fetched(sampled.of_batch(batches))
 
     def on_optimizer_begin(self, optimizer: Any) -> None:
         """An optimizer is about to do its step."""
@@ -240,16 +250,19 @@ class TrialMeter:
         if self._digests.wants_losses:
             self._digests.end_step()
         self._note_compilation()
-        work = self._work.take()
+        work, samples = self._work.take(), self._loaded.take(self._passes)
+        self._passes = 0
         if self._first_unix_ns is None:
             if self._has_settled():
                 self._begin_stretch()
         else:
             self._free_ns.append(now - self._begun_ns)
-            if work.samples is not None:
-                self._samples += work.samples
-                self._tokens += work.real_tokens or work.tokens or 0
-                self._counted += 1
+            if samples is not None:
+                self._samples += samples
+                self._with_samples += 1
+            if work.tokens is not None:
+                self._tokens += work.real_tokens or work.tokens
+                self._with_tokens += 1
             self._left -= 1
             if self._left <= 0:
                 self._left = self._further()
@@ -356,8 +369,8 @@ class TrialMeter:
             "rank": self._rank, "world_size": self._world, "error": error, "settle": self._settle,
             "steps": len(self._free_ns), "source": self._source, "first_unix_ns": self._first_unix_ns,
             "step_ns": self._free_ns, "mean_ns": None, "half_width_ns": None, "compilations": self._compiled,
-            "samples": self._samples / self._counted if self._counted else None,
-            "tokens": self._tokens / self._counted if self._counted and self._tokens else None,
+            "samples": self._samples / self._with_samples if self._with_samples else None,
+            "tokens": self._tokens / self._with_tokens if self._tokens else None,
         }  # fmt: skip
         if self._stretch_ns is not None and self._free_ns:
             facts["mean_ns"] = self._stretch_ns / len(self._free_ns)

@@ -66,12 +66,14 @@ class MeanStep:
         """The simulated step of a graph, ns; where workers make the batches, without waiting for them."""
         return step_of(_fetching(graph) if self._has_workers else graph)
 
-    def with_faster_cpu(self, now: Graph, then: Graph) -> float:
+    def with_faster_cpu(self, now: Graph, then: Graph, *, same_input: bool = False) -> float:
         """The simulated step of a graph that differs from another by a faster CPU and shorter GPU work only, ns.
 
-        Never less than the step in which the GPU does not wait for the CPU: its other waits do not end earlier."""
+        Never less than the step in which the GPU does not wait for the CPU: its other waits do not end earlier.
+        `same_input`: what it waits for while the CPU prepares a batch counts with the latter."""
         saved = float((now.duration_ns - then.duration_ns)[now.on_gpu].sum()) / max(now.steps, 1)
-        floor = cpu_waits(_fetching(now) if self._has_workers else now).floor_ns
+        waits = cpu_waits(_fetching(now) if self._has_workers else now)
+        floor = waits.host_floor_ns if same_input else waits.floor_ns
         return max(self.simulated(then), floor - max(saved, 0.0))
 
     def of_step(

@@ -31,6 +31,8 @@ def errors_in(folder: Path) -> list[str]:
         document = json.loads(path.read_text())
         found += errors("rank", document)
         found += [] if Draft202012Validator(SCHEMA).is_valid(document) else [f"{path.name} is not one of the documents"]
+    for path in folder.glob("samples.rank*.json"):
+        found += errors("samples", json.loads(path.read_text()))
     for file, name in ((runfile.STEPS, "step"), (runfile.TELEMETRY, "telemetry"), (WRITTEN, "written")):
         if (folder / file).exists():
             for line in (folder / file).read_text().splitlines():

@@ -107,7 +107,7 @@ def trace(
     command: tuple[str, ...] | None = None,
     arguments: tuple[str, ...] = (),
     env: dict[str, str] | None = None,
-    settle: tuple[str, ...] = ("--settle", "5"),
+    settle: tuple[str, ...] = ("--settle", "5", "--no-sampling"),
     first: str = "",
     diagnosed: bool = False,
 ) -> Run:

@@ -51,7 +51,7 @@ def test_the_sampler(tmp_path: Path):
 
 @TORCH
 def test_a_whole_run(tmp_path: Path):
-    run = trace(tmp_path, f"{LOADER}\n{UNTIL_SAMPLED}", "--stacks", "--memory", "1")
+    run = trace(tmp_path, f"{LOADER}\n{UNTIL_SAMPLED}", "--stacks", "--memory", "1", settle=("--settle", "5"))
     assert run.code == 0, run.stderr
     assert errors_in(run.folder) == []
     rank = run.rank()

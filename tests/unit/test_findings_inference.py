@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -247,3 +248,13 @@ def test_every_finding_says_what_it_applies_to():
         assert page.applies_to("unknown") == page.applies_to("training")
     only_training = {page.id for page, _ in FINDINGS if not page.applies_to("inference")}
     assert only_training >= {"larger_batch", "optimizer", "accumulation", "recompute", "rare_steps"}
+
+
+@pytest.mark.parametrize(
+    "engine", ["vllm/v1/worker/gpu_model_runner.py(3380): x", "sglang/srt/managers/scheduler.py(9): x"]
+)
+def test_what_an_engine_takes_at_once_is_never_set_to_a_number(tmp_path, engine):
+    """A recording of one request says nothing of the option: 8 may be far below what is set, or its default."""
+    fix = only(continuous_batching, inference(small, frame=engine).case(tmp_path)).fix
+    assert fix.startswith("send 8 times the requests at once") and "lower" in fix
+    assert not re.search(r"--max[\w-]+ \d", fix)

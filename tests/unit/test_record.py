@@ -54,6 +54,7 @@ def test_a_long_run_gets_the_whole_plan():
         ("settle", 5),
         ("baseline_free", 10),
         ("baseline_sync", 10),
+        ("sampling", 5),
         ("warmup", 2),
         ("trace", 3),
         ("after", 15),
@@ -62,8 +63,17 @@ def test_a_long_run_gets_the_whole_plan():
 
 def test_further_windows_each_warm_up():
     stages = plan(stacks=2, memory=1).stages()
-    assert stages[3:7] == [("warmup", 2), ("trace", 3), ("warmup", 1), ("stacks", 2)]
-    assert stages[7:9] == [("warmup", 1), ("memory", 1)]
+    assert stages[4:8] == [("warmup", 2), ("trace", 3), ("warmup", 1), ("stacks", 2)]
+    assert stages[8:10] == [("warmup", 1), ("memory", 1)]
+
+
+def test_sampling_takes_what_a_training_can_spare():
+    assert plan(step_s=0.08, total=1000).sample == 25
+    assert plan(step_s=30.0, total=1000).sample == 2
+    assert plan(step_s=0.08).sample == 5, "nobody knows how many steps there will be"
+    assert plan(step_s=0.08, total=40).sample < 25
+    assert plan(step_s=0.08, total=30).sample == 0, "the window is more important"
+    assert plan(step_s=0.08, total=1000, sampling=False).sample == 0
 
 
 def test_what_the_user_asks_for_is_kept():
@@ -76,3 +86,16 @@ def test_long_steps_get_fewer():
     assert plan(step_s=30.0).baseline == 2
     assert plan(step_s=30.0, steps=10).trace == int(WINDOW_S / 30)
     assert plan(step_s=3600.0).trace == 1
+
+
+def test_the_attention_that_a_class_of_transformers_offers():
+    from gpuprof.record.trained_model import _attention_options
+
+    class Older:
+        _supports_sdpa, _supports_flash_attn_2 = True, False
+
+    class Newer:
+        _supports_sdpa, _supports_flash_attn, _supports_flex_attn = False, True, True
+
+    found = [_attention_options(model()) for model in (Older, Newer, type("Plain", (), {}))]
+    assert found == [["sdpa"], ["flash_attention_2", "flex_attention"], None]

@@ -242,15 +242,24 @@ def test_steps_timed_in_another_way_show_how_time_grows_with_work():
 
 @pytest.mark.parametrize(
     ("samples", "loader", "found"),
-    [(1, {"batch_size": 8}, 8), (2, {"batch_size": 8}, 2), (1, {"batch_size": 1}, 1), (1, None, 1), (1, {}, 1)],
+    [
+        (1, {"batch_size": 8}, 8),
+        (2, {"batch_size": 8}, None),
+        (1, {"batch_size": 1}, 1),
+        (1, None, None),
+        (1, {}, None),
+        (179, {"batch_size": None}, None),
+        (5, {"batch_size": 8, "counts_samples": True}, 5),
+        (None, {"batch_size": None, "counts_samples": True}, None),
+    ],
 )
-def test_samples_that_a_loader_puts_into_one_row(tmp_path, samples, loader, found):
-    """Nothing is padded then, and a batch is one long row."""
+def test_samples_are_known_from_the_loader_only(tmp_path, samples, loader, found):
+    """A batch may be one long row, and the rows of a tensor may be anything; what a sampler chose is right as it is."""
     run = RunBuilder().stage("baseline_free", [100.0] * 8, samples=samples)
     run.rank["loader"] = loader
     result = facts(run.stage("trace", [110.0], samples=samples), tmp_path).run
     assert result.work.samples == found
-    assert result.throughput.samples_per_s == pytest.approx(10 * found)
+    assert result.throughput.samples_per_s == (found and pytest.approx(10 * found))
 
 
 def test_varying_lengths_in_a_run(tmp_path):
@@ -616,8 +625,16 @@ def test_a_new_shape_owes_all_of_a_step_that_is_longer_than_any_known_one(tmp_pa
 
 @pytest.mark.parametrize(
     ("rows", "loader", "declared", "samples"),
-    [(8, 8, None, 8), (16, 8, None, 8), (1, 8, None, 8), (12, 8, None, 12), (520, 64, 8, 8), (7, 8, None, 7)],
-    ids=["as handed out", "preference pairs", "packed", "unknown relation", "generations", "a smaller call"],
+    [
+        (8, 8, None, 8),
+        (16, 8, None, 8),
+        (1, 8, None, 8),
+        (12, 8, None, None),
+        (520, 64, 8, 8),
+        (7, 8, None, None),
+        (4, 8, None, 4),
+    ],
+    ids=["as handed out", "preference pairs", "packed", "unknown relation", "generations", "a smaller call", "halves"],
 )
 def test_samples_are_those_of_the_batch_and_not_rows(tmp_path, rows, loader, declared, samples):
     """Two accumulated passes; of a trainer its own micro-batch counts."""
@@ -627,4 +644,13 @@ def test_samples_are_those_of_the_batch_and_not_rows(tmp_path, rows, loader, dec
     if declared:
         arguments = {"class": "GRPOConfig", "set": {"per_device_train_batch_size": declared}}
         run.rank["program"] = {"arguments": arguments}
-    assert facts(run, tmp_path).run.work.samples == 2 * samples
+    assert facts(run, tmp_path).run.work.samples == (samples and 2 * samples)
+
+
+def test_steps_of_more_passes_are_timed_by_their_passes(tmp_path):
+    """Accumulation that grows, of batches of unknown size: a recorded step of two passes takes as long as two."""
+    run = RunBuilder().stage("baseline_free", [60.0, 61.0, 59.0, 60.0] * 2, tokens=0, samples=None)
+    run.stage("baseline_sync", [120.0, 121.0, 119.0, 120.0] * 2, tokens=0, samples=None, micro_steps=2)
+    run.stage("trace", [200.0] * 3, tokens=0, samples=None, micro_steps=2)
+    found = facts(run, tmp_path).unprofiled
+    assert found is not None and found.ns == pytest.approx(120 * MS, rel=0.03)

@@ -54,7 +54,7 @@ def test_its_lists_are_those_of_the_code():
 def test_the_words_about_the_files_name_every_key():
     """`runfile` says the same in fewer words; a key that one of them lacks is a mistake in one of them."""
     words = set(re.findall(r"\w+", runfile.__doc__ or ""))
-    for name in ("manifest", "rank", "step", "telemetry", "written"):
+    for name in ("manifest", "rank", "step", "samples", "telemetry", "written"):
         assert set(SCHEMA["$defs"][name]["properties"]) <= words, name
 
 

@@ -67,6 +67,19 @@ def test_without_knowledge_of_the_class_none_of_trl_is_named():
     assert nested == 'SFTConfig(model_init_kwargs={"a": "b"}, n=None)'
 
 
+def test_attn_implementation_is_named_only_for_classes_that_have_it():
+    model: dict = {"class": "Qwen2ForCausalLM", "library": "transformers"}
+    known = {"attention_options": ["sdpa"]}
+    unknown, some, none, other = (
+        stack_of_run(Known(), model=one)
+        for one in (model, model | known, model | {"attention_options": None}, model | known | {"library": "timm"})
+    )
+    sdpa, flex = ({"attn_implementation": name} for name in ("sdpa", "flex_attention"))
+    assert [bool(stack.loaded(**sdpa)) for stack in (unknown, some, none, other)] == [True, True, False, False]
+    assert [bool(stack.loaded(**flex)) for stack in (unknown, some, none, other)] == [True, False, False, False]
+    assert some.loaded(dtype="bfloat16") and none.loaded(dtype="bfloat16")
+
+
 @pytest.mark.parametrize(
     ("flag", "value", "says"),
     [

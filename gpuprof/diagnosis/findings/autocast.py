@@ -103,6 +103,14 @@ _CHANGES = {
 }
 
 
+_SERVED = {
+    "vllm": "vllm serve ... --dtype {}",
+    "sglang": "sglang ... --dtype {}",
+    "tgi": "text-generation-launcher ... --dtype {}",
+}
+"""By what serves the model its own option."""
+
+
 def _half(roof: Roofline | None) -> str | None:
     """The 16-bit format that the GPU's tensor cores multiply in; None without one."""
     return None if roof is None else next((name for name in ("bf16", "fp16") if name in roof.ceilings.flops), None)
@@ -114,7 +122,8 @@ def _fix(case: Case, half: str) -> str:
     return stack.fix(
         own + (SCALED if half == "fp16" else ""),
         stack.setting({half: True}),
-        inference=f"model.to({dtype})  # or from_pretrained(..., dtype={dtype})",
+        inference=_SERVED.get(case.workload.engine or "", "").format(dtype.removeprefix("torch."))
+        or f"model.to({dtype})  # or from_pretrained(..., dtype={dtype})",
         lightning=f'Trainer(precision="{"bf16" if half == "bf16" else "16"}-mixed")',
     )
 

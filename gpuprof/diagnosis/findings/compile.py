@@ -19,6 +19,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.torch_version import is_before_2
 from gpuprof.projection.batch import ACCUMULATE, model_phases
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import Removing
@@ -73,7 +74,7 @@ if at least a quarter of the kernels that a compiler writes or fuses are compile
 values from the GPU more than four times (a loop over experts, `.item()` in a hook): such waits break the graph into
 parts that are too small to gain. Nor if the encoder or decoder of `torch.nn.Transformer` waits: it looks at the values
 of its mask unless `is_causal` is passed, and a graph that breaks in torch's own modules leaves all of their layers
-eager.
+eager. Nor where the recording is from a torch older than 2.0.
 """,
     gain="""
 In forward, backward and recomputation, consecutive kernels of elementwise operations, casts, norms, softmax and
@@ -160,6 +161,8 @@ def find(case: Case) -> Iterator[Proposal]:
 
 
 def _absent(case: Case) -> str | None:
+    if is_before_2(case):
+        return TOO_OLD
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
     if (share := compiled_share(case)) >= MOST_COMPILED:
@@ -175,6 +178,7 @@ def _absent(case: Case) -> str | None:
 ABSENT = Absent("torch.compile", _absent)
 
 
+TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
 EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
 
 
@@ -232,7 +236,7 @@ def passes(case: Case) -> Passes | None:
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
-    if compiled_share(case) >= MOST_COMPILED:
+    if compiled_share(case) >= MOST_COMPILED or is_before_2(case):
         return None
     within, starts = _within(case)
     within &= ~_compiled_nodes(case)

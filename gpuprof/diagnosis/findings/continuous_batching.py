@@ -35,14 +35,16 @@ of the larger iteration. Memory for the caches of more requests is needed, whose
 )
 
 _FIXES = {
-    "vllm": "vllm serve ... --max-num-seqs {more}  # and that many requests at once; memory: --gpu-memory-utilization",
-    "sglang": "sglang ... --max-running-requests {more}  # and that many requests at once",
-    "tgi": "text-generation-launcher ... --max-batch-size {more}  # and that many requests at once",
-    "tensorrt_llm": "trtllm-serve ... --max_batch_size {more}  # and that many requests at once",
+    "vllm": "send {more} at once  # where --max-num-seqs is set lower, raise it; memory: --gpu-memory-utilization",
+    "sglang": "send {more} at once  # --max-running-requests must not be lower; memory: --mem-fraction-static",
+    "tgi": "send {more} at once  # where --max-concurrent-requests or --max-batch-size is set lower, raise it",
+    "tensorrt_llm": "send {more} at once  # where --max_batch_size is set lower, raise it",
     "diffusers": "pipe(prompts, num_images_per_prompt=...)  # {factor} times the images in a call",
-    "transformers_pipeline": "pipe(inputs, batch_size={more})  # a list of inputs, not one by one",
+    "transformers_pipeline": "pipe(inputs, batch_size={size})  # a list of inputs, not one by one",
     "transformers_generate": "serve with continuous batching: vLLM, SGLang, or model.generate_batch(inputs, ...)",
 }
+"""What an engine takes at once is its own option, whose default is mostly larger than what was seen: it is raised where
+it is in the way, and never set to a number that may be lower than it is."""
 _OTHERWISE = "{factor} times the requests in a batch: a queue in front of the model that collects them"
 
 
@@ -60,12 +62,13 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{now}: the GPU works {busy / 1e6:,.1f} of {case.step_ns / 1e6:,.1f} ms a step; "
         f"{factor} times as many would take {step_ns / 1e6:,.1f} ms"
     )
-    more = f"{batch * factor}" if batch else f"{factor}"
+    more = f"{batch * factor} requests" if batch else f"{factor} times the requests"
+    size = f"{batch * factor}" if batch else f"{factor} * batch_size"
     fix = _FIXES.get(case.workload.engine or "", _OTHERWISE)
     yield Proposal(
         title=f"{batch} → {batch * factor} requests at once" if batch else f"{factor} × the requests at once",
         evidence=spans(case, text, model & (graph.lane >= 0)),
-        fix=fix.format(more=more, factor=factor),
+        fix=fix.format(more=more, factor=factor, size=size),
         change=scaled_batch(case, factor),
         best=scaled_batch(case, factor, 0),
         worst=slower_host(case, scaled_batch(case, factor, 2)),

@@ -20,6 +20,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.compile import (
     EAGER,
     REWRITTEN,
+    TOO_OLD,
     Passes,
     code_of,
     compiled,
@@ -30,6 +31,7 @@ from gpuprof.diagnosis.findings.compile import (
 )
 from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.torch_version import is_before_2
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
@@ -229,6 +231,8 @@ def _for_inference(case: Case) -> str:
 def _absent(case: Case) -> str | None:
     if in_graphs(case):
         return "CUDA graphs launch most kernels already"
+    if is_before_2(case):
+        return TOO_OLD
     if shapes_vary(case):
         return "the shapes of batches vary, and a graph is captured for each shape"
     if looks_at_mask(case):

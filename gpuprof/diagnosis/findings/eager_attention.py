@@ -151,10 +151,9 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 def _fix(case: Case, found: Attentions) -> str:
     if not case.trains_on_tokens:
-        return (
-            "torch.nn.functional.scaled_dot_product_attention(q, k, v), as diffusers' and timm's own attention does;\n"
-            'of transformers: from_pretrained(..., attn_implementation="sdpa")'
-        )
+        own = "torch.nn.functional.scaled_dot_product_attention(q, k, v), as diffusers' and timm's own attention does"
+        loaded = ';\nof transformers: from_pretrained(..., attn_implementation="sdpa")'
+        return own + (loaded if case.stack.takes_attention("sdpa") else "")
     if found.sinks:
         name, note = "flex_attention", "\n# sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
     elif found.capped:
@@ -163,6 +162,8 @@ def _fix(case: Case, found: Attentions) -> str:
         name, note = "sdpa", ""
     stack, loaded = case.stack, _loaded(case, found, name)
     own = f"torch.nn.functional.scaled_dot_product_attention({_arguments(found)}"
+    if not stack.takes_attention(name):
+        return own
     return stack.fix(
         f"{loaded}{note}\nor in your own code: {own}" if loaded else own,
         trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),

@@ -17,6 +17,7 @@ from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.stack import Code
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
@@ -49,7 +50,8 @@ the input.
 Time in the data phase: inside a DataLoader's `__next__`, or inside a range whose name says that it loads data. It
 counts if the step gets shorter when it is replayed without it; time in which the GPU still has queued work costs
 nothing. Where workers already prepare the batches, their throughput counts: `gpuprof trace` measures the time per
-batch inside the workers and compares what they deliver with the step time when every batch is ready.
+batch inside the workers and compares what they deliver with the step time when every batch is ready. A recording
+without a run shows whether there are workers, by the iterator's name, and not how many: twice as many are advised then.
 """,
     gain="""
 CPU time in the data phase shrinks to what the training process still has to do for a prepared batch (0.2 to 2 ms),
@@ -80,15 +82,16 @@ def find(case: Case) -> Iterator[Proposal]:
     if input_ns < FETCH_NS[1]:
         return
     rest = case.step_of(scaled(graph, nodes, 0.0))
-    workers = int((case.run.loader or {}).get("num_workers") or 0) if case.run else 0
-    has_workers = workers > 0 or bool(case.ops_named(MULTIPLE.search).any())
-    if has_workers:
-        # Starved workers deliver one batch each in the time that all of them need: a step.
-        workers = max(workers, 1)
-        batch_ns, wanted = workers * case.step_ns, workers * 2
+    workers = _workers(case)
+    if workers is None or workers > 0:
+        # Starved workers deliver one batch each in the time that all of them need, a step: twice as many take half.
+        least_ns, wanted = case.step_ns / 2, None if workers is None else 2 * workers
     else:
         batch_ns = input_ns * SLOWER_BESIDE_OTHERS
         wanted = next((n for n in COUNTS if n * max(rest, 1.0) >= 1.5 * batch_ns), COUNTS[-1])
+        least_ns = batch_ns / wanted
+    number = Code("num_workers * 2") if wanted is None else wanted
+    loader = f"DataLoader(..., num_workers={number}, persistent_workers=True, pin_memory=True)"
 
     def to(fetch_ns: float) -> Change:
         def change(graph: Graph) -> Graph:
@@ -98,24 +101,42 @@ def find(case: Case) -> Iterator[Proposal]:
         return change
 
     yield Proposal(
-        title=f"{wanted} input workers" if not has_workers else f"{workers} → {wanted} input workers",
+        title=_title(workers, wanted),
         evidence=spans(
             case,
-            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}",
+            f"{input_ns / 1e6:,.1f} ms a step go into preparing the next batch, in {_own_process(case)}"
+            if workers == 0
+            else f"the training waits {input_ns / 1e6:,.1f} ms a step for its workers to prepare the next batch",
             nodes,
         ),
         fix=case.stack.fix(
-            f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
-            case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
-            inference=f"pipe(inputs, num_workers={wanted})"
+            loader,
+            case.stack.setting({"dataloader_num_workers": number}, {"dataloader_persistent_workers": True}),
+            inference=f"pipe(inputs, num_workers={number})"
             if case.workload.engine == "transformers_pipeline"
-            else f"DataLoader(..., num_workers={wanted}, persistent_workers=True, pin_memory=True)",
+            else loader,
         ),
         change=to(FETCH_NS[1]),
         best=to(FETCH_NS[0]),
         worst=to(FETCH_NS[2]),
-        least_ns=batch_ns / wanted,
+        least_ns=least_ns,
     )
+
+
+def _workers(case: Case) -> int | None:
+    """Processes that prepare batches: as the run has it, else 0 unless the recording shows the iterator that has some;
+    None where it shows that, and not how many."""
+    known = (case.run.loader or {}).get("num_workers") if case.run else None
+    several = bool(case.ops_named(MULTIPLE.search).any())
+    if isinstance(known, int) and (known > 0 or not several):
+        return known
+    return None if several else 0
+
+
+def _title(workers: int | None, wanted: int | None) -> str:
+    if workers is None:
+        return "twice the input workers"
+    return f"{workers} → {wanted} input workers" if workers else f"{wanted} input workers"
 
 
 def _own_process(case: Case) -> str:

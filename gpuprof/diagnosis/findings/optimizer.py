@@ -14,6 +14,7 @@ from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.torch_version import is_before_2
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -44,7 +45,7 @@ gradient and state once and writes it once, in a handful of kernels.
 """,
     detected="""
 A step of `Adam`, `AdamW`, `SGD` or `Adagrad` of torch.optim without `aten::_fused_…` ops, found by its
-`Optimizer.step` range.
+`Optimizer.step` range. Not where the recording is from a torch older than 2.0.
 """,
     gain="""
 All kernels of the step become one with 0.33 to 0.6 of their time; CPU time in ops becomes 0.4 (from foreach) or 0.03
@@ -64,7 +65,7 @@ def find(case: Case) -> Iterator[Proposal]:
     ranges = case.ops_named(STEP.match)
     names = {match[1] for i in np.unique(trace.ops.name[ranges]).tolist() if (match := STEP.match(trace.strings[i]))}
     inside_ops = _inside(case, ranges) if names & FUSABLE else np.zeros(len(ranges), bool)
-    if not names or not names <= FUSABLE or (inside_ops & case.ops_named(FUSED.match)).any():
+    if not names or not names <= FUSABLE or is_before_2(case) or (inside_ops & case.ops_named(FUSED.match)).any():
         return
     lists = bool((inside_ops & case.ops_named(FOREACH.match)).any())
     if not lists and not (inside_ops & case.ops_named(IN_PLACE.match)).any():
@@ -126,6 +127,8 @@ def find(case: Case) -> Iterator[Proposal]:
 def _absent(case: Case) -> str | None:
     if case.ops_named(FUSED.match).any():
         return "the optimizer's step is fused already"
+    if is_before_2(case):
+        return "this torch is older than 2.0, and may have no fused optimizers"
     return None
 
 

@@ -84,7 +84,9 @@ def find(case: Case) -> Iterator[Proposal]:
     row = round(work.tokens / work.samples) if work.samples else None
     length = {"max_length": row} if row else {}
     filled = f"{work.tokens / (work.micro_steps or 1):,.0f} tokens"
-    if _knows(case, "packing"):
+    # Without variable lengths in attention samples of a row mix; unsloth brings its own.
+    flash = case.stack.kind == "unsloth" or case.stack.takes_attention("flash_attention_2")
+    if flash and _knows(case, "packing"):
         yield Proposal(
             title="packing",
             evidence=evidence,
@@ -102,7 +104,7 @@ def find(case: Case) -> Iterator[Proposal]:
             changes="more samples in an optimizer step",
             key="packing",
         )
-    if _knows(case, "padding_free"):
+    if flash and _knows(case, "padding_free"):
         yield Proposal(
             title="no padding, the same samples",
             evidence=evidence,

@@ -29,7 +29,7 @@ _STAGES = (
     ("synchronised", ("baseline_sync",), SERIES_PAINTS[5]),
     ("warm-up", ("warmup",), BUDGET_PAINTS["warm_up"]),
     ("recorded", runfile.WINDOWS, SERIES_PAINTS[0]),
-    ("without the profiler", ("after",), BUDGET_PAINTS["usual"]),
+    ("without the profiler", ("sampling", "after"), BUDGET_PAINTS["usual"]),
 )
 """What steps were used for, as readers see it: the name, the stages, the colour. A median is of one row."""
 _WARM_UP = _STAGES[0][0]

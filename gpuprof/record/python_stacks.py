@@ -1,0 +1,251 @@
+"""Reads the Python stacks of threads of another process out of its memory, while it runs.
+
+The process that is read executes nothing for it: no lock is taken, no signal sent, and whatever is misread cannot
+crash it. (The timer of `faulthandler` walks the same frames inside the process: a program that makes and drops frames
+quickly crashed in less than 25 s with it on Python 3.10, 3.11, 3.12 and 3.13.)
+
+A stack is read in some ten microseconds, in which the thread goes on. Frames of functions that return meanwhile may
+be misread; a stack that makes no sense is read again, and given up after that.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+import os
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .frame_layout import (
+    BYTES_OF_HEADER,
+    LENGTH_OF_BYTES,
+    LENGTH_OF_TEXT,
+    STATE_OF_TEXT,
+    TYPE,
+    Layout,
+)
+
+DEEPEST = 400
+"""Frames of a stack; one that is deeper is cut at its outer end."""
+PAGE = 4096
+PAGES = 4
+"""Read at once, down from the innermost frame: the frames of calls lie next to each other."""
+BLOCK_BYTES = PAGE * PAGES
+LONGEST_TEXT, LONGEST_TABLE = 4096, 1 << 20
+INTERPRETER = 3
+"""Owner of a frame that the interpreter pushes for itself."""
+MOST_THREADS = 4096
+LOWEST, HIGHEST = 1 << 12, 1 << 63
+"""Addresses outside of these are no addresses of a program."""
+
+
+class Unreadable(Exception):
+    """What was read makes no sense, or cannot be read."""
+
+
+_template = (lambda: 0).__code__
+"""Some code object."""
+
+
+class _Span(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
+
+
+_ZERO, _ONE, _PAGES_ = ctypes.c_ulong(0), ctypes.c_ulong(1), ctypes.c_ulong(PAGES)
+
+
+class Memory:
+    """The memory of a process. Reading needs the right to trace it."""
+
+    def __init__(self, pid: int) -> None:
+        self._call = ctypes.CDLL(None, use_errno=True).process_vm_readv
+        self._call.restype = ctypes.c_ssize_t
+        self._buffer = ctypes.create_string_buffer(BLOCK_BYTES)
+        self._here = _Span(ctypes.addressof(self._buffer), 0)
+        self._there = _Span(0, 0)
+        self._pid = ctypes.c_int(pid)
+        self._pages = (_Span * PAGES)(), (_Span * PAGES)()
+        self._refs = (ctypes.byref(self._here), ctypes.byref(self._there))
+
+    def read(self, address: int, count: int) -> bytes:
+        """`count` bytes. Raises Unreadable, ProcessLookupError when the process is gone, PermissionError."""
+        if count > BLOCK_BYTES:
+            parts = range(0, count, BLOCK_BYTES)
+            return b"".join(self.read(address + at, min(BLOCK_BYTES, count - at)) for at in parts)
+        if not LOWEST < address < HIGHEST:
+            raise Unreadable
+        self._here.length = self._there.length = count
+        self._there.base = address
+        if self._call(self._pid, self._refs[0], _ONE, self._refs[1], _ONE, _ZERO) == count:
+            return ctypes.string_at(self._buffer, count)
+        raise self._error()
+
+    def below(self, end: int) -> tuple[int, bytes]:
+        """What lies before an address, as many of PAGES pages as there are: where it begins, and the bytes. Raises as
+        `read`."""
+        if not LOWEST < end < HIGHEST:
+            raise Unreadable
+        last = end - 1 & -PAGE
+        here, there = self._pages
+        base = ctypes.addressof(self._buffer)
+        for i in range(PAGES):
+            there[i].base, there[i].length = last - i * PAGE, PAGE if i else end - last
+            here[i].base, here[i].length = base + BLOCK_BYTES - (i + 1) * PAGE, there[i].length
+        count = self._call(self._pid, here, _PAGES_, there, _PAGES_, _ZERO)
+        if count < end - last:
+            raise self._error()
+        pages = (count - (end - last)) // PAGE
+        start = BLOCK_BYTES - (pages + 1) * PAGE
+        return last - pages * PAGE, ctypes.string_at(base + start, pages * PAGE + end - last)
+
+    def _error(self) -> Exception:
+        number = ctypes.get_errno()
+        error = OSError(number, os.strerror(number))
+        return error if isinstance(error, ProcessLookupError | PermissionError) else Unreadable()
+
+    def pointer(self, address: int) -> int:
+        """The eight bytes there, as an address."""
+        return _POINTER.unpack_from(self.read(address, 8))[0]
+
+
+_POINTER = struct.Struct("<Q")
+_INT = struct.Struct("<i")
+
+
+class Code(NamedTuple):
+    """A function, as its code object describes it."""
+
+    file: str
+    name: str
+    first_line: int
+
+
+class StackReader:
+    """The stacks of one process.
+
+    code_type: address of the type of code objects there, which is where Python itself lies in that process.
+    """
+
+    def __init__(self, memory: Memory, layout: Layout, code_type: int) -> None:
+        self._memory, self._layout, self._code_type = memory, layout, code_type
+        self._codes: dict[int, tuple[Code, list[int], list[int]]] = {}
+        self._instructions = type(_template).__basicsize__
+
+    # -- stacks
+
+    def stack(self, thread: int) -> list[tuple[Code, int]]:
+        """(function, line) from the innermost to the outermost call of a thread; empty where it runs no Python.
+
+        thread: address of its state. Raises Unreadable and what `Memory.read` raises.
+        """
+        frames = self.frames(thread)
+        self.know(frames)
+        return [self.place(code, at) for code, at in frames]
+
+    def frames(self, thread: int) -> list[tuple[int, int]]:
+        """(address of the code, offset of the instruction in bytes) of each frame, innermost first."""
+        memory, layout = self._memory, self._layout
+        frame = memory.pointer(thread + layout.frame_in_thread)
+        if layout.frame_in_c_frame is not None and frame:
+            frame = memory.pointer(frame + layout.frame_in_c_frame)
+        found: list[tuple[int, int]] = []
+        if not frame:
+            return found
+        objects, size = layout.frames_are_objects, layout.frame_bytes
+        block, low, high = b"", 0, 0
+        if not objects:
+            high = frame + size
+            low, block = memory.below(high)
+        pointer, number = _POINTER.unpack_from, _INT.unpack_from
+        for _ in range(4 * DEEPEST):
+            if low <= frame <= high - size:
+                data, at = block, frame - low
+            else:
+                data, at = memory.read(frame, size), 0
+            code = pointer(data, at + layout.code)[0]
+            if layout.owner is None or data[at + layout.owner] != INTERPRETER:
+                if objects:
+                    found.append((code, number(data, at + layout.instruction)[0] * 2))
+                else:
+                    found.append((code, pointer(data, at + layout.instruction)[0] - code - self._instructions))
+                if len(found) == DEEPEST:
+                    return found
+            frame = pointer(data, at + layout.previous)[0]
+            if not frame:
+                return found
+        raise Unreadable
+
+    # -- threads
+
+    def threads(self, thread: int) -> list[tuple[int, int]]:
+        """(address of its state, the system's number) of every thread; 0 for the number in Python 3.10."""
+        found: list[tuple[int, int]] = []
+        for link in (0, 8):
+            at = thread if link else self._memory.pointer(thread)
+            while at and len(found) < MOST_THREADS:
+                number = 0
+                if not self._layout.frames_are_objects:
+                    number = self._memory.pointer(at + self._layout.ident_in_thread + 8)
+                found.append((at, number))
+                at = self._memory.pointer(at + link)
+        return found
+
+    # -- code objects
+
+    def know(self, frames: Sequence[tuple[int, int]]) -> None:
+        """Reads the functions of these frames that are not known yet: later they may be gone. Raises Unreadable."""
+        for code, _ in frames:
+            if code not in self._codes:
+                self._codes[code] = self._read_code(code)
+
+    def place(self, code: int, at: int) -> tuple[Code, int]:
+        """The function and the line of a frame that is known."""
+        described, starts, lines = self._codes[code]
+        place = bisect.bisect_right(starts, max(at, 0)) - 1
+        return described, lines[place] if place >= 0 else described.first_line
+
+    def _read_code(self, address: int) -> tuple[Code, list[int], list[int]]:
+        """The function and its lines: from which offset on which line."""
+        layout = self._layout
+        head = self._memory.read(address, self._instructions)
+        if _POINTER.unpack_from(head, TYPE)[0] != self._code_type:
+            raise Unreadable
+        file, name, table = (
+            _POINTER.unpack_from(head, at)[0] for at in (layout.filename, layout.name, layout.line_table)
+        )
+        first = _INT.unpack_from(head, layout.first_line)[0]
+        described = Code(self._text(file), self._text(name), first)
+        starts, lines = [], []
+        for start, _, line in _lines(self._bytes(table), first):
+            if line is not None:
+                starts.append(start)
+                lines.append(line)
+        return described, starts, lines
+
+    def _text(self, address: int) -> str:
+        head = self._memory.read(address, STATE_OF_TEXT + 4)
+        length = _POINTER.unpack_from(head, LENGTH_OF_TEXT)[0]
+        state = _INT.unpack_from(head, STATE_OF_TEXT)[0]
+        width, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+        if not is_compact or width not in (1, 2, 4) or length > LONGEST_TEXT:
+            raise Unreadable
+        start = self._layout.text_of_ascii if is_ascii else self._layout.text_of_others
+        data = self._memory.read(address + start, length * width) if length else b""
+        return data.decode({1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}[width], "replace")
+
+    def _bytes(self, address: int) -> bytes:
+        length = _POINTER.unpack_from(self._memory.read(address, BYTES_OF_HEADER + 8), LENGTH_OF_BYTES)[0]
+        if length > LONGEST_TABLE:
+            raise Unreadable
+        return self._memory.read(address + sys.getsizeof(b"") - 1, length) if length else b""
+
+
+def _lines(table: bytes, first: int) -> list[tuple[int, int, int | None]]:
+    """(start, end, line) of a line table: Python itself knows how to read it."""
+    named: dict[str, Any] = {"co_linetable": table, "co_firstlineno": first}
+    try:
+        return list(_template.replace(**named).co_lines())
+    except (ValueError, SystemError) as error:
+        raise Unreadable from error

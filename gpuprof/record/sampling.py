@@ -1,0 +1,164 @@
+"""In the training: starts the process that samples its Python stacks, and says when it begins and ends.
+
+The process reads this one's memory (python_stacks.py), so that nothing runs here while it samples.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+from typing import Any
+
+from ..runfile import RUN_VARIABLE, samples_file
+from .frame_layout import layout
+
+ENOUGH_S = 4.0
+"""The stretch lasts at least so long, where the training has the steps for it."""
+SAMPLES = 2000
+"""Samples of a stretch: of a function that takes 20 % of a step, this many give the share within 5 % of itself (80 %
+interval, binomial), and 1,500 within 6 %."""
+LEAST_PERIOD_NS, LARGEST_PERIOD_NS = 1_000_000, 50_000_000
+SLOW_READING = 2
+"""Times the least period where each frame is an object, in Python 3.10: a sample of 50 frames costs the sampling
+process 200 µs there, and 60 µs in later versions."""
+REPLY_S = 3.0
+MOST_MARKS = 5000
+DENIED = "denied"
+"""The sampler's answer where the system does not let it read."""
+_PR_SET_PTRACER = 0x59616D61
+
+_START = """\
+import sys, types
+package = types.ModuleType("_gpuprof_sampler")
+package.__path__ = [sys.argv[1]]
+sys.modules["_gpuprof_sampler"] = package
+from _gpuprof_sampler.record import sampler
+sampler.main(sys.argv[2], sys.argv[3])
+"""
+"""Runs sampler.py by where it lies, as telemetry.py does."""
+
+
+class NotSampled(Exception):
+    """Why the process cannot be sampled, in words."""
+
+
+class Sampling:
+    """The sampling of this process: prepared, then on for a stretch of steps.
+
+    Made by the thread that trains. Raises NotSampled, OSError.
+    """
+
+    def __init__(self, folder: Path, rank: int, step_s: float) -> None:
+        self._steps_ns: list[int] = []
+        """Ends of steps on the monotonic clock; the first is the beginning of the stretch."""
+        self._marks: list[tuple[str, int]] = []
+        self._step_s = step_s
+        self.is_on = self._is_allowed = False
+        places = layout()
+        if places is None or not sys.executable:
+            raise NotSampled(f"gpuprof does not know how Python {sys.version.split()[0]} keeps its stacks")
+        self._is_slow = places.frames_are_objects
+        variables = {name: value for name, value in os.environ.items() if name not in (RUN_VARIABLE, "PYTHONPATH")}
+        words = [str(Path(__file__).parent.parent), str(folder.absolute()), samples_file(rank)]
+        self._line, theirs = socket.socketpair()
+        self._line.settimeout(REPLY_S)
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", "-c", _START, *words],
+                    stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=variables,
+                    start_new_session=True,
+                )  # fmt: skip
+            process.wait(REPLY_S)  # it has made a child that stays
+            answer = self._check()
+            if answer["error"] == DENIED:
+                # Where a process may only trace its children, it may name one more that may trace it.
+                _allow(answer["pid"])
+                self._is_allowed = True
+                answer = self._check()
+            if answer["error"] == DENIED:
+                raise NotSampled("the system does not let another process read its stacks (ptrace)")
+            if answer["error"] is not None:
+                raise NotSampled(answer["error"])
+        except (subprocess.TimeoutExpired, TimeoutError, ValueError) as error:
+            self.leave()
+            raise NotSampled("the process that samples did not start") from error
+        except BaseException:
+            self.leave()
+            raise
+
+    def _check(self) -> dict[str, Any]:
+        """Lets the sampler read the stack of this thread as it is now, and compares."""
+        stack, frame = [], sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            stack.append([code.co_filename, getattr(code, "co_qualname", code.co_name), frame.f_lineno])
+            frame = frame.f_back
+        state = ctypes.pythonapi.PyThreadState_Get
+        state.restype = ctypes.c_void_p
+        target = {
+            "pid": os.getpid(), "thread": state(), "code_type": id(types.CodeType), "stack": stack[::-1],
+            "roots": [os.getcwd(), *(os.path.abspath(entry) for entry in sys.path if isinstance(entry, str))],
+        }  # fmt: skip
+        self._send({"check": target})
+        answer = b""
+        while not answer.endswith(b"\n"):
+            data = self._line.recv(4096)
+            if not data:
+                raise ValueError
+            answer += data
+        return json.loads(answer)
+
+    def _send(self, request: dict[str, Any]) -> None:
+        data = json.dumps(request).encode() + b"\n"
+        while data:
+            # Should the sampler be gone, that is an error here, and no signal to the program.
+            data = data[self._line.send(data, socket.MSG_NOSIGNAL) :]
+
+    def begin(self, steps: int, extends: bool) -> None:
+        """The stretch begins, of this many steps, or of more until there is enough of it. Raises OSError."""
+        expected_s = max(steps * self._step_s, ENOUGH_S if extends else 0.0)
+        least = LEAST_PERIOD_NS * (SLOW_READING if self._is_slow else 1)
+        period = min(max(int(expected_s * 1e9 / SAMPLES), least), LARGEST_PERIOD_NS)
+        self._steps_ns = [time.monotonic_ns()]
+        self._send({"go": {"period_ns": period}})
+        self.is_on = True
+
+    def mark(self, what: str) -> None:
+        """A phase of the step begins or ends now."""
+        if self.is_on and len(self._marks) < MOST_MARKS:
+            self._marks.append((what, time.monotonic_ns()))
+
+    def step(self) -> None:
+        """A step has ended."""
+        self._steps_ns.append(time.monotonic_ns())
+
+    def wants_more(self) -> bool:
+        """Whether the stretch is too short yet."""
+        return self._steps_ns[-1] - self._steps_ns[0] < ENOUGH_S * 1e9
+
+    def end(self, first_step: int) -> None:
+        """The stretch is over; the sampler writes what it has. first_step: number of its first step. Raises OSError."""
+        if self.is_on:
+            self.is_on = False
+            steps = {"first_step": first_step, "steps_ns": self._steps_ns, "marks": self._marks}
+            self._send({"stop": steps})
+        self.leave()
+
+    def leave(self) -> None:
+        """Lets go of the sampler, which ends by itself. Never raises."""
+        self._line.close()
+        if self._is_allowed:
+            _allow(0)
+
+
+def _allow(pid: int) -> None:
+    """Lets one process, or none, trace this one, where Yama's ptrace_scope is 1 (prctl(2))."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, ctypes.c_ulong(pid), 0, 0, 0)

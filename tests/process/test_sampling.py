@@ -1,0 +1,237 @@
+"""A process that is sampled: what its stacks say, and what the training notices of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from importlib.util import find_spec
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+from helpers.paths import ROOT
+from helpers.run_schema import errors, errors_in
+from helpers.trainings import trace
+
+TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.1[0-3]*/bin/python")) or [Path(sys.executable)]
+"""Where several are installed each is tried: how a stack lies in memory differs by version."""
+
+SAMPLED = """
+import json, os, sys, time, types
+from pathlib import Path
+package = types.ModuleType("_gpuprof")
+package.__path__ = [sys.argv[1]]
+sys.modules["_gpuprof"] = package
+from _gpuprof.record.sampling import Sampling
+
+def spin(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+def largest(): spin(0.06)
+def generated(): yield from (spin(0.003) for _ in range(10))
+class Some:
+    def method(self): spin(0.01)
+def step():
+    times = [time.perf_counter()]
+    largest()
+    times.append(time.perf_counter())
+    list(generated())
+    times.append(time.perf_counter())
+    Some().method()
+    times.append(time.perf_counter())
+    for name, begun, ended in zip(("largest", "generated", "method"), times, times[1:]):
+        took[name] = took.get(name, 0.0) + ended - begun
+
+took = {}
+sampling = Sampling(Path(sys.argv[2]), 0, 0.1)
+sampling.begin(20, extends=False)
+for _ in range(20):
+    step()
+    sampling.step()
+sampling.end(7)
+try:
+    os.waitpid(-1, 0)
+except ChildProcessError:  # none is left
+    print(json.dumps(took))
+"""
+
+
+def samples(folder: Path) -> dict[str, Any]:
+    file, patience = folder / "samples.rank0.json", time.monotonic() + 20
+    while not file.exists() and time.monotonic() < patience:
+        time.sleep(0.05)
+    return json.loads(file.read_text())
+
+
+def shares(found: dict[str, Any]) -> dict[str, float]:
+    """Share of the samples with a function in their stack, by its name."""
+    counts: Counter[str] = Counter()
+    for _, node, _ in found["samples"]:
+        names = set()
+        while node >= 0:
+            caller, function, _ = found["nodes"][node]
+            names.add(found["functions"][function][2].rpartition(".")[2])
+            node = caller
+        counts.update(names)
+    return {name: count / len(found["samples"]) for name, count in counts.items()}
+
+
+@pytest.mark.parametrize("python", PYTHONS, ids=lambda path: path.parent.parent.name)
+def test_functions_have_the_shares_that_they_take(tmp_path: Path, python: Path):
+    script = tmp_path / "sampled.py"
+    script.write_text(SAMPLED)
+    done = subprocess.run(
+        [str(python), str(script), str(ROOT / "gpuprof"), str(tmp_path)],
+        cwd=tmp_path, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    truth = json.loads(done.stdout)
+    found = samples(tmp_path)
+    assert errors("samples", found) == []
+    assert (found["first_step"], len(found["steps_ns"])) == (7, 21)
+    assert len(found["samples"]) > 300
+    assert found["unread"] < 0.05 * len(found["samples"])
+    took = shares(found)
+    assert took["step"] > 0.97
+    for name, seconds in truth.items():  # some four standard deviations of 500 samples
+        assert took[name] == pytest.approx(seconds / sum(truth.values()), abs=0.08), name
+    places = {(kind, file) for kind, file, _, _ in found["functions"]}
+    assert ("own", "sampled.py") in places
+    assert not any(file.startswith("/") for _, file in places)
+    lines = {line for _, function, line in found["nodes"] if found["functions"][function][2] == "step"}
+    body = textwrap.dedent(SAMPLED).splitlines()
+    assert {body[line - 1].strip() for line in lines} >= {"largest()", "list(generated())", "Some().method()"}
+
+
+PLANTED = """
+import json, time
+
+took = {}
+
+def spin(name, seconds):
+    begun = now = time.perf_counter()
+    while now < begun + seconds:
+        now = time.perf_counter()
+    took[name] = took.get(name, 0.0) + now - begun
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, i):
+        spin("__getitem__", 0.002)
+        return torch.randint(0, 50, (8,))
+
+def collate(rows):
+    spin("collate", 0.008)
+    return {"input_ids": torch.stack(rows)}
+
+def walk(model):
+    spin("walk", 0.02)
+
+model = Model()
+opt = torch.optim.AdamW(model.parameters(), lr=1e-3)
+truth = []
+for i, batch in enumerate(torch.utils.data.DataLoader(Rows(), batch_size=4, collate_fn=collate)):
+    walk(model)
+    loss_of(model, batch).backward()
+    opt.step()
+    opt.zero_grad()
+    truth.append(took)
+    took = {}
+    if i == 160:
+        break
+print(json.dumps(truth))
+"""
+
+
+@TORCH
+def test_a_training_is_sampled_after_its_baseline(tmp_path: Path):
+    run = trace(tmp_path, PLANTED, settle=("--settle", "3", "--baseline", "5"))
+    assert run.code == 0, run.stderr
+    assert [row["stage"] for row in run.rank()["stages"]] == [
+        "settle", "baseline_free", "baseline_sync", "sampling", "warmup", "trace", "after",
+    ]  # fmt: skip
+    assert errors_in(run.folder) == []
+    found = samples(run.folder)
+    stage = next(row for row in run.rank()["stages"] if row["stage"] == "sampling")
+    assert (stage["first_step"], stage["steps"]) == (found["first_step"], len(found["steps_ns"]) - 1)
+    assert len(found["samples"]) >= 1000, "4 s of steps, however long they are"
+    step_ms = (found["steps_ns"][-1] - found["steps_ns"][0]) / 1e6 / stage["steps"]
+    took = {name: share * step_ms for name, share in shares(found).items()}
+    first = found["first_step"] - 1
+    truth = json.loads(run.stdout)[first : first + stage["steps"]]
+    for name in ("walk", "collate", "__getitem__"):
+        assert took[name] == pytest.approx(1e3 * fmean(step[name] for step in truth), rel=0.2), name
+    kinds = {what for what, _ in found["marks"]}
+    assert kinds == {"data", "data_end", "forward", "backward", "backward_end", "optimizer"}
+
+
+@TORCH
+def test_a_training_of_unknown_length_gives_five_steps(tmp_path: Path):
+    run = trace(tmp_path, "train(45)", settle=("--settle", "5"))
+    assert run.stages()["sampling"] == 5
+    assert run.stages()["trace"] == 3
+    assert (run.folder / "samples.rank0.json").exists()
+
+
+@TORCH
+def test_it_can_be_switched_off(tmp_path: Path):
+    run = trace(tmp_path, "train(45)", "--no-sampling", settle=("--settle", "5"))
+    assert "sampling" not in run.stages()
+    assert not (run.folder / "samples.rank0.json").exists()
+
+
+@TORCH
+def test_a_training_whose_stacks_cannot_be_read_is_recorded_without(tmp_path: Path):
+    code = """
+    sys.modules["_gpuprof.record.sampling"].layout = lambda: None
+    train(45)
+    """
+    run = trace(tmp_path, code, settle=("--settle", "5"))
+    assert run.code == 0, run.stderr
+    assert run.stages()["trace"] == 3
+    assert any("not sampled" in note for note in run.rank()["notes"])
+    assert not (run.folder / "samples.rank0.json").exists()
+
+
+@TORCH
+def test_a_training_that_is_killed_takes_the_sampler_with_it(tmp_path: Path):
+    code = """
+    import signal
+    class Killed(torch.optim.SGD):
+        count = 0
+        def step(self, closure=None):
+            Killed.count += 1
+            if Killed.count == 28:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().step(closure)
+    train(45, optimizer=Killed)
+    """
+    run = trace(tmp_path, code, settle=("--settle", "5"))
+    assert run.code == -9
+    assert run.stages()["baseline_sync"] == 10
+    deadline = time.monotonic() + 10
+    while (alive := _samplers(run.folder)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not alive
+
+
+def _samplers(folder: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes()
+        except OSError:
+            continue
+        if b"_gpuprof_sampler" in words and os.fsencode(folder) in words:
+            found.append(path.parent.name)
+    return found

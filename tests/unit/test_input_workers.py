@@ -1,0 +1,81 @@
+"""Batches that the training prepares itself, or that its workers prepare too slowly."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from helpers.case import only
+from helpers.paths import SHARED
+from helpers.program import FLOAT, MS, US, Program
+
+import gpuprof
+from gpuprof.diagnosis.findings import compile, cuda_graphs, input_workers, optimizer
+from gpuprof.diagnosis.torch_version import is_before_2
+
+OWN = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+
+
+def fed_by(loader: str, batch_ms: int = 22, old: bool = False, gpu: int = 380 * US) -> Program:
+    """Four steps that each wait for a batch, and then launch kernels about as fast as the GPU works; `old`: ranges of
+    torch are recorded as ops, as they were before 2.0."""
+    program = Program()
+
+    def body() -> None:
+        start = program.now
+        program.python(batch_ms * MS)
+        (program.trace.op if old else program.trace.annotation)(loader, start, program.now)
+        for _ in range(60):
+            program.op(
+                "aten::mm", "volta_sgemm_128x64_nn", gpu, [[128, 512], [512, 512]], [FLOAT, FLOAT], host=250 * US
+            )
+            program.elementwise()
+        program.backward(lambda: program.small_mm(host=250 * US, gpu=gpu), 60)
+
+    for number in range(4):
+        start = program.now
+        body()
+        (program.trace.op if old else program.trace.annotation)(f"ProfilerStep#{number}", start, program.now)
+    return program
+
+
+def test_gaps_while_a_batch_is_prepared_are_the_inputs(tmp_path: Path):
+    """A CPU that launches faster could hide the batch behind the GPU's work, and gains as much as no batch at all; what
+    the GPU waits for, as recorded, is the batch."""
+    found = gpuprof.diagnose(fed_by(OWN).trace.write(tmp_path / "trace.json"))
+    assert found.verdict.bound == "input"
+    assert found.sensitivities is not None and found.sensitivities.host < found.sensitivities.input
+
+
+def test_without_workers_their_number_is_known(tmp_path: Path):
+    found = only(input_workers, fed_by(OWN).case(tmp_path))
+    assert found.title.endswith(" input workers") and "→" not in found.title and "twice" not in found.title
+    assert "in the training's own process" in found.evidence[0].text
+
+
+def test_of_workers_that_only_the_iterator_shows_the_number_is_unknown(tmp_path: Path):
+    found = only(input_workers, fed_by(WORKERS).case(tmp_path))
+    assert found.title == "twice the input workers"
+    assert "num_workers=num_workers * 2" in found.fix
+    assert "waits 22.0 ms a step for its workers" in found.evidence[0].text
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_a_torch_before_2_is_not_advised_what_it_lacks(tmp_path: Path, old: bool):
+    case = fed_by(OWN, old=old).case(tmp_path)
+    assert is_before_2(case) == old
+    assert bool(list(compile.find(case))) != old
+    reasons = [finding.ABSENT.why(case) or "" for finding in (compile, cuda_graphs, optimizer)]
+    assert all(("older than 2.0" in reason) == old for reason in reasons)
+
+
+def test_a_recording_of_2021_without_workers_is_input_bound():
+    """torch 1.9 on a V100, num_workers=0: batches take 44 to 47 of 149 to 159 ms of a recorded step."""
+    path = SHARED / "traces" / "public" / "kineto_v100_oldschema_resnet50_nw0.pt.trace.json.gz"
+    if not path.exists():
+        pytest.skip("the shared traces are not here")
+    found = gpuprof.diagnose(path)
+    assert found.verdict.bound == "input"
+    assert found.findings[0].id == "input_workers"
+    assert not {"compile", "cuda_graphs", "optimizer"} & {one.id for one in found.findings}
