@@ -19,6 +19,7 @@ Shares come with their 80 % interval (Wilson's), by pair. Role `fit` is for desi
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -252,7 +253,7 @@ def reliability(found: Iterable[Pair]) -> list[tuple[float, float, float, Share]
     """By class of probability: its ends, the mean probability, and the share that gained 2 %."""
     known = [(pair.probability, pair) for pair in found if pair.probability is not None]
     rows = []
-    for low, high in zip(BINS, BINS[1:], strict=False):
+    for low, high in itertools.pairwise(BINS):
         mine = [(p, pair) for p, pair in known if low <= p < high or (high == 1.0 and p == 1.0)]
         if mine:
             mean = statistics.mean(p for p, _ in mine)

@@ -57,8 +57,8 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdict": plain(d.verdict),
         "findings": plain(d.findings),
         "combined": plain(d.combined),
-        "considered": plain(d.considered),
         "worth_trying": plain(d.worth_trying),
+        "considered": plain(d.considered),
     }
 
 

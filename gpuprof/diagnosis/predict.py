@@ -22,7 +22,7 @@ from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import GAIN_NOISE, process_noise
+from gpuprof.replay.noise import gain_noise, process_noise
 from gpuprof.replay.simulate import LARGE
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
@@ -301,8 +301,8 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     fix works (its best and worst case, the others being as expected), what the profiler cost, the noise between
     processes, and how well the mean step is known. In the gain, what is unsure of the step itself is drawn on both
     sides: a faster or slower CPU, or more or less excess of some steps, shortens the step as it is and the step after
-    the fixes, and widens the gain only as far as these change by different factors. Where a fix's step follows from the
-    graph alone its gain is still no surer than replays are.
+    the fixes, and widens the gain only as far as these change by different factors. To that comes by how much measured
+    gains differ from replayed ones.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -329,7 +329,8 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     noise = math.log1p(process_noise(host_share()))
     down = min(_away(*shorter, max(-quick, 0.0)), most)
     step_ns = _around(expected, (noise, down, min(steps_then)), (noise, *longer, max(slow, 0.0), max(steps_then)))
-    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(GAIN_NOISE)
+    gain = math.prod(p.work for p in ordered) * case.mean_ns / expected
+    noise = gain_noise(gain)
     shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]
     less = _away(noise, *longer, min(0.0, *shifts), min(gains_then))
     more = min(_away(noise, *shorter, max(0.0, *shifts), max(gains_then)), most)

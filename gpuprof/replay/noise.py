@@ -17,8 +17,6 @@ HOST_PROCESS_NOISE = calibrated.HOST_PROCESS.value
 """From one process to the next, of the host's time, where a measured step says what it is."""
 PROCESS_NOISE = calibrated.PROCESS.value
 """From one process to the next on the same machine, of any step."""
-GAIN_NOISE = calibrated.GAIN.value
-"""From the gain that a replay predicts of an exactly known change to the measured one."""
 HOST_BOUND_NOISE = calibrated.HOST_BOUND.value
 """From one process to the next, of a step that the CPU alone limits."""
 MACHINE_NOISE = calibrated.MACHINE.value
@@ -29,3 +27,9 @@ def process_noise(host: float) -> float:
     """How much a step differs from one process to the next, where `host` is the share of it that scales with the CPU's
     time: that of any step at least."""
     return max(PROCESS_NOISE, HOST_BOUND_NOISE * math.sqrt(min(max(host, 0.0), 1.0)))
+
+
+def gain_noise(gain: float) -> float:
+    """Half the 80 % interval of the logarithm of a gain (1.3: 1.3 times as fast) for what no replay knows: a base, and
+    a share of the logarithm of the gain itself."""
+    return math.hypot(math.log1p(calibrated.GAIN.value), calibrated.GAIN_SHARE.value * math.log(gain))

@@ -34,6 +34,8 @@ ROWS = 5
 FIXES = 5
 ANSWER_LINES = 15
 """Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
+TRIES = 2
+"""Lines of the answer for what is worth trying."""
 GAPS = 3
 NOTES = 5
 """Notes of the run that are shown."""
@@ -99,6 +101,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
+    blocks.append(section("try", fixes.worth_trying(diagnosis, inner, TRIES)))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], []
     return blocks, [bad]
@@ -134,7 +137,8 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
-        section("considered", fixes.considered(diagnosis)),
+        section("try", fixes.worth_trying(diagnosis, inner)),
+        section("ruled out", fixes.considered(diagnosis)),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
