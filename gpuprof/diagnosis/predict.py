@@ -22,7 +22,7 @@ from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import gain_noise, process_noise
+from gpuprof.replay.noise import change_noise, gain_noise, process_noise
 from gpuprof.replay.simulate import LARGE
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
@@ -327,10 +327,12 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
     # Another process may be quicker with a larger batch, too; that gains no more than its work.
     noise = math.log1p(process_noise(host_share()))
-    down = min(_away(*shorter, max(-quick, 0.0)), most)
-    step_ns = _around(expected, (noise, down, min(steps_then)), (noise, *longer, max(slow, 0.0), max(steps_then)))
+    scatter = change_noise(case.mean_ns / expected)
+    down = min(_away(*shorter, scatter, max(-quick, 0.0)), most)
+    up = _away(*longer, scatter, max(slow, 0.0))
+    step_ns = _around(expected, (noise, down, min(steps_then)), (noise, up, max(steps_then)))
     gain = math.prod(p.work for p in ordered) * case.mean_ns / expected
-    noise = gain_noise(gain)
+    noise = gain_noise(case.mean_ns / expected)
     shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]
     less = _away(noise, *longer, min(0.0, *shifts), min(gains_then))
     more = min(_away(noise, *shorter, max(0.0, *shifts), max(gains_then)), most)

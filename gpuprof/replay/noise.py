@@ -29,7 +29,12 @@ def process_noise(host: float) -> float:
     return max(PROCESS_NOISE, HOST_BOUND_NOISE * math.sqrt(min(max(host, 0.0), 1.0)))
 
 
-def gain_noise(gain: float) -> float:
-    """Half the 80 % interval of the logarithm of a gain (1.3: 1.3 times as fast) for what no replay knows: a base, and
-    a share of the logarithm of the gain itself."""
-    return math.hypot(math.log1p(calibrated.GAIN.value), calibrated.GAIN_SHARE.value * math.log(gain))
+def gain_noise(change: float) -> float:
+    """Half the 80 % interval of the logarithm of a gain for what no replay knows: a base, and a share of the logarithm
+    of the change of the step, `change` times as fast or slow."""
+    return math.hypot(math.log1p(calibrated.GAIN.value), change_noise(change))
+
+
+def change_noise(change: float) -> float:
+    """The same without the base, for a step: what processes differ by is another matter."""
+    return calibrated.GAIN_SHARE.value * abs(math.log(change))

@@ -16,6 +16,7 @@ from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.predict import fixes
 from gpuprof.diagnosis.proposal import SURE
+from gpuprof.replay.bound import Bound
 
 
 def launching(tmp_path: Path, **run) -> Case:
@@ -51,7 +52,7 @@ def test_what_may_gain_nothing_is_not_advised(tmp_path: Path):
 
 
 @pytest.mark.parametrize("bound", ["host", "input"])
-def test_what_is_expected_to_gain_most_comes_first_whatever_the_verdict_names(bound: str, tmp_path: Path):
+def test_what_is_expected_to_gain_most_comes_first_whatever_the_verdict_names(bound: Bound, tmp_path: Path):
     """Batches of 14 ms prepared by the main process, then many launches."""
     program = Program()
 
