@@ -333,7 +333,8 @@ class Campaign:
                 member.why = member.why or "not timed: the seconds were over"
             elif not member.over:
                 return  # it is still on its way, and `finish` says how that ended
-            line |= {"failed": member.why or f"exit {member.process.returncode}", "output": last_lines(member.log)}
+            code = member.process.returncode if member.process is not None else None
+            line |= {"failed": member.why or f"exit {code}", "output": last_lines(member.log)}
         else:
             each = member.timing["free_each_ms"]
             line |= rounded(member.timing) | {"steps": len(each), "turn_s": round(member.turn_s or 0.0, 2)}

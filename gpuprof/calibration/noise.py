@@ -45,8 +45,8 @@ GAIN = Number(
 )  # fmt: skip
 GAIN_SHARE = Number(
     0.30, 0.2, 0.35, "", "fitted",
-    "The same for what scales with the change of the step, as a share of its logarithm: with it and what is known to be "
-    "unsure of each fix, 81 % of the measured gains of 54 changes are within their interval, without it 63 %.",
+    "The same for what scales with the change of the step, as a share of its logarithm: with it and what is known to "
+    "be unsure of each fix, 81 % of the measured gains of 54 changes are within their interval, without it 63 %.",
     ("scenarios", "tests/data/pairs", "shared/traces/h200"), "python -m benchmarks.recall",
 )  # fmt: skip
 MACHINE = Number(

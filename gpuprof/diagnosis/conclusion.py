@@ -10,6 +10,7 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.compiling import compiling_ns
 from gpuprof.diagnosis.diagnosis import (
     Combined,
     Considered,
@@ -28,7 +29,6 @@ from gpuprof.diagnosis.diagnosis import (
 )
 from gpuprof.diagnosis.doubts import doubts
 from gpuprof.diagnosis.estimate import estimate_devices
-from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.predict import Fixes, fixes
@@ -100,6 +100,12 @@ class Recorded:
             paced=self.feed is not None and self.feed.measured,
         )
         return mean.with_waits()
+
+    @property
+    def plans_apart(self) -> bool:
+        """Whether the timed steps say what planning for new shapes costs, so that the usual step is one without."""
+        found = self.budget
+        return found is not None and any(one.cause == "new_shapes" for one in (*found.excess, *found.once))
 
     @property
     def free_ns(self) -> int | None:

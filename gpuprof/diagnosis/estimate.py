@@ -12,6 +12,7 @@ from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
 from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
+from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import F64, I64, Mask
 
 _DEVICE, _PYTHON, _UNKNOWN = (CAUSES.index(name) for name in ("device", "python", "unknown"))
@@ -179,6 +180,7 @@ def host_causes(graph: Graph) -> np.ndarray:
     bare = graph.recorded_end_ns - graph.recorded_start_ns <= DISPATCH_NS
     bare &= not has_ops(timeline.trace)
     cause[in_op | bare | (graph.call >= 0)] = CAUSES.index("launch")
+    cause[np.append(within_slow(timeline), False)[graph.scope]] = CAUSES.index("slow_call")
     if len(calls):
         copy, sync, allocator = calls_by_cause(timeline)
         for name, mask in (("sync", sync), ("allocator", allocator), ("transfer", copy)):

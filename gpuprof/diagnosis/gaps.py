@@ -19,6 +19,7 @@ from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
+from gpuprof.timeline.slow_calls import spans_of
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, U8
 
@@ -29,6 +30,7 @@ CAUSES = (
     "allocator",
     "sync",
     "profiler",
+    "slow_call",
     "launch",
     "python",
     "communication",
@@ -36,7 +38,7 @@ CAUSES = (
 )
 """`communication` stays empty for a single rank: waiting for a peer happens inside a collective, which is busy time."""
 _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
-_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "launch")
+_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "slow_call", "launch")
 
 SYNC_CALL = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx|Thread)Synchronize")
 ALLOCATOR_CALL = re.compile(
@@ -180,6 +182,7 @@ class HostLevels:
             spans(self._allocator),
             spans(self._sync),
             self._profiler,
+            spans_of(timeline, thread),
             launch,
         )
 

@@ -11,9 +11,9 @@ from typing import Literal
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.detect.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
-from gpuprof.diagnosis.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.settle import settling_command

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.diagnosis import Range
-from gpuprof.diagnosis.proposal import Proposal
 from gpuprof.diagnosis.sentences import in_ms
 
 NEGLIGIBLE = 0.01

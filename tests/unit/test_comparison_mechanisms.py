@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from helpers.compared import MS, NOTHING, make_facts
 
-from gpuprof.diagnosis.comparison.cells import Cell, Cells
 from gpuprof.diagnosis.comparison.compare import (
     compare_steps,
     compare_work,
 )
 from gpuprof.diagnosis.comparison.comparison import Work
-from gpuprof.diagnosis.comparison.counts import Counts
-from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
+from gpuprof.diagnosis.detect.pair.cells import Cell, Cells
+from gpuprof.diagnosis.detect.pair.counts import Counts
+from gpuprof.diagnosis.detect.pair.facts import Facts
 
 BASE: Cells = {
     ("busy", "gemm", "forward"): 20 * MS,

@@ -12,10 +12,10 @@ from helpers.replay_oracle import LOADER
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.chance import time_left
-from gpuprof.diagnosis.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.proposal import SURE
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.predict import fixes
-from gpuprof.diagnosis.proposal import SURE
 from gpuprof.replay.bound import Bound
 
 

@@ -13,11 +13,11 @@ import gpuprof
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.timeline.startup import start_up
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 
 
 def timeline_of(program: Program, folder: Path) -> Timeline:
-    trace = read_recording(str(program.trace.write(folder / "trace.json"))).trace
+    trace = resolve(str(program.trace.write(folder / "trace.json"))).read().trace
     assert trace is not None
     timeline = build_timeline(trace)
     assert timeline is not None

@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
-from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words

@@ -66,7 +66,7 @@ def train(run: Run) -> None:
     height, width, inner = run.pick((840, 1296, 64), (16, 24, 16))
     cached = run.fix == "after"
     views = Views(run.pick(24, 3), height, width, cached)
-    loader = DataLoader(views, None, num_workers=run.pick(1, 0), pin_memory=not run.tiny, shuffle=False)
+    loader = DataLoader(views, None, num_workers=run.pick(3, 0), pin_memory=not run.tiny, shuffle=False)
     field = Field(inner).to(run.device)
     optimizer = torch.optim.Adam(field.parameters(), lr=1e-3)
     rows, columns = torch.meshgrid(torch.linspace(0, 1, height), torch.linspace(0, 1, width), indexing="ij")

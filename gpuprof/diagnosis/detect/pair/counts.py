@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.compiler_names import COMPILED, GRAPH_LAUNCH
+from gpuprof.diagnosis.detect.compiler_names import COMPILED, GRAPH_LAUNCH
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.candidates import MODEL
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import Quantity, kernel_counts, quantity
+from gpuprof.diagnosis.detect.pair.candidates import MODEL
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import Quantity, kernel_counts, quantity
 
 IN_GRAPHS = 0.3
 """Share of the kernels in CUDA graphs that makes a step one of graphs."""
