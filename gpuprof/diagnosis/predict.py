@@ -22,7 +22,7 @@ from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import change_noise, gain_noise, process_noise
+from gpuprof.replay.noise import GAIN_NOISE, change_noise, process_noise
 from gpuprof.replay.simulate import LARGE
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
@@ -301,8 +301,8 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     fix works (its best and worst case, the others being as expected), what the profiler cost, the noise between
     processes, and how well the mean step is known. In the gain, what is unsure of the step itself is drawn on both
     sides: a faster or slower CPU, or more or less excess of some steps, shortens the step as it is and the step after
-    the fixes, and widens the gain only as far as these change by different factors. To that comes by how much measured
-    gains differ from replayed ones.
+    the fixes, and widens the gain only as far as these change by different factors. Where all that leaves an interval
+    narrower than measured gains scatter around replayed ones, it is as wide as that.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -328,14 +328,13 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     # Another process may be quicker with a larger batch, too; that gains no more than its work.
     noise = math.log1p(process_noise(host_share()))
     scatter = change_noise(case.mean_ns / expected)
-    down = min(_away(*shorter, scatter, max(-quick, 0.0)), most)
-    up = _away(*longer, scatter, max(slow, 0.0))
+    down = min(max(_away(*shorter, max(-quick, 0.0)), scatter), most)
+    up = max(_away(*longer, max(slow, 0.0)), scatter)
     step_ns = _around(expected, (noise, down, min(steps_then)), (noise, up, max(steps_then)))
-    gain = math.prod(p.work for p in ordered) * case.mean_ns / expected
-    noise = gain_noise(case.mean_ns / expected)
+    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(GAIN_NOISE)
     shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]
-    less = _away(noise, *longer, min(0.0, *shifts), min(gains_then))
-    more = min(_away(noise, *shorter, max(0.0, *shifts), max(gains_then)), most)
+    less = _away(noise, max(_away(*longer, min(0.0, *shifts), min(gains_then)), scatter))
+    more = min(_away(noise, max(_away(*shorter, max(0.0, *shifts), max(gains_then)), scatter)), most)
     speedup = _around(gain, (less,), (more,))
     return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
 

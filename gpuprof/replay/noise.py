@@ -17,6 +17,8 @@ HOST_PROCESS_NOISE = calibrated.HOST_PROCESS.value
 """From one process to the next, of the host's time, where a measured step says what it is."""
 PROCESS_NOISE = calibrated.PROCESS.value
 """From one process to the next on the same machine, of any step."""
+GAIN_NOISE = calibrated.GAIN.value
+"""From the gain that a replay predicts of a small change to the measured one."""
 HOST_BOUND_NOISE = calibrated.HOST_BOUND.value
 """From one process to the next, of a step that the CPU alone limits."""
 MACHINE_NOISE = calibrated.MACHINE.value
@@ -29,12 +31,7 @@ def process_noise(host: float) -> float:
     return max(PROCESS_NOISE, HOST_BOUND_NOISE * math.sqrt(min(max(host, 0.0), 1.0)))
 
 
-def gain_noise(change: float) -> float:
-    """Half the 80 % interval of the logarithm of a gain for what no replay knows: a base, and a share of the logarithm
-    of the change of the step, `change` times as fast or slow."""
-    return math.hypot(math.log1p(calibrated.GAIN.value), change_noise(change))
-
-
 def change_noise(change: float) -> float:
-    """The same without the base, for a step: what processes differ by is another matter."""
-    return calibrated.GAIN_SHARE.value * abs(math.log(change))
+    """Half the 80 % interval by which the logarithm of a step differs from the replayed one, `change` times as fast or
+    slow as it is; what processes differ by is another matter."""
+    return min(calibrated.GAIN_SHARE.value * abs(math.log(change)), calibrated.GAIN_MOST.value)

@@ -34,8 +34,6 @@ ROWS = 5
 FIXES = 5
 ANSWER_LINES = 15
 """Lines of the answer: what fits on any terminal without scrolling. What matters least gives way to it."""
-TRIES = 2
-"""Lines of the answer for what is worth trying."""
 GAPS = 3
 NOTES = 5
 """Notes of the run that are shown."""
@@ -101,7 +99,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
-    blocks.append(section("try", fixes.worth_trying(diagnosis, inner, TRIES)))
+    blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], []
     return blocks, [bad]
