@@ -40,7 +40,7 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
 
 def _nothing_removed(graph: Graph) -> Removal:
     step_ns = simulate(graph, ROUNDS).step_ns
-    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph)
+    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph, step_ns)
 
 
 def only(module: ModuleType, case: Case, key: str = "") -> Proposal:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from gpuprof.diagnosis.projection_input.kept_ops import mean_tokens
 from helpers.case import case_of
 from helpers.program import BF16, MS, Program
 
 import gpuprof
+from gpuprof.diagnosis.detect.kept_ops import mean_tokens
 
 
 def recording(path: Path, embedded: list, **properties: object) -> Path:

@@ -13,6 +13,7 @@ from helpers.program import GAP, MS, SHORT, US, Program
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect import batch_scaling, compiled_passes, compiling
+from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.findings import (
     allocator,
@@ -98,7 +99,7 @@ def test_work_of_its_own_inside_a_pass_is_not_compiled_away(tmp_path):
 def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     case = eager(tmp_path)
     proposal = only(cuda_graphs, case)
-    assert "mark_step_begin()  # before each forward pass" in proposal.fix
+    assert "mark_step_begin()  # before each pass" in proposal.fix
     assert (cuda_graphs.CLONED in proposal.fix) == ((micro_batches(case) or 1) > 1)
     products = (
         2 * LAYERS * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
@@ -163,7 +164,7 @@ def test_no_compile_where_it_is_compiled(tmp_path, mark):
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    assert compiled_passes.compiled_share(case) > 0.9
+    assert compiled_share(case.timeline) > 0.9
     assert not list(compile.find(case))
 
 
@@ -177,7 +178,7 @@ def test_one_compiled_region_does_not_make_a_model_compiled(tmp_path):
         program.now += 2 * US
 
     case = eager(tmp_path, begin=helper)
-    assert 0 <= compiled_passes.compiled_share(case) < 0.01
+    assert 0 <= compiled_share(case.timeline) < 0.01
     assert only(compile, case)
     assert not compile.ABSENT.why(case)
 

@@ -8,24 +8,20 @@ import numpy as np
 
 from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.detect.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiler_names import COMPILED
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.torch_version import is_before_2
-from gpuprof.projection.batch import ACCUMULATE, model_phases
+from gpuprof.projection.batch import ACCUMULATE
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import Removing
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 from gpuprof.tracefile.remembered import remembered
 from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
 
-FUSABLE = ("elementwise", "cast/copy", "reduction", "norm", "softmax", "dropout", "rope", "loss")
-"""Categories whose kernels Inductor generates itself, and so fuses with their neighbours."""
 REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
 """Categories of work that differs between compiled code and eager code."""
-MOST_COMPILED = 0.25
-"""Of the kernels that a compiler writes or would fuse the part that is compiled, from which on the model counts as
-compiled. A library's own compiled function (attention, a loss) is a few per cent of them."""
 MOST_BREAKS = 4
 """Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
 inputs are one or two, a loop over experts or a hook per layer is many."""
@@ -97,7 +93,7 @@ def passes_launch(case: Case) -> str:
 
 
 def code_of(side: Facts) -> str:
-    return "compiled code" if side.counts.compiled else "eager code"
+    return "compiled code" if side.counts.compiled >= MOST_COMPILED else "eager code"
 
 
 def shapes_vary(case: Case) -> bool:
@@ -119,7 +115,7 @@ def passes(case: Case) -> Passes | None:
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
         return None
-    if compiled_share(case) >= MOST_COMPILED or is_before_2(case):
+    if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
         return None
     within, starts = _within(case)
     within &= ~_compiled_nodes(case)
@@ -166,15 +162,6 @@ def passes(case: Case) -> Passes | None:
         without_all=Removing(gone | fused),
         without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
     )
-
-
-def compiled_share(case: Case) -> float:
-    """The part of the passes' kernels that are compiled, of those that are or that a compiler would fuse."""
-    graph, done = case.graph, _compiled_nodes(case)
-    work = graph.on_gpu & model_phases(graph)
-    fusable = done | np.append(case.category(*FUSABLE, "triton_fused"), False)[graph.gpu_row]
-    whole = int((work & fusable).sum())
-    return int((work & done).sum()) / whole if whole else 0.0
 
 
 def _compiled_nodes(case: Case) -> Mask:

@@ -6,16 +6,15 @@ from collections.abc import Iterator
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
     EAGER,
     LEFT,
     MOST_BREAKS,
-    MOST_COMPILED,
     REWRITTEN,
     TOO_OLD,
     code_of,
     compiled,
-    compiled_share,
     looks_at_mask,
     passes,
     passes_launch,
@@ -108,7 +107,7 @@ def _absent(case: Case) -> str | None:
         return TOO_OLD
     if case.stack.kind == "unsloth":
         return "unsloth compiles what it can by itself"
-    if (share := compiled_share(case)) >= MOST_COMPILED:
+    if (share := compiled_share(case.timeline)) >= MOST_COMPILED:
         return f"the recorded code is compiled already ({100 * share:.0f} % of what can be fused)"
     if looks_at_mask(case):
         return EAGER

@@ -266,11 +266,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def in_graphs(case: Case) -> bool:
-    """Whether CUDA graphs launch most kernels of the passes."""
-    timeline, graph = case.timeline, case.graph
+    """Whether CUDA graphs launch most of the passes' kernels, or most of their time: a graph may be recorded as one."""
+    timeline, graph, gpu = case.timeline, case.graph, case.trace.gpu
     rows = graph.gpu_row[graph.on_gpu & model_phases(graph)]
     launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
-    return bool(len(rows)) and float(launching[timeline.links.call[rows]].mean()) >= MOST_GRAPHED
+    by_graph, ns = launching[timeline.links.call[rows]], (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+    whole = max(int(ns.sum()), 1)
+    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= MOST_GRAPHED
 
 
 def _graphed(found: Passes, way: int) -> Change:
