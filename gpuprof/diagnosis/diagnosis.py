@@ -360,6 +360,10 @@ class Finding:
     """What it costs once before it gains: compiling."""
     measured: Measured | None = None
     """None where it was not tried."""
+    probability: float = 1.0
+    """That it gains 2 % or more, 0 to 1."""
+    settle: str | None = None
+    """The command that settles whether it gains; None where it has to be made by hand."""
     settings: tuple[Setting, ...] = ()
     """What the fix sets, in the order of its text."""
     patch: Patch | None = None
@@ -384,7 +388,7 @@ TRIED = "failed in gpuprof try: "
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A usual remedy that is not advised, and why."""
+    """A usual remedy that is ruled out, and by what fact."""
 
     id: str
     """Of the finding that would advise it."""
@@ -470,7 +474,9 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
-    """Usual remedies that are not advised, in the order of the findings."""
+    """Usual remedies that are ruled out, in the order of the findings."""
+    worth_trying: tuple[Finding, ...] = ()
+    """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None

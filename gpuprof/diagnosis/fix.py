@@ -48,6 +48,11 @@ class Patch:
     name: str
     value: str = ""
 
+    @property
+    def command(self) -> str:
+        """What settles whether the fix gains, to which the training's own command is added."""
+        return f"gpuprof try --fix {self.name}{f'={self.value}' if self.value else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
