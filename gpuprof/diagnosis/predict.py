@@ -14,6 +14,7 @@ from gpuprof.diagnosis.chance import probability, time_left
 from gpuprof.diagnosis.detect.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.small_change import small_change
@@ -95,11 +96,11 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
-    steps = Steps(case)
+    steps, added = Steps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
-    for page, find in FINDINGS:
+    for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
         try:
@@ -132,7 +133,7 @@ def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: 
         found = best.prediction
         reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
         return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
-    absent = ABSENT.get(finding)
+    absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
 

@@ -8,7 +8,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
@@ -96,3 +96,10 @@ def merged(case: Case, number: I64, count: int, factor: int, level: int) -> Chan
         return removed(larger(graph), gone)
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("gradient_accumulation", "gradient_accumulation_steps", "micro_batch", "micro_batches"),
+)

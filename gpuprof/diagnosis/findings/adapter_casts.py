@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -220,3 +220,13 @@ def _left(case: Case, inside: Mask, level: int) -> F64:
 
 def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Graph:
     return scaled(without_casts(graph), inside & graph.on_gpu, left)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    memory="half_adapters",
+    synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
+    titles=("adapters_in_bf16",),
+)

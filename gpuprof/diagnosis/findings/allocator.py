@@ -12,7 +12,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import environment, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
 from gpuprof.replay.graph import SYNC, Graph
@@ -106,3 +106,12 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_idle("allocator"),
             calls.more,
         )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("empty_cache", "expandable_segments", "cudamalloc", "memory_fragmentation"),
+    titles=("no_empty_cache_in_the_step", "memory_kept_by_the_allocator"),
+)

@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, joined, option
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
@@ -230,3 +230,12 @@ def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, 
         return graph.with_durations(duration)
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("bf16", "amp", "mixed_precision", "fp16"),
+    titles=("bf16_autocast", "bf16_autocast_without_cudnn_attention", "fp16_autocast"),
+)

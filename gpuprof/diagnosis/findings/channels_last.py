@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call, joined
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
@@ -132,3 +132,10 @@ def _change(case: Case, rows: Mask, norms: float, level: int) -> Change:
 
 def _converted(graph: Graph, gone: Mask, factor: F64) -> Graph:
     return scaled(removed(graph, gone) if gone.any() else graph, factor != 1.0, factor)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("nhwc", "memory_format"),
+)

@@ -27,7 +27,7 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_mod
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call
 from gpuprof.projection.batch import model_phases
@@ -140,3 +140,12 @@ def _for_inference(case: Case, varies: bool) -> Fix:
     model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
     compiled = call(f"{model or 'model'}.compile", **({"dynamic": True} if varies else {}))
     return compiled + f"  # before the first request{'; the shapes of requests vary' if varies else ''}"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("torch_compile", "inductor", "fusion"),
+)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE
@@ -90,3 +90,11 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=slower_host(case, scaled_batch(case, factor, 2)),
         work=float(factor),
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("batching", "more_requests", "concurrency"),
+    titles=("requests_at_once", "the_requests_at_once"),
+)

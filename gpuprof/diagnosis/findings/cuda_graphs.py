@@ -30,7 +30,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
 from gpuprof.projection.batch import model_phases
@@ -326,3 +326,13 @@ def _compiled_host(case: Case) -> Mask | None:
     if not work.any() or (work & ~inside).sum() > MOST_OUTSIDE * work.sum():
         return None
     return inside & (graph.lane >= 0) & ~graph.waits
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
+    titles=("torch_compile_with_cuda_graphs", "cuda_graphs_for_the_compiled_model", "cuda_graphs_for_decoding"),
+)

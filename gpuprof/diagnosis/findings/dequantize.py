@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import USABLE_SHARE, free_bytes
 from gpuprof.diagnosis.fix import as_fix, call
 from gpuprof.replay.graph import Graph
@@ -183,3 +183,12 @@ def _short(case: Case, rows: np.ndarray) -> Mask:
     above = case.timeline.nesting.parent[children]
     casts[above[above >= 0]] = True
     return clone | ~casts[rows]
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("qlora", "quantization", "4bit", "bitsandbytes", "nf4", "dequantization"),
+    titles=("bf16_weights_instead_of_quantised_ones",),
+)

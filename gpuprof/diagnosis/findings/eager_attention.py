@@ -18,7 +18,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
@@ -288,3 +288,14 @@ def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
             memory = rows * (1, 4)[backward] / ceilings.memory_bytes_per_s / MEMORY_SHARE
             result[backward, i] = max(tensor, memory) * 1e9 + LAUNCHES[backward] * ceilings.launch_floor_ns
     return result.reshape(-1)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory="fused_attention",
+    synonyms=("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
+    titles=("fused_attention_instead_of_eager",),
+)

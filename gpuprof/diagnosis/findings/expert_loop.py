@@ -17,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.fix import environment
 from gpuprof.replay.stretches import nodes_in
@@ -219,3 +219,12 @@ def _gives(matrices: list[Tensor]) -> tuple[float, float]:
         return -1.0, 0.0
     left, right = matrices[-2:]
     return float(left.shape[-1]), float(left.elements // max(left.shape[-1], 1) * right.shape[-1] * left.element_bytes)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
+    titles=("grouped_gemm_instead_of_an_expert_loop",),
+)

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
@@ -175,3 +175,11 @@ def _between_micro_steps(case: Case, reductions: Mask) -> Mask:
     last = np.append(step[1:] != step[:-1], True)
     found[rows[inside & ~last[np.maximum(mine, 0)]]] = True
     return found
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("communication", "nccl", "all_reduce", "no_sync", "ddp", "fsdp", "overlap"),
+    titles=("gradients_exchanged_once_per_optimizer_step", "communication_overlapped_with_computation"),
+)

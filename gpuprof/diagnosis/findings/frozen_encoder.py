@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, arguments, option
 from gpuprof.diagnosis.frozen_passes import FrozenPasses
 from gpuprof.diagnosis.sentences import ms_or_us
@@ -153,3 +153,11 @@ def _cost(case: Case, ns: float, epochs: float | None) -> str:
         return "\n# one pass over the data first, and disk for what is stored: gains from the second epoch on"
     seconds = ns * run.steps_total / epochs / 1e9
     return f"\n# about {max(seconds, 1.0):,.0f} s over the data first (counted), and disk for what is stored"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),
+    titles=("reference_log_probabilities_computed_once", "outputs_of_frozen_modules_computed_once"),
+)

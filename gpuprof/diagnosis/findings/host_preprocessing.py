@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing
@@ -156,3 +156,11 @@ def _for_inference(case: Case, workers: int) -> Fix:
         " that prepares the next requests while the GPU works\n"
         "or prepare on the GPU: torchvision.transforms.v2 on CUDA tensors"
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("preprocessing", "tokenization", "image_processing"),
+    titles=("preprocessing_in", "random_numbers_made_on_the_gpu"),
+)

@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.run_budget import Feed
@@ -196,3 +196,12 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         loader=slowed_by_sharing(loader, wanted, feed.cpu_ns, feed.cpus),
         spread=SPREAD if feed.measured else SPREAD_INFERRED,
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("workers", "num_workers", "dataloader", "dataloader_workers", "data_loading", "input", "prefetch"),
+)

@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.batch_scaling import (
     slower_host,
 )
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, arguments, call
 from gpuprof.projection.batch import (
     communication_at_worst,
@@ -109,3 +109,12 @@ def _at_worst(case: Case, factor: float) -> Change:
     """Kernels grow most, and so does communication."""
     grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
     return lambda graph: moving(grown(graph))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("batch", "batch_size", "per_device_train_batch_size"),
+    titles=("the_batch",),
+)

@@ -12,7 +12,7 @@ from gpuprof.costs import hardware
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns
@@ -104,3 +104,11 @@ def _exchange_share(case: Case, gpus: int) -> float:
         return 0.1
     seconds = 2 * (gpus - 1) / gpus * trainable * GRADIENT_BYTES / (gpu.link_bytes_per_s / 2)
     return float(np.clip(1e9 * seconds / case.step_ns, 0.0, 0.5))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("device_map", "device_map_auto", "pipeline", "model_parallel"),
+    titles=("one_process_per_gpu_instead_of_one_for_all",),
+)

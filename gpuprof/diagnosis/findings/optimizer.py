@@ -13,7 +13,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.replay.graph import Graph, launcher_of
@@ -177,3 +177,13 @@ def _per_group(values: np.ndarray, last: I64) -> np.ndarray:
 def _per_step(graph: Graph, nodes: np.ndarray) -> np.ndarray:
     """Time of some nodes per step."""
     return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=graph.steps)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory="fused_optimizer",
+    synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
+)

@@ -14,7 +14,7 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.diagnosis.detect.compiling import MULTIPLE
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
@@ -226,3 +226,13 @@ def _attention(case: Case, level: int) -> Change:
         return scaled(graph, nodes, ATTENTION_LONGER[level])
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    memory="equal_passes",
+    synonyms=("packing", "padding_free", "group_by_length", "length_grouping"),
+    titles=("no_padding_the_same_samples", "batches_of_samples_of_similar_length"),
+)

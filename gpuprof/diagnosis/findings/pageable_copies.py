@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised, long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
 from gpuprof.replay.transform import without_waits
@@ -151,3 +151,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
             claim_where(is_copying),
             took.more,
         )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable"),
+    titles=("pinned_memory_asynchronous_copies",),
+)

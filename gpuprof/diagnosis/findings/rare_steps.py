@@ -13,7 +13,7 @@ from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.replay.graph import Graph
@@ -130,3 +130,11 @@ def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Propos
 
 def _unchanged(graph: Graph) -> Graph:
     return graph
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
+    titles=("saving_and_evaluating_less_often",),
+)

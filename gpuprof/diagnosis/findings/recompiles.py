@@ -15,7 +15,7 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
 from gpuprof.diagnosis.reach.planning import planning
@@ -242,3 +242,17 @@ def _fix(case: Case, cudnn: bool, compiling: bool) -> Fix:
     if cudnn:
         return other.by("recompiles") + "  # flash attention does not plan\nor " + fixed.otherwise()
     return fixed
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("recompilation", "dynamic_shapes", "recompile", "pad_to_multiple_of"),
+    titles=(
+        "no_cudnn_attention_it_plans_again_for_every_length",
+        "fixed_shapes",
+        "lengths_padded_to_a_multiple_of",
+        "fewer_different_shapes",
+    ),
+)

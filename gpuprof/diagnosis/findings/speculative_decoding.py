@@ -11,7 +11,7 @@ from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, call, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
@@ -102,3 +102,10 @@ def speculates(case: Case) -> bool:
     """Whether tokens are drafted already."""
     trace = case.trace
     return any(bool(trace.rows_named(table.name, _SPECULATES.search).any()) for table in (trace.ops, trace.frames))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("speculative", "draft_model", "assisted_generation"),
+)

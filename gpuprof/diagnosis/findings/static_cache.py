@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask
@@ -91,3 +91,11 @@ def _appends(dims: str) -> bool:
         return False
     differs = [at for at in range(4) if shapes[0][at] != shapes[1][at]]
     return differs in ([1], [2]) and shapes[1][differs[0]] == 1
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("kv_cache", "cache_implementation", "key_value_cache"),
+    titles=("static_key_value_cache",),
+)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Page
+from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Declaration, Page
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
 from gpuprof.diagnosis.fix import Fix, as_fix, call
 from gpuprof.diagnosis.sentences import in_ms
@@ -139,3 +139,10 @@ def _fix(gang: Gang, rank: int) -> Fix:
         f" often or in another"
         " thread; if all ranks run the same code its CPU is slower or busy: top, taskset"
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    synonyms=("slow_rank", "stragglers", "imbalance", "load_imbalance"),
+    titles=("as_fast_as_the_others", "rank_as_fast_as_the_others"),
+)

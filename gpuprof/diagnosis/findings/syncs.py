@@ -16,7 +16,7 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import WORTH, Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
@@ -275,3 +275,16 @@ def _look_fix(case: Case, looks: Mask) -> Fix:
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = f"\nand in callbacks and losses of your own:\n{torch}"
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
+    titles=(
+        "no_values_read_from_the_gpu_within_the_step",
+        "no_sizes_that_depend_on_values",
+        "no_torch_cuda_synchronize_in_the_step",
+    ),
+)

@@ -12,7 +12,7 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
@@ -140,3 +140,11 @@ def _ratio(key: np.ndarray, took: F64, first: np.ndarray, last: np.ndarray) -> F
     both = (counts[0] > 0) & (counts[1] > 0)
     early, late = (s[both] / c[both] for s, c in zip(sums, counts, strict=True))
     return late / early
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("thermal", "clocks", "power_limit", "temperature", "power"),
+    titles=("cooling_and_power_for_the_full_gpu_clock",),
+)
