@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
@@ -298,15 +300,6 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """An expected value and its 80 % interval."""
-
-    low: float
-    expected: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Remaining:
     """The rest of the run: as it is, and with a fix."""
 
@@ -464,6 +457,8 @@ class Diagnosis:
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
     """Usual remedies that are not advised, in the order of the findings."""
+    host: Host | None = None
+    """The Python functions of unprofiled steps, where a run sampled them."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
@@ -514,6 +509,11 @@ class Diagnosis:
     def folder(self) -> RunFolder | None:
         """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
         return self._folder
+
+    @property
+    def case(self) -> Case | None:
+        """The replayed steps; None where they could not be replayed."""
+        return self._case
 
     @property
     def timed(self) -> TimedSteps | None:
