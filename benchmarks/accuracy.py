@@ -26,7 +26,7 @@ from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding, Range
 from gpuprof.replay.build import build
 from gpuprof.replay.simulate import simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from scenarios import catalogue
 
 ROOT = Path(__file__).parents[1]
@@ -193,7 +193,7 @@ def run(case: Case) -> Result:
 
 def first_rank(run: Path) -> Timeline:
     """Of a run of several ranks: its diagnosis is that of the rank that the others wait for."""
-    trace = read_recording(run).trace
+    trace = resolve(run).read().trace
     assert trace is not None
     timeline = build_timeline(trace)
     assert timeline is not None

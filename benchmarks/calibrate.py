@@ -26,15 +26,14 @@ from benchmarks.refit import Knob, Refit, Subject, diagnosed, fit_cases, refit_b
 from gpuprof.calibration import profiler as profiler_table
 from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
+from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings import (
     adapter_casts,
     allocator,
-    compile,
     eager_attention,
     expert_loop,
     input_workers,
-    larger_batch,
     optimizer,
     padding,
     pageable_copies,
@@ -50,7 +49,7 @@ from gpuprof.replay.profiler_cost import recorded_events, without
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.trace import F64, KERNEL
 from scenarios import catalogue
 
@@ -76,7 +75,7 @@ def by_fix(*knobs: Knob) -> Subject:
     return refits
 
 
-COMPILED = Knob(("compile.HOST",), compile, ("HOST",))
+COMPILED = Knob(("compile.HOST",), compiled_passes, ("HOST",))
 KNOBS.append(COMPILED)
 
 
@@ -146,7 +145,7 @@ def _steps_by_cost(timeline: Timeline) -> np.ndarray:
 
 
 def timeline_of(path: Path) -> Timeline | None:
-    trace = read_recording(str(path)).trace
+    trace = resolve(str(path)).read().trace
     return None if trace is None else build_timeline(trace)
 
 
@@ -210,7 +209,7 @@ def _away(entry: catalogue.Scenario) -> F64:
     processes = dict(_by_fix(entry)).get("", [])
     if len(processes) < 5 or entry.recording is None:
         return np.empty(0)
-    recording = read_recording(entry.recording)
+    recording = resolve(entry.recording).read()
     found = diagnose(recording.trace, run=recording.run, advise=False).sensitivities
     share = 0.0 if found is None else min(found.host + found.input, 1.0)
     if share < MATTERS:
@@ -264,7 +263,7 @@ SUBJECTS: dict[str, Subject] = {
         Knob(("allocator.LEFT",), allocator, ("LEFT",)),
         Knob(("allocator.CACHE_LOSS",), pageable_copies, ("CACHE_LOSS",)),
     ),
-    "batch": by_fix(Knob(("batch.ROUND",), larger_batch, ("ROUND",))),
+    "batch": by_fix(Knob(("batch.ROUND",), batch_scaling, ("ROUND",))),
     "compile": compiled,
     "experts": by_fix(
         Knob(("experts.ROW_PASSES", "experts.GATE_PASSES"), expert_loop, ("ROW_PASSES", "GATE_PASSES")),

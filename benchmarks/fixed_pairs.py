@@ -27,16 +27,16 @@ from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.comparison.compare import compare
 from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.detect.proposal import WORTH
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.predict import predict
-from gpuprof.diagnosis.proposal import WORTH
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.simulate import Schedule, simulate
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.trace import Calls, Mask, Ops, Trace
 from scenarios.catalogue import Scenario, scenarios
 
@@ -105,7 +105,7 @@ class Twin:
 
 def twins(path: Path) -> Iterator[Twin]:
     """One for every fix of a recording that is advised and can be detected."""
-    trace = read_recording(path).trace
+    trace = resolve(path).read().trace
     assert trace is not None
     diagnosis, case = diagnosed(trace)
     if case is None:

@@ -22,7 +22,7 @@ from gpuprof.replay.host_pace import host_pace
 from gpuprof.replay.profiler_cost import RECORDED_EVENT_NS, recorded_events, without
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 
 SCALES = np.arange(0, 4.01, 0.1)
 INFORMATIVE = 0.05
@@ -38,7 +38,7 @@ def main() -> None:
     for case in cases(args.shared):
         if case.unprofiled_ms is None:
             continue
-        trace = read_recording(str(case.path)).trace
+        trace = resolve(str(case.path)).read().trace
         assert trace is not None
         timeline = build_timeline(trace)
         assert timeline is not None

@@ -22,7 +22,7 @@ from gpuprof.replay.graph import RESOURCES
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.replay.transform import scale
 from gpuprof.timeline.timeline import Timeline, build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 
 WHAT_IFS = 25
 REPEATS = 5
@@ -72,7 +72,7 @@ def main() -> None:
         path = args.trace or Path(folder) / "trace.json"
         if args.trace is None:
             generate(path, 330 * args.events)
-        trace = read_recording(str(path)).trace
+        trace = resolve(str(path)).read().trace
         assert trace is not None
         timeline = build_timeline(trace)
         assert timeline is not None

@@ -10,20 +10,18 @@ Importing this costs nothing: numpy and the rest are loaded by the first call th
 
 from __future__ import annotations
 
-import contextlib
-import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-    from gpuprof.diagnosis.ranks import Gang
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
+    from gpuprof.tracefile.recording import Given
     from gpuprof.tracefile.trace import Trace
 
 __all__ = [
@@ -59,26 +57,27 @@ _HOMES = {
 }
 
 
-def load(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Trace:
-    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`, an export of Nsight Systems,
-    `.sqlite`, or that of a run's folder.
+def load(recording: Given, progress: Callable[[int, int], None] | None = None) -> Trace:
+    """Reads a recording: a trace that torch.profiler exported, `.json` or `.json.gz`, an export or a report of Nsight
+    Systems, a URL, or the trace in a run's folder; of a run of several ranks that of the lowest, of None the latest.
 
     `progress` is called now and then with the bytes read and the bytes there are. Raises GpuprofError, one
-    line that says what to do, if the file cannot be read.
+    line that says what to do, if the recording cannot be read, and for several ranks that are no run.
     """
     from gpuprof.errors import UnreadableTrace
-    from gpuprof.tracefile.read import read_recording
+    from gpuprof.tracefile.recording import resolve
 
     _draw_in_notebooks()
-    recording = read_recording(path, progress)
-    if recording.trace is None:
-        why = recording.failure or f"{os.fspath(path)}: this run has no trace"
+    found = resolve(recording)
+    contents = found.read(progress)
+    if contents.trace is None:
+        why = contents.failure or f"{found}: this run has no trace"
         raise UnreadableTrace(f"{why}; gpuprof.diagnose(path) says what is known of the run")
-    return recording.trace
+    return contents.trace
 
 
 def diagnose(
-    recording: str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]] | None = None,
+    recording: Given = None,
     *,
     step: str | None = None,
     skip: int = 0,
@@ -86,8 +85,8 @@ def diagnose(
     top: int = 10,
     progress: Callable[[int, int], None] | None = None,
 ) -> Diagnosis:
-    """Why a step of this recording, a path or a loaded Trace, takes as long as it does. Without one: the latest run
-    in `gpuprof-runs`, as the command takes it.
+    """Why a step of this recording, a path, a URL or a loaded Trace, takes as long as it does. Without one, and for
+    "latest": the latest run in `gpuprof-runs`, as the command takes it.
 
     The path of a trace, or of the folder of a run that `gpuprof trace` made; a run brings the steps that it timed
     without the profiler. A Trace loaded from such a folder is diagnosed with its run, too.
@@ -104,41 +103,16 @@ def diagnose(
 
     Raises GpuprofError, one line that says what to do, if there is no such recording or it cannot be read.
     """
-    from gpuprof.diagnosis import diagnose as diagnosing
-    from gpuprof.tracefile.read import Recording, read_pair, read_recording, run_of
-    from gpuprof.tracefile.remote import fetched, traces_at, url_of
-    from gpuprof.tracefile.run import latest_run
-    from gpuprof.tracefile.trace import Trace
+    from gpuprof.diagnosis.diagnose_recording import diagnose_recording
+    from gpuprof.tracefile.recording import resolve
 
-    gang = None
-    if recording is None:
-        recording = latest_run()
-    if isinstance(recording, Trace):
-        found = Recording(recording, run_of(recording.reading.path))
-    else:
-        paths = [recording] if isinstance(recording, (str, os.PathLike)) else list(recording)
-        both = None if any(url_of(path) for path in paths) else read_pair(paths, progress)
-        gang = None if both else _survey(paths, step, skip, progress)
-        chosen = paths[0] if gang is None else gang.ranks[gang.shown].path
-        with contextlib.ExitStack() as copies:
-            url = url_of(chosen)
-            local = copies.enter_context(fetched(traces_at(url)[0])) if url and both is None else chosen
-            found = both or read_recording(local, progress)
     _draw_in_notebooks()
-    diagnosis = diagnosing.diagnose(
-        found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
-        top=top, ranks=1 if gang is None else len(gang.ranks), of_all_ns=gang and gang.known_step_ns,
-    )  # fmt: skip
-    if gang is None:
-        return diagnosis
-    from gpuprof.diagnosis.combine_ranks import with_ranks
-
-    return with_ranks(diagnosis, gang)
+    return diagnose_recording(resolve(recording), step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
 
 
 def compare(
-    a: Diagnosis | str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
-    b: Diagnosis | str | os.PathLike[str] | Trace | Sequence[str | os.PathLike[str]],
+    a: Diagnosis | Given,
+    b: Diagnosis | Given,
     *,
     step: str | None = None,
     skip: int = 0,
@@ -161,7 +135,7 @@ def compare(
 
 
 def project(
-    recording: str | os.PathLike[str] | Trace | Diagnosis,
+    recording: Diagnosis | Given,
     to: Sequence[str],
     *,
     recorded_on: str | None = None,
@@ -171,7 +145,8 @@ def project(
     progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Projection:
-    """The step of this recording, a path, a Trace or its Diagnosis, on other GPUs: time, what binds, what fits, cost.
+    """The step of a recording, a Diagnosis or what `diagnose` takes, on other GPUs: time, what binds, what fits,
+    cost.
 
     to: names of GPUs, as `gpuprof gpus` lists them or a part that only one has.
     recorded_on: the GPU of the recording, where that does not name it.
@@ -189,63 +164,21 @@ def project(
 
     Raises GpuprofError, one line that says what to do, and TypeError for an option that does not exist.
     """
-    from gpuprof.diagnosis import diagnose as diagnosing
+    from gpuprof.diagnosis.diagnose_recording import diagnose_recording
     from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.projection_input.subject import subject_of
     from gpuprof.projection import project as projecting
     from gpuprof.projection.gpu_names import gpu_named
     from gpuprof.projection.question import question
-    from gpuprof.tracefile.read import Recording, read_recording, run_of
-    from gpuprof.tracefile.trace import Trace
+    from gpuprof.tracefile.recording import resolve
 
     asked = question(to, **options)
     source = gpu_named(recorded_on) if recorded_on else None
     if not isinstance(recording, Diagnosis):
-        if isinstance(recording, Trace):
-            found = Recording(recording, run_of(recording.reading.path))
-        else:
-            found = read_recording(recording, progress)
-        recording = diagnosing.diagnose(
-            found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
-            advise=False,
-        )  # fmt: skip
+        recording = diagnose_recording(
+            resolve(recording), step=step, skip=skip, step_ms=step_ms, progress=progress, advise=False
+        )
     return projecting.project(subject_of(recording, source), asked)
-
-
-def _survey(
-    paths: Sequence[str | os.PathLike[str]], step: str | None, skip: int, progress: Callable[[int, int], None] | None
-) -> Gang | None:
-    """What several ranks show together; None where the paths mean one recording."""
-    from pathlib import Path
-
-    from gpuprof.errors import GpuprofError, UnreadableTrace
-    from gpuprof.tracefile.ranks import rank_traces
-    from gpuprof.tracefile.read import read_trace, run_of
-    from gpuprof.tracefile.remote import traces_at, url_of
-
-    if not paths:
-        raise GpuprofError("there is no recording to diagnose")
-    urls = [url_of(path) for path in paths]
-    traces: Sequence[str | Path]
-    if any(urls):
-        traces = [
-            one for url, path in zip(urls, paths, strict=True) for one in (traces_at(url) if url else [str(path)])
-        ]
-        if len(traces) == 1:
-            return None
-    else:
-        traces = rank_traces([Path(path) for path in paths])
-    if not traces:
-        return None
-    from gpuprof.diagnosis.ranks import survey
-
-    try:
-        return survey(traces, lambda path: read_trace(path, progress), step, skip)
-    except UnreadableTrace:
-        # Of a run or an export whose ranks cannot be compared, such as one on CPUs, the first still tells something.
-        if len(paths) == 1 and (run_of(paths[0]) is not None or Path(paths[0]).is_file()):
-            return None
-        raise
 
 
 def _draw_in_notebooks() -> None:

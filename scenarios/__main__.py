@@ -5,6 +5,8 @@
     python -m scenarios record NAME … --out DIR [--fix WHICH] [--within S]
     python -m scenarios measure [NAME …] [--rounds 5] [--out DIR [--record [VARIANTS]] [--as-is] [--data WHICH] [--try]]
     python -m scenarios parallel [NAME …] --out DIR [--rounds 5] [--processes N]
+    python -m scenarios campaign [NAME …] --out DIR [--seconds S] [--each S] [--rounds 2] [--no-record] [--plan]
+    python -m scenarios truth RESULTS
 
 `run` starts the program, with `--trace` under `gpuprof trace`. On a machine without a GPU it runs a tiny model.
 `measure` times it as it is and with each fix, in fresh processes that take turns, and writes `truth.json`. `parallel`
@@ -21,7 +23,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from scenarios.catalogue import Scenario, names, scenario, scenarios
+from scenarios.campaign import campaign, truths
+from scenarios.catalogue import Scenario, campaign_names, names, scenario, scenarios
 from scenarios.measure import launched, measure
 from scenarios.parallel import PROGRAMS, parallel
 from scenarios.record import is_tiny, record
@@ -70,7 +73,20 @@ def parsed() -> argparse.Namespace:
     several.add_argument("--out", type=Path, metavar="DIR", required=True, help="DIR/packed has what to keep")
     several.add_argument("--rounds", type=int, default=5)
     several.add_argument("--processes", type=int, help="in place of one for each of the GPUs that scenario.json names")
+    short = commands.add_parser("campaign", help="time and record many small programs in little time")
+    short.add_argument("names", nargs="*")
+    short.add_argument("--out", type=Path, metavar="DIR", required=True, help="results.jsonl, and recordings in pieces")
+    short.add_argument("--seconds", type=float, default=3600.0, help="in which it must be over")
+    short.add_argument("--each", type=float, default=1.5, help="seconds of a process's free stretch")
+    short.add_argument("--rounds", type=int, default=2)
+    short.add_argument("--gib", type=float, help="GPU memory to fill, in place of what there is")
+    short.add_argument("--no-record", dest="record", action="store_false", help="only time them")
+    short.add_argument("--plan", action="store_true", help="only print what it would do, with an estimate of its time")
+    kept = commands.add_parser("truth", help="write truth.json of each program that a campaign timed")
+    kept.add_argument("results", type=Path, help="results.jsonl")
     args = parser.parse_args()
+    if args.command == "campaign" and (args.rounds < 1 or args.each <= 0):
+        short.error("--rounds: one at least; --each: more than none")
     if args.command == "parallel" and (args.rounds < 1 or (args.processes or 2) < 2):
         several.error("--rounds: one at least; --processes: two at least")
     if args.command == "measure":
@@ -93,6 +109,9 @@ def main() -> int:
     if args.command == "list":
         print("\n".join(listed()))
         return 0
+    if args.command == "truth":
+        print("\n".join(truths(args.results)))
+        return 0
     try:
         chosen = [scenario(name) for name in named(args)]
         if args.command == "run":
@@ -106,6 +125,9 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: sys.exit(128 + number))
+    if args.command == "campaign":
+        options = {"gib": args.gib, "record": args.record, "plan": args.plan}
+        return campaign(chosen, args.out, args.seconds, args.each, args.rounds, **options)
     if args.command == "parallel":
         return parallel(chosen, args.out, args.rounds, args.processes)
     return timed(chosen, args)
@@ -126,6 +148,8 @@ def named(args: argparse.Namespace) -> Sequence[str]:
     """The scenarios that a command is about."""
     if args.command == "run":
         return [args.name]
+    if args.command == "campaign":
+        return args.names or campaign_names()
     return args.names or (PROGRAMS if args.command == "parallel" else names())
 
 

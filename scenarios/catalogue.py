@@ -33,6 +33,10 @@ class Fix:
     """Likewise, the fix as `gpuprof try` takes it (`input_workers=8`) and makes it from outside."""
     edits: dict[str, str] = field(default_factory=dict)
     """Likewise, pieces of its script's text → what stands there after an edit by hand."""
+    expected: tuple[float, float] | None = None
+    """How many times as fast a step is with it, as an expert guessed before it was measured."""
+    published: float | None = None
+    """The same as whoever published the fix measured it, on their machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +115,14 @@ class Scenario:
     """Options for `gpuprof trace`, where steps are too long for its usual number of them."""
     again_of: str | None = None
     """Of a program that was recorded and timed before: the scenario of that first contact."""
+    source: str = ""
+    """Of a published case: where its cause, fix and times were reported."""
+    where: tuple[str, ...] = ()
+    """Words of a right answer: the function, module, file or op that costs the time, any of them."""
+    drained: int | None = None
+    """In a campaign: steps in its turn before those that are timed, enough to use up what workers prepared."""
+    seconds: float | None = None
+    """In a campaign: of its free stretch, where the usual number is too few steps."""
     program: Program | None = None
     """Someone else's program; None where the scenario's own train.py is the program."""
 
@@ -120,7 +132,12 @@ class Scenario:
 
     @property
     def module(self) -> str:
-        return f"scenarios.{self.name}.train"
+        return f"scenarios.{self.name.replace('/', '.')}.train"
+
+    @property
+    def slug(self) -> str:
+        """Its name as that of a file: a campaign's programs lie two folders deep."""
+        return self.name.replace("/", ".")
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -191,12 +208,19 @@ def scenario(name: str) -> Scenario:
     if not path.is_file():
         raise KeyError(f"no scenario {name!r}; there are {', '.join(names())}")
     document = json.loads(path.read_text(encoding="utf-8"))
-    fixes = tuple(Fix(**fix) for fix in document.pop("fixes"))
-    lists = {key: tuple(document.pop(key)) for key in ("says", "says_at_first", "needs", "trace") if key in document}
+    fixes = tuple(_fix(fix) for fix in document.pop("fixes"))
+    lists = {
+        key: tuple(document.pop(key)) for key in ("says", "says_at_first", "needs", "trace", "where") if key in document
+    }
     large = document.pop("described", None)
     described = Described(**large) if large else None
     program = _program(document.pop("program", None))
     return Scenario(name=name, fixes=fixes, described=described, program=program, **lists, **document)
+
+
+def _fix(document: dict[str, Any]) -> Fix:
+    expected = document.pop("expected", None)
+    return Fix(**document, expected=tuple(expected) if expected else None)
 
 
 def _program(document: dict[str, Any] | None) -> Program | None:
@@ -208,6 +232,12 @@ def _program(document: dict[str, Any] | None) -> Program | None:
 
 def names() -> list[str]:
     return sorted(path.parent.name for path in ROOT.glob("*/scenario.json"))
+
+
+def campaign_names() -> list[str]:
+    """Programs for `python -m scenarios campaign`: `programs/NAME`, and published cases, `cases/NAME`."""
+    found = (path for place in ("programs", "cases") for path in ROOT.glob(f"{place}/*/scenario.json"))
+    return sorted(str(path.parent.relative_to(ROOT)) for path in found)
 
 
 def scenarios() -> Iterator[Scenario]:

@@ -108,6 +108,11 @@ BF16_MEMORY = Number(
     0.7, 0.5, 0.85, "", "assumed",
     "Share of the memory ceiling that they reach, and their casts.",
 )  # fmt: skip
+AUTOCAST_FP32_REACHED = Number(
+    0.85, 0.65, 1.0, "", "assumed",
+    "Share of the fp32 ceiling that a matrix multiplication or convolution of fp32 operands reaches on a GPU without "
+    "TF32, where its FLOPs do not follow from what was recorded (the stride of a convolution is missing).",
+)  # fmt: skip
 AUTOCAST_CASTS = Number(
     1.3, 0.7, 2.0, "", "assumed",
     "Launches of casts that autocast adds for each matrix multiplication: of its input, weights and bias in the "

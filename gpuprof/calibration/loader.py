@@ -39,3 +39,7 @@ SPREAD_INFERRED = Number(
     1.15, 1.0, 1.5, "", "assumed",
     "The same where their pace follows from what the training waited for.",
 )  # fmt: skip
+RANDOM_LAUNCH_NS = Number(
+    20_000.0, 8_000.0, 60_000.0, "ns", "assumed",
+    "CPU time of an op that makes random numbers on the GPU instead of the CPU: one launch.",
+)  # fmt: skip

@@ -189,7 +189,7 @@ def write_digests(folder: Path) -> None:
     if not any(isinstance(rank, dict) and (rank.get("world_size") or 1) > 1 for rank in ranks):
         return
     from gpuprof.diagnosis.rank_digests import write_digest
-    from gpuprof.tracefile.ranks import traces_in
+    from gpuprof.tracefile.traces_in_folder import traces_in
 
     for trace in traces_in(folder):
         if trace.name.endswith(".gz"):

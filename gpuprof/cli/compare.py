@@ -9,9 +9,9 @@ import click
 
 from gpuprof.cli.diagnose import GATE_FAILED, UNUSABLE
 from gpuprof.cli.output import say
-from gpuprof.cli.output_paths import RECORDING, check_place
+from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import COMPARISON, gates
-from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file
+from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 
 if TYPE_CHECKING:
     from gpuprof.cli.comparison_gates import ChangeGate
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
     "peak_memory:5%. Repeatable.",
 )  # fmt: skip
 def command(
-    a: Path,
-    b: Path,
+    a: str,
+    b: str,
     json: bool,
     markdown: bool,
     html: Path | None,
@@ -60,10 +60,11 @@ def command(
 
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
+    before, after = given(a), given(b)
     if html is not None:
-        check_place(html, (a, b), "--html")
-    one = diagnose_file(a, step=step, skip=skip)
-    other = one if a == b else diagnose_file(b, step=step, skip=skip)
+        check_place(html, (*before.files, *after.files), "--html")
+    one = diagnose_given(before, step=step, skip=skip)
+    other = one if before == after else diagnose_given(after, step=step, skip=skip)
     comparison = compare(one, other, top=top or TOP_IN_JSON)
     COMPARISON.put(comparison, json, top, html, markdown)
     return max((_check(gate, comparison) for gate in fail_on), default=0)

@@ -10,7 +10,7 @@ import click
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.output import say, show
 from gpuprof.cli.output_paths import check_place
-from gpuprof.cli.recordings import diagnose_file
+from gpuprof.cli.recordings import diagnose_given, given
 from gpuprof.errors import GpuprofError
 
 RECORDING = "demo.json.gz"
@@ -39,7 +39,7 @@ def command(output: Path) -> int:
     if not bundled.is_file():
         raise GpuprofError(f"this installation lacks its demo recording (gpuprof/data/{RECORDING})")
     with as_file(bundled) as path:
-        diagnosis = diagnose_file(path, step_ms=UNPROFILED_MS)
+        diagnosis = diagnose_given(given(str(path)), step_ms=UNPROFILED_MS)
     show(lambda width: render(diagnosis, width, next_step=""))
     write_report(diagnosis, output)
     say(f"report: {output}")

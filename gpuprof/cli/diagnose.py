@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from gpuprof.cli.output import say
-from gpuprof.cli.output_paths import RECORDING, check_place
+from gpuprof.cli.output_paths import check_place
 from gpuprof.cli.printing import BRIEF, DIAGNOSIS, gates
-from gpuprof.cli.recordings import TOP_IN_JSON, diagnose_file, latest
+from gpuprof.cli.recordings import RECORDING, TOP_IN_JSON, diagnose_given, given
 
 if TYPE_CHECKING:
     from gpuprof.cli.gates import Gate
@@ -46,7 +46,7 @@ def _finite(_: click.Context, __: click.Parameter, value: float | None) -> float
     "cause of idle time, such as launch:20%. Repeatable.",
 )  # fmt: skip
 def command(
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     json: bool,
     brief: bool,
     markdown: bool,
@@ -69,10 +69,10 @@ def command(
         raise click.UsageError("--brief goes with --json")
     if markdown and json:
         raise click.UsageError("--json and --markdown exclude each other")
-    paths = paths or (latest(),)
+    recording = given(paths)
     if html is not None:
-        check_place(html, paths, "--html")
-    diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
+        check_place(html, recording.files, "--html")
+    diagnosis = diagnose_given(recording, step=step, skip=skip, step_ms=step_ms, top=top or TOP_IN_JSON)
     (BRIEF if brief else DIAGNOSIS).put(diagnosis, json, top, html, markdown, verbose=verbose or top is not None)
     return exit_code(diagnosis, fail_on, as_json=json)
 

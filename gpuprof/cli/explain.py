@@ -12,7 +12,7 @@ import click
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.proposal import Page
+    from gpuprof.diagnosis.detect.proposal import Page
 
 
 @click.command(short_help="Explain a finding, or a line of code: what it costs, what it gains.")
@@ -86,10 +86,10 @@ def _named(text: str, pages: dict[str, Page]) -> Page:
 def _of_latest_run(number: int, pages: dict[str, Page]) -> Page:
     """The page of a fix of the latest run, by its number there. Raises GpuprofError if it has no such fix."""
     from gpuprof.cli.output import say
-    from gpuprof.cli.recordings import diagnose_file, latest
+    from gpuprof.cli.recordings import diagnose_given, given
 
-    run = latest()
-    findings = diagnose_file(run).findings
+    run = given(None)
+    findings = diagnose_given(run).findings
     if not 1 <= number <= len(findings):
         have = f"its fixes are 1 to {len(findings)}" if findings else "it has no fixes"
         raise GpuprofError(f"there is no fix {number} in {run}: {have}")

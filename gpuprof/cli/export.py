@@ -16,14 +16,14 @@ import click
 
 from gpuprof import runfile
 from gpuprof.cli.output import discard, say
-from gpuprof.cli.output_paths import RECORDING
-from gpuprof.cli.recordings import diagnose_file, latest, recording_name
+from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import open_regular
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
     from gpuprof.diagnosis.ranks import RankSummary
+    from gpuprof.tracefile.recording import Recording
 
 SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "parquet": ".parquet"}
 """What a file of each format is called after the recording; of Parquet the folder."""
@@ -43,7 +43,7 @@ SUFFIXES = {"perfetto": ".perfetto.json.gz", "speedscope": ".speedscope.json", "
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 def command(
-    path: Path | None,
+    path: str | None,
     perfetto: bool,
     speedscope: bool,
     parquet: bool,
@@ -65,11 +65,11 @@ def command(
     if ranks is not None and formats != ["perfetto"]:
         raise click.UsageError("--ranks is for --perfetto: the other formats are of one rank")
     wanted_ranks = None if ranks is None else parsed(ranks)
-    recording = path or latest()
+    recording = given(path)
     targets = plan(recording, formats, output)
     for name, target in targets.items():
         check(name, target, recording, force)
-    diagnosis = diagnose_file(recording, step=step, skip=skip)
+    diagnosis = diagnose_given(recording, step=step, skip=skip)
     if ranks is not None:
         chosen = choose(diagnosis, wanted_ranks, recording)
         say(write_ranks(chosen, targets["perfetto"], step, skip))
@@ -96,9 +96,9 @@ def remark(diagnosis: Diagnosis) -> None:
             break
 
 
-def plan(recording: Path, formats: list[str], output: Path | None) -> dict[str, Path]:
+def plan(recording: Recording, formats: list[str], output: Path | None) -> dict[str, Path]:
     """Where each format is written."""
-    names = {name: f"{recording_name(recording)}{SUFFIXES[name]}" for name in formats}
+    names = {name: f"{recording.name}{SUFFIXES[name]}" for name in formats}
     if output is None:
         return {name: Path(file) for name, file in names.items()}
     if str(output) == "-":
@@ -109,20 +109,18 @@ def plan(recording: Path, formats: list[str], output: Path | None) -> dict[str, 
     return {name: output / file if into_folder else output for name, file in names.items()}
 
 
-def check(name: str, target: Path, recording: Path, force: bool) -> None:
+def check(name: str, target: Path, recording: Recording, force: bool) -> None:
     """Raises GpuprofError unless the target may be written: it is new, or an earlier export, and no recording."""
-    from gpuprof.tracefile.run import holds_run
-
     if str(target) == "-":
         if sys.stdout is None or sys.stdout.isatty():
             raise GpuprofError("stdout is a terminal and the output is not text: redirect it, or name a file with -o")
         return
-    inside = recording.is_dir() and _same(target.parent, recording)
-    if inside and name != "parquet" and not holds_run(recording):
+    inside = recording.folder is not None and _same(target.parent, recording.folder)
+    if inside and name != "parquet" and recording.run_folder is None:
         raise GpuprofError(f"{target} would look like one of the traces in {recording}: choose another place with -o")
     if not os.path.lexists(target):
         return
-    if _same(target, recording):
+    if any(_same(target, file) for file in recording.files):
         raise GpuprofError(f"{target} is the recording itself: choose another place with -o")
     if name == "parquet":
         if not target.is_dir():
@@ -195,7 +193,7 @@ def parsed(text: str) -> list[int] | None:
     return found
 
 
-def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Path) -> list[RankSummary]:
+def choose(diagnosis: Diagnosis, wanted: list[int] | None, recording: Recording) -> list[RankSummary]:
     """The ranks with these numbers, or all. Raises GpuprofError where they are not there."""
     there = {rank.rank: rank for rank in diagnosis.ranks or ()}
     if not there:
@@ -224,13 +222,10 @@ def draw_ranks(ranks: list[RankSummary], file: BinaryIO, step: str | None, skip:
     import gpuprof
     from gpuprof.interop.perfetto_ranks import clock_of, write_perfetto_ranks
     from gpuprof.timeline.timeline import build_timeline
-    from gpuprof.tracefile.remote import fetched, url_of
 
     clocks = []
     for rank in ranks:
-        url = url_of(rank.path)
-        with fetched(url) if url else contextlib.nullcontext(Path(rank.path)) as path:
-            timeline = build_timeline(gpuprof.load(path), step, skip)
+        timeline = build_timeline(gpuprof.load(rank.path), step, skip)
         if timeline is None:
             raise GpuprofError(f"{rank.path} holds no steps to export")
         clocks.append(clock_of(timeline))

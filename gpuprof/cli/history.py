@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from gpuprof.cli.output import say, show, write
-from gpuprof.cli.recordings import diagnose_file
+from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import MANIFEST, RUNS, read_json
 
@@ -17,15 +16,16 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from gpuprof.report.history import Entry
+    from gpuprof.tracefile.recording import Recording
 
 
 @click.command(short_help="Show how the step changed from run to run.")
-@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=RECORDING)
 @click.option("--json", is_flag=True, help="Print the numbers of every run as JSON.")
 @click.option("--markdown", is_flag=True, help="Print a Markdown table.")
 @click.option("--last", type=click.IntRange(min=1), default=20, metavar="N", show_default=True,
               help="Of a folder of runs, show the newest N.")  # fmt: skip
-def command(paths: tuple[Path, ...], json: bool, markdown: bool, last: int) -> int:
+def command(paths: tuple[str, ...], json: bool, markdown: bool, last: int) -> int:
     """Show mean step, verdict, GPU busy time and tokens per second of RUNS, in the order given.
 
     RUNS are recordings as gpuprof diagnose takes them, or a folder of runs, which stands for its runs, oldest first.
@@ -35,7 +35,7 @@ def command(paths: tuple[Path, ...], json: bool, markdown: bool, last: int) -> i
         raise click.UsageError("--json and --markdown exclude each other")
     from gpuprof.report import history
 
-    entries = [found for path in _recordings(paths or (Path(RUNS),), last) if (found := _entry(path)) is not None]
+    entries = [found for one in _recordings(paths or (RUNS,), last) if (found := _entry(one)) is not None]
     if not entries:
         raise GpuprofError("none of these recordings could be diagnosed")
     if json:
@@ -49,33 +49,29 @@ def command(paths: tuple[Path, ...], json: bool, markdown: bool, last: int) -> i
     return 0
 
 
-def _recordings(paths: tuple[Path, ...], last: int) -> list[Path]:
+def _recordings(paths: tuple[str, ...], last: int) -> list[Recording]:
     """The recordings that are meant: a folder of runs stands for the newest in it."""
-    from gpuprof.tracefile.run import holds_run, runs_in
-
-    found: list[Path] = []
-    for path in paths:
-        inside = [] if holds_run(path) else runs_in(path)
-        found += inside[-last:] or [path]
-    if found == [Path(RUNS)]:
+    found = [each for one in map(given, paths) for each in (one.runs[-last:] or (one,))]
+    if [one.given for one in found] == [(RUNS,)]:
         raise GpuprofError(f"{RUNS} holds no run: make one with gpuprof trace train.py, or name recordings")
     return found
 
 
-def _entry(path: Path) -> Entry | None:
+def _entry(recording: Recording) -> Entry | None:
     from gpuprof.report.history import entry
 
     try:
-        diagnosis = diagnose_file(path)
+        diagnosis = diagnose_given(recording)
     except GpuprofError as error:
         say(str(error))
         return None
-    return entry(str(path), _began(path), diagnosis)
+    return entry(str(recording), _began(recording), diagnosis)
 
 
-def _began(path: Path) -> str | None:
+def _began(recording: Recording) -> str | None:
     """When a run began; None of a bare trace."""
-    started = (read_json(path / MANIFEST) or {}).get("started") if path.is_dir() else None
+    folder = recording.run_folder
+    started = None if folder is None else (read_json(folder / MANIFEST) or {}).get("started")
     if not isinstance(started, int):
         return None
     try:

@@ -116,7 +116,7 @@ def runs(folder: str = "gpuprof-runs", offset: int = 0, limit: int = 50) -> str:
 
 def diagnose(path: str = "") -> str:
     """What bounds a training step, the mean step's budget and the findings, in less than 4 kB. path: a run's folder, a
-    .json[.gz] trace, an .sqlite export or a folder of ranks; the latest run if empty. Times are nanoseconds."""
+    .json[.gz] trace, an .sqlite export, a folder of ranks or a URL; the latest run if empty. Times are nanoseconds."""
     from gpuprof.diagnosis.brief import dumps
 
     return dumps(_diagnosis(path))
@@ -202,24 +202,14 @@ def _page(rows: list[Any], offset: int, limit: int, **more: Any) -> str:
 
 def _diagnosis(path: str) -> Any:
     """The diagnosis of a recording, kept for the next question as long as the recording does not change."""
-    from gpuprof.cli.recordings import latest
+    from gpuprof.tracefile.recording import resolve
 
-    place = Path(path).expanduser() if path else latest()
-    return _diagnosed(place, _state(place))
-
-
-def _state(place: Path) -> tuple[tuple[str, int, int], ...]:
-    """Name, size and time of change of what is read: of a folder its files."""
-    try:
-        files = sorted(place.iterdir()) if place.is_dir() else [place]
-        found = [(file, file.stat()) for file in files if file.exists()]
-    except (OSError, ValueError):  # reading it says why
-        return ()
-    return tuple((file.name, stat.st_size, stat.st_mtime_ns) for file, stat in found)
+    recording = resolve(path or None)
+    return _diagnosed(recording.given, recording.state)
 
 
 @functools.lru_cache(_KEPT)
-def _diagnosed(place: Path, state: tuple[tuple[str, int, int], ...]) -> Any:
+def _diagnosed(given: tuple[str, ...], state: tuple[tuple[str, str], ...]) -> Any:
     import gpuprof
 
-    return gpuprof.diagnose(place, top=TOP)
+    return gpuprof.diagnose(given, top=TOP)

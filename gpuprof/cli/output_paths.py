@@ -4,22 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
 from gpuprof.errors import GpuprofError
 from gpuprof.runfile import REPORT
-
-
-class _Recording(click.Path):
-    """A path of a recording. An empty one, as of a shell variable that is not set, is not the current folder."""
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        if value == "":
-            self.fail("the path is empty: is a variable in it not set? (. is the current folder)", param, ctx)
-        return super().convert(value, param, ctx)  # type: ignore[arg-type, return-value]
-
-
-RECORDING = _Recording(path_type=Path)
 
 
 def check_place(target: Path, recordings: tuple[Path, ...], option: str = "-o") -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gpuprof.cli.output import say, show, write
-from gpuprof.cli.output_paths import RECORDING
+from gpuprof.cli.recordings import RECORDING, given, reading
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 @click.option("--step-ms", type=float, metavar="MS", help="Step time measured without a profiler.")
 @click.option("--json", is_flag=True, help="Print the projection as JSON.")
 def command(
-    path: Path | None, to: tuple[str, ...], hosts: tuple[Path, Path] | None, ranks: str | None, price: tuple[str, ...],
+    path: str | None, to: tuple[str, ...], hosts: tuple[Path, Path] | None, ranks: str | None, price: tuple[str, ...],
     epoch: int | None, recorded_on: str | None, step_ms: float | None, json: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Predict the step recorded in PATH on other GPUs: its time with an interval, what limits it there, which batch
@@ -47,8 +47,6 @@ def command(
     PATH is anything that gpuprof diagnose accepts; without it, the latest run. Every projection lists its assumptions.
     """
     from gpuprof import project
-    from gpuprof.cli.progress import reading
-    from gpuprof.cli.recordings import latest
     from gpuprof.projection.gpu_names import variant_note
     from gpuprof.projection.question import parse_prices, question
 
@@ -63,9 +61,9 @@ def command(
     question(names, **options)  # before a large file is read
     for note in filter(None, map(variant_note, [*names, *(options["explain"] or ())])):
         say(note)
-    path = path or latest()
-    with reading(path.name) as progress:
-        found = project(path, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)
+    recording = given(path)
+    with reading(recording) as progress:
+        found = project(recording, names, recorded_on=recorded_on, step_ms=step_ms, progress=progress, **options)
     if json:
         from gpuprof.projection.json import dumps
 

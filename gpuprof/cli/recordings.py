@@ -1,63 +1,56 @@
-"""The recording that a command is about: which one, diagnosed, and what files made of it are named after."""
+"""The recording that a command is about: which one, and its diagnosis."""
 
 from __future__ import annotations
 
-import contextlib
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+import click
+
 from gpuprof.cli.output import say
-from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.tracefile.read import Progress
+    from gpuprof.tracefile.recording import Recording
 
 TOP_IN_JSON = 10
-_RECORDING_SUFFIXES = (".gz", ".json", ".trace", ".pt")
+RECORDING = click.Path(path_type=str)
+"""The type of an argument that names a recording: as text, for pathlib would spoil a URL."""
 
 
-def latest() -> Path:
-    """The newest run. Raises GpuprofError where there is none."""
-    from gpuprof.tracefile.run import latest_run
+def given(paths: str | tuple[str, ...] | None) -> Recording:
+    """The recording that an argument means; of none the latest run. Raises GpuprofError where there is none."""
+    from gpuprof.tracefile.recording import resolve
 
-    try:
-        return latest_run()
-    except GpuprofError as error:
-        raise GpuprofError(f"no recording given: {error}") from None
+    return resolve(None if paths == () else paths)
 
 
-def diagnose_file(
-    *paths: Path,
+def diagnose_given(
+    recording: Recording,
     step: str | None = None,
     skip: int = 0,
     step_ms: float | None = None,
     top: int = TOP_IN_JSON,
 ) -> Diagnosis:
-    """The diagnosis of a trace, a run or several ranks, with a progress bar while they are read."""
+    """The diagnosis of a recording, with a progress bar while it is read."""
     from gpuprof import diagnose
-    from gpuprof.cli.progress import reading
 
-    with reading(paths[0].name) as progress:
-        diagnosis = diagnose(paths, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
-    warn_of_environment(paths)
-    return diagnosis
+    with reading(recording) as progress:
+        return diagnose(recording, step=step, skip=skip, step_ms=step_ms, top=top, progress=progress)
 
 
-def warn_of_environment(paths: tuple[Path, ...]) -> None:
-    """Says of reports of Nsight Systems what is in them: who analyses one may be about to pass it on."""
-    from gpuprof.nsight.convert import KEEPS_ENVIRONMENT, REPORTS
+@contextmanager
+def reading(recording: Recording) -> Iterator[Progress | None]:
+    """What to call with the bytes read so far. Says afterwards what is in reports of Nsight Systems: who analyses one
+    may be about to pass it on."""
+    from gpuprof.cli import progress
 
-    for path in paths:
-        if path.name.endswith(REPORTS):
-            say(f"{path.name} {KEEPS_ENVIRONMENT}")
+    with progress.reading(recording.file_name) as update:
+        yield update
+    if recording.reports:
+        from gpuprof.nsight.convert import KEEPS_ENVIRONMENT
 
-
-def recording_name(recording: Path) -> str:
-    """What files made of it are named after: the run's folder, or the trace without its suffixes."""
-    with contextlib.suppress(OSError):  # of a name that no file can have; reading it says so
-        if recording.is_dir():
-            return recording.resolve().name or "recording"
-    name = recording.name
-    for suffix in _RECORDING_SUFFIXES:
-        name = name.removesuffix(suffix)
-    return name or "recording"
+        for name in recording.reports:
+            say(f"{name} {KEEPS_ENVIRONMENT}")

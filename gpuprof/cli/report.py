@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gpuprof.cli.diagnose import exit_code
 from gpuprof.cli.export import choose, parsed
 from gpuprof.cli.output import say, write
-from gpuprof.cli.output_paths import RECORDING, check_place
-from gpuprof.cli.recordings import diagnose_file, latest, recording_name
+from gpuprof.cli.output_paths import check_place
+from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 from gpuprof.cli.report_pages import pages_for, write_pages
 from gpuprof.runfile import REPORT
+
+if TYPE_CHECKING:
+    from gpuprof.tracefile.recording import Recording
 
 
 @click.command(short_help="Write the diagnosis as one HTML file.")
@@ -30,7 +33,7 @@ from gpuprof.runfile import REPORT
     help="Of several ranks: write reports of these, or all, next to FILE and link them (default: a usual rank).",
 )  # fmt: skip
 def command(
-    paths: tuple[Path, ...],
+    paths: tuple[str, ...],
     output: Path | None,
     step: str | None,
     skip: int,
@@ -42,15 +45,15 @@ def command(
     PATH is anything that gpuprof diagnose accepts: a run folder, a trace, several ranks. Without PATH: the latest run.
     Of several ranks the report shows the one that the others wait for, and links to a second report of a usual rank.
     """
-    paths = paths or (latest(),)
-    target = output or default_place(paths[0])
+    recording = given(paths)
+    target = output or default_place(recording)
     to_stdout = str(output) == "-"
     if to_stdout and ranks is not None:
         raise click.UsageError("--ranks writes more files next to the report: name a file with -o")
     wanted = None if ranks is None else parsed(ranks)
     if not to_stdout:
-        check_place(target, paths)
-    diagnosis = diagnose_file(*paths, step=step, skip=skip, step_ms=step_ms)
+        check_place(target, recording.files)
+    diagnosis = diagnose_given(recording, step=step, skip=skip, step_ms=step_ms)
     if to_stdout:
         from gpuprof.report.page.html import render
 
@@ -60,9 +63,9 @@ def command(
         from gpuprof import diagnose
         from gpuprof.report.page.rank_pages import page_of
 
-        chosen = pages_for(diagnosis, None if ranks is None else choose(diagnosis, wanted, paths[0]))
+        chosen = pages_for(diagnosis, None if ranks is None else choose(diagnosis, wanted, recording))
         for one in chosen:
-            check_place(page_of(target, one.rank), paths)
+            check_place(page_of(target, one.rank), recording.files)
         first, *others = write_pages(diagnosis, target, chosen, lambda path: diagnose(path, step=step, skip=skip))
         say(f"report: {first}")
         for one in others:
@@ -70,12 +73,8 @@ def command(
     return exit_code(diagnosis, (), as_json=True)
 
 
-def default_place(recording: Path) -> Path:
+def default_place(recording: Recording) -> Path:
     """`report.html` in the folder of a run or of ranks, else in the working directory, named after the recording."""
-    from gpuprof.tracefile.run import find_run
-
-    with suppress(OSError):  # of a name that no file can have; reading it says so
-        if recording.is_dir():
-            run = find_run(recording)
-            return (run[0] if run else recording) / REPORT
-    return Path(f"{recording_name(recording)}.{REPORT}")
+    if recording.folder is not None:
+        return recording.folder / REPORT
+    return Path(f"{recording.name}.{REPORT}")

@@ -11,8 +11,7 @@ import click
 
 from gpuprof.cli.export import SUFFIXES, choose, draw_ranks, parsed, remark, whole_file
 from gpuprof.cli.output import say
-from gpuprof.cli.output_paths import RECORDING
-from gpuprof.cli.recordings import diagnose_file, latest, recording_name
+from gpuprof.cli.recordings import RECORDING, diagnose_given, given
 
 PORT = 9001
 """The one port of this machine that Perfetto's viewer may read from."""
@@ -32,26 +31,26 @@ _REPORTS = (".html", ".htm")
 @click.option("--step", metavar="REGEX", help="Name of the range or op that is a step; detected by default.")
 @click.option("--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N steps.")
 @click.option("--ranks", metavar="0,1", help="These ranks of several, or all, on one clock.")
-def command(path: Path | None, port: int, no_open: bool, step: str | None, skip: int, ranks: str | None) -> int:
+def command(path: str | None, port: int, no_open: bool, step: str | None, skip: int, ranks: str | None) -> int:
     """Open the training recorded in PATH, with its findings, in the Perfetto viewer (ui.perfetto.dev).
 
     The viewer runs in your browser. It reads one file that gpuprof serves on 127.0.0.1; nothing is uploaded. Without
     PATH: the latest run in gpuprof-runs. A report (.html) is opened directly. Ctrl-C stops the server.
     """
-    if path is not None and path.suffix.lower() in _REPORTS and path.is_file():
-        show(path.resolve().as_uri(), no_open)
+    if path and path.lower().endswith(_REPORTS) and Path(path).is_file():
+        show(Path(path).resolve().as_uri(), no_open)
         return 0
     from gpuprof.cli.serve import server
     from gpuprof.interop.perfetto import write_perfetto
 
     # However it is ended, the temporary file goes; started with & a shell has Ctrl-C ignored, and only this is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    recording = path or latest()
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", recording_name(recording)).strip(".") + SUFFIXES["perfetto"]
+    recording = given(path)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", recording.name).strip(".") + SUFFIXES["perfetto"]
     with tempfile.TemporaryDirectory(prefix="gpuprof-view-") as folder:
         file = Path(folder) / "trace"
         with server(file, name, port, VIEWER) as serving:  # before the work: a taken port is said at once
-            diagnosis = diagnose_file(recording, step=step, skip=skip)
+            diagnosis = diagnose_given(recording, step=step, skip=skip)
             with whole_file(file) as out:
                 if ranks is None:
                     write_perfetto(diagnosis, out)

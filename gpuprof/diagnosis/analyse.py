@@ -14,6 +14,7 @@ from gpuprof.costs.split import COMPUTE, LATENCY, MEMORY, NO_BOUND
 from gpuprof.diagnosis.diagnosis import Replay
 from gpuprof.diagnosis.kernels import category_bound
 from gpuprof.diagnosis.range_times import SAMPLED_NS
+from gpuprof.diagnosis.reach.planning import without_planning
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
@@ -72,12 +73,14 @@ def analyse(
     spread: tuple[float, float] | None,
     mean_of: Callable[[Graph], MeanStep] = MeanStep,
     of_all_ns: float | None = None,
+    plans_apart: bool = False,
 ) -> tuple[Replay, Analysis | None]:
     """Replays the window; no analysis where that fails, and why it did.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `mean_of`: what follows from
     the graph without the profiler for the mean step; `of_all_ns`: the step of all ranks, replayed together, which that
-    of one is taken to be where none was timed.
+    of one is taken to be where none was timed; `plans_apart`: the unprofiled step is one without new shapes, so what
+    the recorded steps planned for theirs is taken out.
     """
     graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
@@ -98,6 +101,8 @@ def analyse(
         if unknown > idle:
             text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None
+    if plans_apart:
+        graph = without_planning(graph)
     removal = remove_profiler(graph, measured_ns, spread)
     if measured_ns is None and of_all_ns:
         removal = at_step(graph, removal, of_all_ns)

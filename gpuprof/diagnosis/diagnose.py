@@ -164,7 +164,9 @@ def _with_gpu(
     replay, analysis = NOT_REPLAYED, None
     part = representative(timeline)
     if recorded.quality.status != "unusable":
-        replay, analysis = analyse(part, roof, steps.unprofiled_ns, spread, recorded.mean_of, of_all_ns)
+        replay, analysis = analyse(
+            part, roof, steps.unprofiled_ns, spread, recorded.mean_of, of_all_ns, recorded.plans_apart
+        )
     if analysis is None:
         conclusion = by_shares(recorded, kernels, averages, roof)
     else:

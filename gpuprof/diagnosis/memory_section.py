@@ -10,7 +10,7 @@ from gpuprof.costs.hardware import Gpu
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.memory_advice import memory_advice
 from gpuprof.errors import UnreadableTrace
-from gpuprof.memory.load import has_snapshot, load_memory
+from gpuprof.memory.load import load_memory, memory_file
 from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.trace import analyse_trace, has_events
 from gpuprof.timeline.timeline import Timeline
@@ -35,7 +35,7 @@ def with_memory(
 def _recorded(
     run: RunFolder | None, trace: Trace | None, timeline: Timeline | None, source: Source
 ) -> MemoryReport | None:
-    if run is not None and has_snapshot(Path(run.path)):
+    if run is not None and memory_file(Path(run.path)) is not None:
         return load_memory(Path(run.path))
     if trace is not None and has_events(trace):
         return analyse_trace(trace, source.path, source.bytes, timeline=timeline)

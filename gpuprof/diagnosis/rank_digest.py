@@ -20,8 +20,8 @@ from gpuprof.replay.collectives import model_collectives
 from gpuprof.replay.profiler_fit import remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.ranks import rank_in_name
 from gpuprof.tracefile.trace import Trace
+from gpuprof.tracefile.traces_in_folder import rank_in_name
 
 
 def digest_of_trace(
@@ -47,7 +47,7 @@ def digest_of_trace(
     if trace.reading.truncated:
         notes.append(("rank_truncated", f"{path.name} is cut off: what it lacks is not compared"))
     own = Own(bound, cause, removal.low_ns / whole, removal.high_ns / whole)
-    rank, name = rank_in_name(path), source or str(path)
+    rank, name = rank_in_name(path.name), source or str(path)
     digest = digest_of(graph, name, rank, own, rank_work_of(removal.graph), tuple(notes))
     if not np.any(digest.rows.group >= 0):
         return "rank_without_collectives", f"{path.name}: holds no collective and was left out"

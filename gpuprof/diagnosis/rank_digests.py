@@ -16,7 +16,7 @@ from gpuprof.ranks.digest_data import Digest
 from gpuprof.ranks.storage import from_bytes, to_bytes
 from gpuprof.runfile import open_regular, whole_file
 from gpuprof.tracefile.read import read_trace
-from gpuprof.tracefile.remote import content, end_of, fetched, state_of, url_of
+from gpuprof.tracefile.remote import content, end_of, local_copy, state_of, url_of
 from gpuprof.tracefile.trace import Trace
 
 Note = tuple[str, str]
@@ -82,11 +82,8 @@ def make(place: str, step: str | None, skip: int) -> bytes | Note:
     if cached is not None and (found := _kept(cached, key)) is not None:
         return found
     try:
-        if url is None:
-            digest = digest_of_trace(Path(place), read_trace, step, skip)
-        else:
-            with fetched(url) as path:
-                digest = digest_of_trace(path, read_trace, step, skip, source=url)
+        with local_copy(place) as path:
+            digest = digest_of_trace(path, read_trace, step, skip, source=url)
     except UnreadableTrace as error:
         return "rank_unreadable", str(error)
     if url is None and step is None and not skip:

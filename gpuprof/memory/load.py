@@ -1,8 +1,12 @@
-"""Opens what `gpuprof memory` takes: snapshots, folders of runs, traces with memory events."""
+"""Opens what `gpuprof memory` takes: snapshots, runs, traces with memory events."""
 
 from __future__ import annotations
 
+import gzip
+import zlib
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuprof.errors import UnreadableTrace
 from gpuprof.memory.analyse import LINES, analyse
@@ -10,60 +14,80 @@ from gpuprof.memory.difference import with_difference
 from gpuprof.memory.memory_report import MemoryReport
 from gpuprof.memory.snapshot import read_snapshot
 from gpuprof.runfile import open_regular, snapshots_in, trace_file
+from gpuprof.tracefile.read import read_trace
+from gpuprof.tracefile.recording import Recording, resolve
+from gpuprof.tracefile.remote import local_copy
+from gpuprof.tracefile.trace import Trace
 
+if TYPE_CHECKING:
+    from gpuprof.tracefile.recording import Given
+
+_GZIP, _PICKLE = b"\x1f\x8b", b"\x80"
 _ALL = 1 << 62
 """As many lines as there are."""
 
 
-def load_memory(path: Path, after: Path | None = None, lines: int | None = None) -> MemoryReport:
-    """The report of a snapshot, or of `after` with what its peak holds more of than that of `path`.
+def load_memory(recording: Given, after: Given = None, lines: int | None = None) -> MemoryReport:
+    """The report of a snapshot, a run, or a trace with memory events, a path or a URL; or of `after` with what its peak
+    holds more of than that of `recording`.
 
-    lines: lines of Python to keep (50). Raises UnreadableTrace, one line, for what cannot be read.
+    lines: lines of Python to keep (50). Raises UnreadableTrace, one line, for what cannot be read and for several
+    ranks.
     """
     kept = lines or LINES
     if after is None:
-        return _report(path, kept)
-    return with_difference(_report(path, _ALL), _report(after, _ALL), kept)
+        return _report(resolve(recording), kept)
+    return with_difference(_report(resolve(recording), _ALL), _report(resolve(after), _ALL), kept)
 
 
-def _report(path: Path, lines: int) -> MemoryReport:
-    place = _recording_of(path)
-    if is_trace(place):
-        from gpuprof.memory.trace import analyse_trace
-        from gpuprof.tracefile.read import read_trace
+def _report(recording: Recording, lines: int) -> MemoryReport:
+    if recording.folder is not None:
+        place = memory_file(recording.folder)
+        if place is None:
+            raise UnreadableTrace(_nothing_in(recording))
+    elif recording.loaded is not None:
+        return _of_trace(recording.loaded, str(recording), lines)
+    else:
+        place = recording.one
+    with local_copy(str(place)) as path:
+        if not _is_trace(path):
+            found = analyse(read_snapshot(path), lines)
+            return replace(found, source=replace(found.source, path=str(place)))
+        return _of_trace(read_trace(path), str(place), lines)
 
-        return analyse_trace(read_trace(place), str(place), place.stat().st_size, lines)
-    return analyse(read_snapshot(place), lines)
+
+def _of_trace(trace: Trace, path: str, lines: int) -> MemoryReport:
+    from gpuprof.memory.trace import analyse_trace
+
+    return analyse_trace(trace, path, trace.reading.size_bytes, lines)
 
 
-def has_snapshot(path: Path) -> bool:
-    """Whether there is something to load of a run's folder; of a file there always is."""
+def memory_file(folder: Path) -> Path | None:
+    """Of a run's folder a snapshot of a failed allocation first, a trace with memory events last; None where there is
+    neither. Raises UnreadableTrace for a folder that cannot be read."""
     try:
-        _recording_of(path)
-    except UnreadableTrace:
-        return False
-    return True
+        found = [*snapshots_in(folder), *sorted(folder.glob(f"{trace_file(0, 'memory')}*"))]
+    except OSError as error:
+        raise UnreadableTrace(f"{folder}: cannot be read ({error.strerror})") from None
+    return found[0] if found else None
 
 
-def is_trace(path: Path) -> bool:
-    """Whether a file begins as traces of torch.profiler do."""
+def _is_trace(path: Path) -> bool:
+    """Whether a file begins as traces of torch.profiler do. Raises UnreadableTrace for a packed snapshot."""
     try:
         with open_regular(path) as file:
-            return file.read(16).lstrip().startswith((b"{", b"[", b"\x1f\x8b")) if path.is_file() else False
-    except (OSError, ValueError):  # reading it says so
+            head = file.read(16) if path.is_file() else b""
+        if head.startswith(_GZIP):
+            with gzip.open(path) as unpacked:
+                if unpacked.read(1) == _PICKLE:
+                    raise UnreadableTrace(f"{path} is compressed with gzip: unpack the snapshot first (gunzip)")
+            return True
+    except (OSError, ValueError, EOFError, zlib.error):  # reading it says so
         return False
+    return head.lstrip().startswith((b"{", b"["))
 
 
-def _recording_of(path: Path) -> Path:
-    """The file itself, or of a run's folder a snapshot of a failed allocation first, a trace last."""
-    try:
-        if not path.is_dir():
-            return path
-        found = [*snapshots_in(path), *sorted(path.glob(f"{trace_file(0, 'memory')}*"))]
-    except OSError as error:
-        raise UnreadableTrace(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
-        raise UnreadableTrace(f"{str(path)!r} is no name of a file") from None
-    if not found:
-        raise UnreadableTrace(f"{path} holds no memory snapshot: record one with gpuprof trace --memory")
-    return found[0]
+def _nothing_in(recording: Recording) -> str:
+    if recording.run_folder is None and recording.kind == "ranks":
+        return f"{recording} holds traces of several ranks: name that of one"
+    return f"{recording} holds no memory snapshot: record one with gpuprof trace --memory"

@@ -1,97 +1,20 @@
-"""Opens a path and picks the reader for what is in it."""
+"""Opens a file and picks the reader for what is in it."""
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuprof.errors import UnreadableTrace
-from gpuprof.runfile import PARTIAL
 from gpuprof.tracefile.nsys.address import split_process
 from gpuprof.tracefile.nsys.database import is_sqlite
 from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
-from gpuprof.tracefile.ranks import processes_in
-from gpuprof.tracefile.run import RunFolder, find_run, read_run
 from gpuprof.tracefile.trace import Trace
 
 Progress = Callable[[int, int], None]
 """Called with (bytes read, bytes in the file) now and then while a large file is read."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What a path holds: a trace, a run, or both. One of them is there."""
-
-    trace: Trace | None
-    run: RunFolder | None
-    failure: str = ""
-    """Why a recording of the run could not be read that is there."""
-    named: Trace | None = None
-    """The same program as torch.profiler recorded it, where `trace` is an export of Nsight Systems."""
-
-
-def read_recording(path: str | os.PathLike[str], progress: Progress | None = None) -> Recording:
-    """The trace in a file, or the run in a folder with the trace of its lowest rank.
-
-    Raises UnreadableTrace, one line, for what is neither. A run may have no trace: it was too short, or was killed.
-    """
-    if os.fspath(path) == "":
-        raise UnreadableTrace("the path is empty: name a recording (. is the current folder)")
-    run = run_of(path)
-    if run is None:
-        return Recording(read_trace(path, progress), None)
-    traces, failure = [], ""
-    for source in (run.nsys, run.trace):
-        if source is None:
-            continue
-        try:
-            traces.append(read_trace(source, progress))
-        except UnreadableTrace as error:
-            leftover = source.name.endswith(PARTIAL)  # no one expects much of one
-            failure = failure or ("" if leftover else str(error))
-    if not traces:
-        return Recording(None, run, failure)
-    return Recording(traces[0], run, failure, named=traces[1] if len(traces) > 1 else None)
-
-
-def read_pair(paths: Sequence[str | os.PathLike[str]], progress: Progress | None = None) -> Recording | None:
-    """A recording of Nsight Systems and one of torch.profiler, given together as files or runs; None where the paths
-    are not that.
-
-    Raises UnreadableTrace as `read_trace` does.
-    """
-    if len(paths) != 2:
-        return None
-    sides = [_side(Path(path)) for path in paths]
-    if {kind for kind, _, _ in sides} != {"nsys", "kineto"}:
-        return None
-    (_, export, run), (_, text, other) = sorted(sides, key=lambda side: side[0] != "nsys")
-    assert export is not None
-    assert text is not None
-    # Of two runs that one gives the step time whose process held no profiler while it was timed.
-    return Recording(read_trace(export, progress), other or run, named=read_trace(text, progress))
-
-
-def _side(path: Path) -> tuple[str | None, Path | None, RunFolder | None]:
-    """(nsys | kineto | None for neither or both, the recording, the run that it is of)."""
-    run, file = run_of(path), split_process(path)[0]
-    try:
-        if file.is_file():
-            return "nsys" if processes_in(file) else "kineto", path, run
-    except (OSError, ValueError):  # a name that cannot be one
-        return None, path, None
-    if run is None or (run.nsys is None) == (run.trace is None):
-        return None, None, run
-    return ("nsys", run.nsys, run) if run.trace is None else ("kineto", run.trace, run)
-
-
-def run_of(path: str | os.PathLike[str]) -> RunFolder | None:
-    """The run that a path belongs to: its folder, one of its traces, or a folder of runs; else None."""
-    found = find_run(Path(path))
-    return None if found is None else read_run(*found)
 
 
 def read_trace(path: str | os.PathLike[str], progress: Progress | None = None) -> Trace:
@@ -157,6 +80,7 @@ _OTHER = [
     (b"\x28\xb5\x2f\xfd", "compressed with zstd: unpack it first (zstd -d)"),
     (b"BZh", "compressed with bzip2: unpack it first (bunzip2)"),
     (b"\xfd7zXZ", "compressed with xz: unpack it first (unxz)"),
+    *((bytes((0x80, protocol)), "a memory snapshot, not a trace: gpuprof memory reads it") for protocol in range(2, 6)),
     (b"%PDF", "a PDF, not a trace: give the .json or .json.gz that torch.profiler exported"),
 ]
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.tracefile.traces_in_folder import traces_among
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+):/{1,2}(.+)", re.DOTALL)
-_OF_RUN = re.compile(r"(?:^|/)trace\.rank\d{1,6}\.json(\.gz)?$")
-"""In a run's folder there are other documents, too."""
-_ENDINGS = ((".json", ".json.gz"), (".sqlite", ".sqlite.gz"))
 
 
 def url_of(path: str | os.PathLike[str]) -> str | None:
@@ -30,7 +28,7 @@ def url_of(path: str | os.PathLike[str]) -> str | None:
 
 
 def traces_at(url: str) -> list[str]:
-    """The recordings that a URL means: itself, or what is in the folder that it is; in order of name.
+    """The recordings that a URL means: itself, or what is in the folder that it is; in order of rank, then of name.
 
     Raises UnreadableTrace, one line, where nothing is there.
     """
@@ -38,14 +36,14 @@ def traces_at(url: str) -> list[str]:
     try:
         if system.isfile(path):
             return [url]
-        names = sorted(system.ls(path, detail=False)) if system.isdir(path) else []
+        paths = system.ls(path, detail=False) if system.isdir(path) else []
     except Exception as error:  # each store has its own kinds of errors
         raise UnreadableTrace(f"{url}: cannot be read ({_first_line(error)})") from None
-    found = [name for name in names if _OF_RUN.search(name)]
-    found = found or next((some for ends in _ENDINGS if (some := [n for n in names if n.endswith(ends)])), [])
+    by_name = {one.rstrip("/").rsplit("/", 1)[-1]: one for one in paths}
+    found = traces_among(by_name)
     if not found:
         raise UnreadableTrace(f"{url}: no such file, and no folder that holds .json or .json.gz")
-    return [system.unstrip_protocol(name) for name in found]
+    return [system.unstrip_protocol(by_name[name]) for name in found]
 
 
 def state_of(url: str) -> str:
@@ -81,8 +79,13 @@ def end_of(url: str, count: int) -> tuple[int, bytes]:
 
 
 @contextlib.contextmanager
-def fetched(url: str) -> Iterator[Path]:
-    """A local copy, for as long as it is read. Raises UnreadableTrace, one line, where it cannot be fetched."""
+def local_copy(place: str) -> Iterator[Path]:
+    """A local path as it is, of a URL a copy for as long as it is read. Raises UnreadableTrace, one line, where it
+    cannot be fetched."""
+    url = url_of(place)
+    if url is None:
+        yield Path(place)
+        return
     system, path = _system(url)
     with tempfile.TemporaryDirectory(prefix="gpuprof-") as folder:
         local = Path(folder) / (path.rstrip("/").rsplit("/", 1)[-1] or "recording")
@@ -91,7 +94,10 @@ def fetched(url: str) -> Iterator[Path]:
                 shutil.copyfileobj(source, target, 1 << 20)
         except Exception as error:
             raise UnreadableTrace(f"{url}: cannot be read ({_first_line(error)})") from None
-        yield local
+        try:
+            yield local
+        except UnreadableTrace as error:
+            raise UnreadableTrace(str(error).replace(str(local), url)) from None
 
 
 def _system(url: str) -> tuple[Any, str]:
@@ -101,7 +107,7 @@ def _system(url: str) -> tuple[Any, str]:
         raise GpuprofError(f"{url}: reading from object stores needs fsspec: install gpuprof's extra `scale`") from None
     try:
         return url_to_fs(url)
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # a host that is not there, a scheme that needs more than a path
         raise UnreadableTrace(f"{url}: {_first_line(error)}") from None
 
 

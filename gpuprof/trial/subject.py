@@ -18,7 +18,7 @@ from gpuprof.record.redact import redact
 from gpuprof.replay.loader_queue import Loader, fed_step_ns
 from gpuprof.replay.mean_step import FETCH_NS, slowed_by_sharing
 from gpuprof.replay.noise import PROCESS_NOISE
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import RunFolder, read_run
 from gpuprof.trial.fixes import Candidate
 from gpuprof.trial.own_flags import own_flags
@@ -66,7 +66,7 @@ def subject_of(folder: Path) -> Subject:
     run = read_run(folder)
     diagnosis = None
     try:
-        found = read_recording(folder)
+        found = resolve(folder).read()
         diagnosis = diagnose(found.trace, run=found.run, named=found.named, failure=found.failure)
     except GpuprofError:
         pass

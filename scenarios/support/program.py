@@ -20,7 +20,7 @@ from pathlib import Path
 from scenarios.catalogue import Fix, Program, Scenario, scenario
 from scenarios.support import material
 from scenarios.support.from_outside import FromOutside
-from scenarios.support.run import DRAINED, Run
+from scenarios.support.run import Run
 
 CHECKOUTS = "SCENARIO_CHECKOUTS"
 """The folder with checkouts of projects whose programs are scripts."""
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--fix", default="", help="the change to make; none if left out")
     parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
     parser.add_argument("--free", type=int, default=None, help="free-running steps to time")
-    parser.add_argument("--drained", type=int, default=DRAINED, help="with --free: steps in its turn before those")
+    parser.add_argument("--drained", type=int, default=None, help="with --free: steps in its turn before those")
     args = parser.parse_args()
     entry = scenario(args.name)
     fix = entry.fix(args.fix)

@@ -22,6 +22,8 @@ loaded and compiled, it takes while others do."""
 DRAINED = 34
 """The same in a process that times many free steps: batches that workers made while it waited for its turn (16 workers
 with 2 each) are used up before the first timed step."""
+MOST_FREE = 5000
+"""Steps of a free stretch that is timed by seconds, where it does not end before."""
 GATE, PROCESS = "SCENARIO_GATE", "SCENARIO_PROCESS"
 """A socket at which a timed process says its name and waits until it is let on, so that processes take turns."""
 MIB = 1 << 20
@@ -37,6 +39,8 @@ class Timing:
     synchronised_ms: list[float] = field(default_factory=list)
     tokens: float | None = None
     """Of a step that count, without padding, the mean of the timed ones; where the program tells."""
+    joules: float | None = None
+    """What the GPU took over the free stretch, by its energy counter, all of its power included; None without one."""
     allocated_mib: float | None = None
     """GPU memory at the end, by tensors and by the allocator's pool, and the most that tensors took."""
     reserved_mib: float | None = None
@@ -58,7 +62,8 @@ class Run:
         timed: bool = False,
         data: str = "",
         free: int | None = None,
-        drained: int = DRAINED,
+        drained: int | None = None,
+        seconds: float | None = None,
     ) -> None:
         import torch
 
@@ -71,17 +76,25 @@ class Run:
         self.settle, self.free, self.synchronised = SETTLE, FREE, SYNCHRONISED
         self.alone = ALONE
         if free is not None:
+            drained = DRAINED if drained is None else drained
             self.settle, self.free, self.alone = SETTLE - ALONE + drained, free, drained
             self.synchronised = 1
+        elif seconds is not None and drained is not None:
+            self.settle, self.alone = SETTLE - ALONE + drained, drained
+        self._seconds = None if self.tiny else seconds
+        self._end_of_free: float | None = None
+        if self._seconds is not None:
+            self.free = MOST_FREE
         if self.tiny:
             self.settle, self.free, self.synchronised, self.alone = 1, 2, 2, ALONE
+        self._energy = _Energy() if timed and not self.tiny else None
         self._asked = steps
         self._marks: list[float] = []
         self._tokens: list[float] = []
 
     @property
     def count(self) -> int:
-        """How many steps the training takes."""
+        """How many steps the training takes; with `seconds` it is known once the free stretch has ended."""
         if self.timed:
             return self.settle + self.free + self.synchronised
         return self._asked if self._asked is not None else (4 if self.tiny else 80)
@@ -92,9 +105,11 @@ class Run:
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps; the body of the loop is one optimizer step."""
-        for step in range(self.count):
+        step = 0
+        while step < self.count:
             yield step
             self.end_step(step)
+            step += 1
         self.end()
 
     def tokens(self, count: float) -> None:
@@ -108,10 +123,19 @@ class Run:
         if step == max(self.settle - 1 - self.alone, 0):
             self._synchronise()
             self._wait()
+        end, enough = self._end_of_free, step >= self.settle + FREE - 1
+        if end is not None and enough and time.perf_counter() >= end:
+            self.free, self._end_of_free = step - self.settle + 1, None
         if step == self.settle - 1 or step >= self.settle + self.free - 1:
             self._synchronise()
+        if self._energy is not None and step == self.settle - 1:
+            self._energy.read()
         if step >= self.settle - 1:
             self._marks.append(time.perf_counter())
+        if self._energy is not None and step == self.settle + self.free - 1:
+            self._energy.read()
+        if step == self.settle - 1 and self._seconds is not None:
+            self._end_of_free = self._marks[-1] + self._seconds
 
     def end(self) -> None:
         """After the last step: prints what was timed, as one line of JSON after the word `timing`."""
@@ -128,6 +152,7 @@ class Run:
         each = [1e3 * (b - a) for a, b in zip(self._marks, self._marks[1:], strict=False)]
         free, synchronised = each[: self.free], each[self.free :]
         timing = Timing(self.fix, sum(free) / len(free), free, synchronised)
+        timing.joules = self._energy.joules if self._energy is not None else None
         if self._tokens:
             timing.tokens = statistics.mean(self._tokens[self.settle :] or self._tokens)
         if not self.tiny:
@@ -145,6 +170,7 @@ class Run:
         class Clock(TrainerCallback):
             def on_step_end(self, args, state, control, **kwargs):
                 run.end_step(state.global_step - 1)
+                control.should_training_stop |= state.global_step >= run.count
 
             def on_train_end(self, args, state, control, **kwargs):
                 run.end()
@@ -170,6 +196,31 @@ class Run:
             torch.cuda.synchronize()
 
 
+class _Energy:
+    """The energy counter of the first GPU, read between two moments."""
+
+    def __init__(self) -> None:
+        self._read: list[float] = []
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+            self._counter = lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+            self._counter()
+        except Exception:  # no such package, no driver, or a GPU without the counter: then nothing is known
+            self._counter = None
+
+    def read(self) -> None:
+        if self._counter is not None:
+            self._read.append(self._counter())
+
+    @property
+    def joules(self) -> float | None:
+        """Between the first and the last reading; None if there were not two."""
+        return self._read[-1] - self._read[0] if len(self._read) > 1 else None
+
+
 def main(train: Callable[[Run], None]) -> None:
     """What a scenario's `train.py` does when it is run."""
     parser = argparse.ArgumentParser()
@@ -178,6 +229,7 @@ def main(train: Callable[[Run], None]) -> None:
     parser.add_argument("--data", default="", help="which lengths, where the scenario has several")
     parser.add_argument("--timed", action="store_true", help="time steps, and print how long they took")
     parser.add_argument("--free", type=int, default=None, help="free-running steps to time")
-    parser.add_argument("--drained", type=int, default=DRAINED, help="with --free: steps in its turn before those")
+    parser.add_argument("--seconds", type=float, default=None, help="in place of --free: time free steps for so long")
+    parser.add_argument("--drained", type=int, default=None, help="with those: steps in its turn before them")
     args = parser.parse_args()
-    train(Run(args.fix, args.steps, args.timed, args.data, args.free, args.drained))
+    train(Run(args.fix, args.steps, args.timed, args.data, args.free, args.drained, args.seconds))

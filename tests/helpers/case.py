@@ -7,7 +7,7 @@ from types import ModuleType
 
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.proposal import Proposal
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
@@ -16,12 +16,12 @@ from gpuprof.replay.profiler_fit import Removal, remove_profiler
 from gpuprof.replay.sensitivity import sensitivities
 from gpuprof.replay.simulate import ROUNDS, simulate
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 
 
 def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, run: Run | None = None) -> Case:
     """What findings look at. ms: a measured unprofiled step; as_recorded: the profiler cost nothing."""
-    trace = read_recording(str(path)).trace
+    trace = resolve(str(path)).read().trace
     assert trace is not None
     timeline = build_timeline(trace)
     assert timeline is not None
@@ -40,7 +40,7 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
 
 def _nothing_removed(graph: Graph) -> Removal:
     step_ns = simulate(graph, ROUNDS).step_ns
-    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph)
+    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph, step_ns)
 
 
 def only(module: ModuleType, case: Case, key: str = "") -> Proposal:

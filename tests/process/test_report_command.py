@@ -23,6 +23,7 @@ from helpers.warm_torch import warm_python
 import gpuprof
 from gpuprof.cli.report import default_place
 from gpuprof.report.page.file import is_report
+from gpuprof.tracefile.recording import resolve
 
 MS = 1_000_000
 START = "from gpuprof.cli import main; raise SystemExit(main())"
@@ -102,7 +103,7 @@ def test_of_a_trace_it_is_written_here(small: Path, tmp_path: Path):
     ],
 )
 def test_its_name_is_that_of_the_trace(recording: str, page: str):
-    assert default_place(Path(recording)) == Path(page)
+    assert default_place(resolve(recording)) == Path(page)
 
 
 def test_of_a_run_it_is_written_into_its_folder(tmp_path: Path, capsys, monkeypatch):
@@ -138,8 +139,8 @@ def test_without_a_run_one_line_says_what_to_name(tmp_path: Path, capsys, monkey
 
 def test_of_a_folder_of_ranks_it_is_written_there(tmp_path: Path):
     builder().write(tmp_path / "rank0.json")
-    assert default_place(tmp_path) == tmp_path / "report.html"
-    assert default_place(tmp_path / "rank0.json") == Path("rank0.report.html")
+    assert default_place(resolve(tmp_path)) == tmp_path / "report.html"
+    assert default_place(resolve(tmp_path / "rank0.json")) == Path("rank0.report.html")
 
 
 def test_it_is_written_where_o_says(small: Path, tmp_path: Path, capsys):

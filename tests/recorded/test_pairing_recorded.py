@@ -19,7 +19,7 @@ from helpers.valid_json import document
 import gpuprof
 from gpuprof.timeline.pairing import Pairing, pair
 from gpuprof.timeline.timeline import Timeline
-from gpuprof.tracefile.read import read_pair
+from gpuprof.tracefile.recording import resolve
 
 
 @cache
@@ -68,13 +68,13 @@ def test_a_pair_says_that_it_is_one():
 def test_the_order_of_the_two_does_not_matter():
     paths = [shared_export(f"{TINY}.nsys"), shared_trace(TINY)]
     for order in (paths, paths[::-1]):
-        found = read_pair(order)
-        assert found is not None
+        assert resolve(order).kind == "pair"
+        found = resolve(order).read()
         assert [trace.reading.path for trace in map(present, (found.trace, found.named))] == [
             str(path) for path in paths
         ]
-    assert read_pair([paths[1], paths[1]]) is None
-    assert read_pair(paths[:1]) is None
+    assert resolve([paths[1], paths[1]]).kind == "ranks"
+    assert resolve(paths[:1]).kind == "trace"
 
 
 def test_times_are_those_of_the_export():

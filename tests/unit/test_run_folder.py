@@ -32,7 +32,7 @@ from gpuprof.report.notebook import diagnosis_html
 from gpuprof.report.page import content
 from gpuprof.report.terminal import plain
 from gpuprof.report.words import label
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.run import RunFolder, read_run
 from gpuprof.tracefile.trace import ABSENT
 
@@ -92,7 +92,7 @@ def test_a_loaded_trace_is_taken_with_its_run(usual):
 def test_paths_that_mean_a_run(usual, path, tmp_path):
     if not (usual.parent / "latest").exists():
         (usual.parent / "latest").symlink_to(usual.name)
-    run = read_recording(usual / path).run
+    run = resolve(usual / path).read().run
     assert run and run.own.steps_total == 1000
 
 
@@ -117,10 +117,10 @@ def test_the_trace_of_the_lowest_rank(small, tmp_path):
     for rank in (2, 1):
         run = RunBuilder(rank, 4).stage("baseline_free", [9.0] * 5).stage("trace", [10.0] * 3)
         run.write(tmp_path, small)
-    recording = read_recording(tmp_path)
+    recording = resolve(tmp_path).read()
     assert recording.run and recording.run.rank == 1
     assert recording.trace and recording.trace.reading.path.endswith("trace.rank1.json")
-    other = read_recording(tmp_path / "trace.rank2.json")
+    other = resolve(tmp_path / "trace.rank2.json").read()
     assert other.run and other.run.rank == 2
 
 

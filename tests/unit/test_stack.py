@@ -26,7 +26,7 @@ from gpuprof.diagnosis.stack import Code, Stack, stack_of
 from gpuprof.diagnosis.trainer_names import of_file
 from gpuprof.tracefile.program import ClassName, Flag
 from gpuprof.tracefile.program import Program as Known
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 from gpuprof.tracefile.trace import Trace
 
 FOLDER = Path(str(findings.__file__)).parent
@@ -150,7 +150,7 @@ def test_the_trainer_is_the_one_that_the_trace_shows(tmp_path: Path, names: tupl
     made = TraceBuilder()
     for i, name in enumerate(names):
         made.frame(name, 10 * i, 10 * i + 5)
-    trace = read_recording(str(made.write(tmp_path / "trace.json"))).trace
+    trace = resolve(str(made.write(tmp_path / "trace.json"))).read().trace
     assert trace is not None
     stack = stack_of(trace, None)
     assert stack.kind == ("unsloth" if "unsloth" in names[0] else "trl")
@@ -175,7 +175,7 @@ def test_files_of_the_installed_trl_are_named_as_their_classes():
 
 @cache
 def recorded() -> Trace:
-    trace = read_recording(str(RECORDING)).trace
+    trace = resolve(str(RECORDING)).read().trace
     assert trace is not None
     return trace
 

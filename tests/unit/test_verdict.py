@@ -26,7 +26,7 @@ from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.profiler_cost import recorded_events, recorded_in_window, with_left_out
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.timeline import build_timeline
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 
 MEMORY = {"memory": 1.0}
 THRESHOLDS = {"SMALL", "CLOSE", "BALANCED", "WAITING_SHARE", "EVENT_COST_NS", "RECORDED_EVENT_NS"}
@@ -142,7 +142,7 @@ def test_what_only_the_profiler_explains_is_said(shares, bound, said):
 
 def test_the_cost_of_the_profiler_is_that_of_the_replay():
     """Counted in the window or around the nodes of the graph: the same events, the same cost, the same interval."""
-    trace = read_recording(str(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz")).trace
+    trace = resolve(str(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz")).read().trace
     assert trace is not None
     timeline = build_timeline(trace)
     assert timeline is not None

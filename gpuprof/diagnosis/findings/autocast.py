@@ -11,13 +11,13 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import shapes_vary
-from gpuprof.diagnosis.matmul_types import why_unknown
-from gpuprof.diagnosis.passes import host_ns_per_launch
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
+from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
+from gpuprof.diagnosis.detect.passes import host_ns_per_launch
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
@@ -46,7 +46,8 @@ are twice as fast as in TF32 and many times as fast as in fp32, and read half th
 in fp32. Every input and weight is cast first, which costs kernels and launches of their own.
 """,
     detected="""
-Matrix multiplications and fused attention whose operands are fp32 and that take 5 % of the GPU's time at least.
+Matrix multiplications and fused attention whose operands are fp32 and that take 5 % of the GPU's time at least. On a
+GPU without TF32 (V100, T4) the recorded types of the operands are enough; elsewhere the FLOPs must be known, too.
 """,
     gain="""
 Each of them takes the time of its FLOPs at 60 % of the bf16 ceiling (40 to 80 %) or of half its bytes at 70 % of the
@@ -145,7 +146,20 @@ ABSENT = Absent("16-bit autocast", _absent)
 
 def _products(case: Case, roof: Roofline) -> Mask:
     """Nodes of the model's matrix multiplications with fp32 operands, on tensor cores (TF32) or not."""
-    return _single(case, roof, "gemm", "grouped_gemm")
+    typed = case.nodes_of_gpu(typed_fp32(case, roof)) & case.graph.on_gpu & model_phases(case.graph)
+    return _single(case, roof, "gemm", "grouped_gemm") | typed
+
+
+def _work(case: Case, roof: Roofline, level: int) -> tuple[F64, F64]:
+    """FLOPs and bytes of every GPU event. Of matrix multiplications that are known to be of fp32 operands and no more,
+    the FLOPs are what the GPU does in their time, and the result is as large as an operand."""
+    typed, gpu = typed_fp32(case, roof), case.trace.gpu
+    flops, moved = roof.work.flops, np.nan_to_num(roof.work.bytes)
+    if not typed.any():
+        return flops, moved
+    reached = roof.ceilings.flops["fp32"] * calibrated.AUTOCAST_FP32_REACHED.rising[level]
+    took_s = (gpu.end_ns - gpu.start_ns).clip(0) / 1e9
+    return np.where(typed, took_s * reached, flops), np.where(typed, 1.5 * operand_bytes(case, typed), moved)
 
 
 def _single(case: Case, roof: Roofline, *categories: str) -> Mask:
@@ -184,9 +198,9 @@ def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, 
     left = 1 - calibrated.AUTOCAST_HALVED.falling[level] / 2
     rows = np.flatnonzero(nodes)
     event = case.graph.gpu_row[rows]
-    ceilings, work = roof.ceilings, roof.work
-    moved = np.nan_to_num(work.bytes[event])
-    tensor = work.flops[event] / ceilings.flops[half] / calibrated.BF16_TENSOR.falling[level]
+    ceilings = roof.ceilings
+    flops, moved = (each[event] for each in _work(case, roof, level))
+    tensor = flops / ceilings.flops[half] / calibrated.BF16_TENSOR.falling[level]
     memory = moved / 2 / ceilings.memory_bytes_per_s / calibrated.BF16_MEMORY.falling[level]
     product_ns: F64 = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     # A third of what a matrix multiplication moves is one operand.

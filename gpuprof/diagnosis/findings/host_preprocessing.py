@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
+import numpy as np
+
+from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing
+from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.transform import scaled
+from gpuprof.timeline.nesting import climb
+from gpuprof.tracefile.trace import I64, OP, Mask
 
 LEAST = 0.05
 """Of a step what preparing samples takes, from which on it is worth a fix."""
@@ -19,6 +25,16 @@ LEFT = (0.01, 0.05, 0.2)
 SLOWER = 1.25
 """In a process of its own preparing takes longer, for results have to be handed over."""
 COUNTS = (1, 2, 4, 8, 16)
+RANDOM = frozenset(
+    f"aten::{name}"
+    for name in (
+        "rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "randperm", "normal", "normal_",
+        "uniform_", "random_", "bernoulli", "bernoulli_", "exponential_", "multinomial", "poisson",
+    )
+)  # fmt: skip
+"""Ops that make random numbers, where their tensor is."""
+LAUNCH_NS = calibrated.RANDOM_LAUNCH_NS.rising
+"""What the CPU takes for each of them on a GPU: at best, usually, at worst."""
 
 PAGE = Page(
     id="host_preprocessing",
@@ -27,16 +43,19 @@ PAGE = Page(
     means="""
 Images are decoded and resized, videos read or text tokenised by the thread that launches the model's work, sample after
 sample, while the GPU waits. This grows with the batch, so a larger one does not help. It can be done while the GPU
-works on the samples before, by other threads or processes, or on the GPU itself.
+works on the samples before, by other threads or processes, or on the GPU itself. Random numbers (noise, masks) that
+the CPU makes and then copies are such work, too, and belong on the GPU.
 """,
     detected="""
 Stretches of at least 2 ms in which the thread launches nothing, at least 30 % of which are ops that work on the CPU or
 Python code that prepares samples (image processors, tokenizers, decoders of video, collators), and phases that load
-data outside of a DataLoader; from 5 % of the step on.
+data outside of a DataLoader; from 5 % of the step on. Random numbers: ops such as `aten::randn` that launch nothing,
+outside of a DataLoader.
 """,
     gain="""
 That time becomes 5 % of what it was, 1 to 20 %: fetching what was prepared. The step is never shorter than preparing
-takes the workers, 1.25 times as long as now divided by their number.
+takes the workers, 1.25 times as long as now divided by their number. An op that makes random numbers becomes one launch
+(8 to 60 µs, assumed); the copy to the GPU that is not needed any more stays in the prediction.
 """,
     wrong="""
 A single request that nothing precedes still waits for its own preparation: this is a gain in throughput. Without
@@ -46,9 +65,11 @@ recorded Python stacks, preparation in code that calls no ops of PyTorch is not 
 
 
 def find(case: Case) -> Iterator[Proposal]:
-    """Preparing samples elsewhere, where it takes a part of the step."""
+    """Preparing samples elsewhere, where it takes a part of the step; random numbers on the GPU."""
     graph = case.graph
-    nodes = preparing(graph)
+    random = _making_random_numbers(case)
+    yield from _on_the_gpu(case, random)
+    nodes = preparing(graph) & (random < 0)
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
     if took_ns < LEAST * case.step_ns:
         return
@@ -71,6 +92,52 @@ def find(case: Case) -> Iterator[Proposal]:
         worst=partial(scaled, nodes=nodes, factor=LEFT[2]),
         least_ns=SLOWER * took_ns / workers,
     )
+
+
+def _making_random_numbers(case: Case) -> I64:
+    """Per node of the graph the op that makes random numbers on the CPU which it belongs to, else -1. What a DataLoader
+    does is its workers' to do."""
+    graph, ops, links = case.graph, case.trace.ops, case.timeline.links
+    parent = case.timeline.nesting.parent
+    outermost = case.outermost(case.ops_named(RANDOM.__contains__) & (ops.kind == OP))
+    found = np.zeros(len(ops), bool)
+    found[outermost] = True
+    launching = climb(links.op[links.op >= 0], parent, found)
+    found[launching[launching >= 0]] = False
+    host = np.flatnonzero((graph.lane >= 0) & ~graph.waits & (graph.resource == HOST) & (graph.scope >= 0))
+    op = np.full(len(graph), -1, np.int64)
+    op[host] = climb(graph.scope[host], parent, found)
+    return op
+
+
+def _on_the_gpu(case: Case, op: I64) -> Iterator[Proposal]:
+    """Random numbers made where they are used."""
+    graph, nodes = case.graph, op >= 0
+    took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
+    if took_ns < LEAST * case.step_ns:
+        return
+    names = sorted({case.trace.strings[case.trace.ops.name[row]] for row in np.unique(op[nodes]).tolist()})
+    more = f" and {len(names) - 2} others" if len(names) > 2 else ""
+    text = f"random numbers made on the CPU ({', '.join(names[:2])}{more}) take it {in_ms(took_ns)} a step"
+    yield Proposal(
+        title="random numbers made on the GPU",
+        evidence=spans(case, text, nodes),
+        fix='torch.randn(..., device="cuda")  # instead of .to("cuda") afterwards; likewise rand, randint, normal_',
+        change=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[1]),
+        best=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[0]),
+        worst=partial(_launched, op=op, nodes=nodes, launch_ns=LAUNCH_NS[2]),
+        changes="other random numbers for the same seed",
+        key="random",
+    )
+
+
+def _launched(graph: Graph, op: I64, nodes: Mask, launch_ns: float) -> Graph:
+    """The graph in which each of these ops takes the CPU no more than a launch."""
+    total = np.bincount(op[nodes], weights=graph.duration_ns[nodes])
+    share = np.minimum(launch_ns / np.maximum(total, 1.0), 1.0)
+    duration = graph.duration_ns.copy()
+    duration[nodes] *= share[op[nodes]]
+    return graph.with_durations(duration)
 
 
 def _for_inference(case: Case, workers: int) -> str:

@@ -8,10 +8,10 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.analyse import limits
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.batch_scaling import indices, micro_tokens
+from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.findings.expert_loop import find_loops
-from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
-from gpuprof.diagnosis.passes import backward_of, without_recompute
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers
@@ -94,7 +94,8 @@ def _samples(diagnosis: Diagnosis, case: Case) -> float | None:
     if not run or not samples:
         # Several rows of indices are as many samples; one row may be several that are packed.
         shape = indices(case)
-        return float(shape[0]) if run is None and shape and len(shape) == 2 and shape[0] > 1 else None
+        passes = (run.work.micro_steps or 1.0) if run else 1.0
+        return shape[0] * passes if shape and len(shape) == 2 and shape[0] > 1 else None
     micro = run.work.micro_steps or 1.0
     size = (run.loader or {}).get("batch_size")
     return size * micro if samples / micro == 1 and isinstance(size, int) and size > 1 else samples

@@ -1,0 +1,131 @@
+"""How long a training stands still while `gpuprof trace` stops the profiler and exports, by kernels in the window.
+
+    python -m benchmarks.stall [--kernels 5000,20000,50000,100000] [--kinds plain,stacks,memory] [--json FILE]
+
+A training of small kernels is recorded, a window of each kind in a process of its own. `stop` is what the run folder
+says (stopping the profiler and the export), `longest` the longest step that the training itself measured after the
+window opened, which holds the stall; `verdict` the time from the end of the window until the command ended, since the
+training stops there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = str(Path(__file__).with_name("launch_heavy.py"))
+KINDS = {"plain": (), "stacks": ("--stacks", "3"), "memory": ("--memory", "3")}
+"""Options of `gpuprof trace` that record a second window after the usual one."""
+STEPS = 3
+BASELINE = 5
+LONGEST_S = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """One window. `kernels` of the whole window; `raw_mb`: of its trace, decompressed; times in seconds."""
+
+    asked: int
+    kind: str
+    window: str
+    kernels: int
+    events: int
+    raw_mb: float
+    stop_s: float
+    longest_s: float
+    usual_ms: float
+    verdict_s: float
+
+
+def measure(kernels: int, kind: str, folder: Path) -> list[Stall]:
+    """Records a training with so many kernels in its window. RuntimeError with the end of the output if that failed."""
+    run = folder / f"{kind}-{kernels}"
+    command = [sys.executable, "-m", "gpuprof", "trace", "--no-report", "--stop", "--settle", "3"]
+    command += ["--baseline", str(BASELINE), "--steps", str(STEPS), *KINDS[kind], "--out", str(run)]
+    command += [TARGET, "--kernels", str(kernels // STEPS), "--steps", "400"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST_S, cwd=ROOT)
+    ended = time.time()
+    line = [text for text in done.stdout.splitlines() if text.startswith("steps ")]
+    if not line or not (run / "rank0.json").exists():
+        raise RuntimeError("\n".join((done.stdout + done.stderr).splitlines()[-12:]))
+    each_ms = json.loads(line[-1].removeprefix("steps "))
+    usual_ms = statistics.median(each_ms[3 : 3 + BASELINE])
+    found = []
+    for window in json.loads((run / "rank0.json").read_text(encoding="utf-8"))["windows"]:
+        path = next(run.glob(window["file"] + "*"), None)
+        text = (
+            b"" if path is None else gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        )
+        first = window["first_step"] - 1
+        last = first + window["steps"]
+        found.append(
+            Stall(
+                kernels,
+                kind,
+                window["window"],
+                text.count(b'"cat": "kernel"'),
+                text.count(b'"ph": "X"'),
+                len(text) / 1e6,
+                window["stop_ns"] / 1e9,
+                max(each_ms[first : last + 2], default=0.0) / 1e3,
+                usual_ms,
+                ended - written(run),
+            )
+        )
+    return found
+
+
+def written(run: Path) -> float:
+    """When the description of the windows was written, which follows the last of them; seconds since the epoch."""
+    return (run / "rank0.json").stat().st_mtime
+
+
+def table(found: list[Stall]) -> str:
+    """The figures for people, as docs/recording.md has them."""
+    lines = ["| window | kernels | events | trace | stall: stop | longest step | usual step | to the verdict |"]
+    lines.append("|---|---:|---:|---:|---:|---:|---:|---:|")
+    for one in found:
+        name = one.window if one.kind == "plain" else f"{one.window} (with --{one.kind})"
+        lines.append(
+            f"| {name} | {one.kernels:,} | {one.events:,} | {one.raw_mb:.0f} MB | {one.stop_s:.2f} s"
+            f" | {one.longest_s:.2f} s | {one.usual_ms:.0f} ms | {one.verdict_s:.1f} s |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The command line; 1 if a recording failed."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--kernels", default="5000,20000,50000,100000", help="in a window, about; several with commas")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures as JSON, after each recording")
+    options = parser.parse_args()
+    found: list[Stall] = []
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="stall-") as folder:
+        for kind in options.kinds.split(","):
+            for count in map(int, options.kernels.split(",")):
+                begun = time.monotonic()
+                try:
+                    found += measure(count, kind, Path(folder))
+                except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    failed = 1
+                    print(f"{kind} {count}: {error}", file=sys.stderr, flush=True)
+                print(f"{kind} {count}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
+                if options.json:
+                    options.json.write_text(json.dumps([asdict(one) for one in found], indent=1), encoding="utf-8")
+    print(table(found))
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+"""Whether bf16 would move attention to cuDNN, which plans for every new length."""
+
+from __future__ import annotations
+
+import re
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.torch_version import torch_version
+
+FUSED = re.compile(
+    r"^aten::_(scaled_dot_product_)?(flash|efficient)_attention|^aten::_scaled_dot_product_\w+_attention"
+)
+CUDNN = re.compile(r"cudnn_attention")
+FIRST_TORCH = (2, 11)
+"""From this version on, at the latest, torch chooses cuDNN's attention by itself (scenarios/recompiles, on an H200);
+2.9 still preferred flash attention."""
+PREFERS = (9, 10)
+"""Majors of the compute capability on which it does (`check_prefer_cudnn_attention` in torch's sdp_utils.cpp)."""
+
+
+def bf16_would_plan(case: Case) -> bool:
+    """Whether scaled_dot_product_attention runs in fp32 kernels now and in bf16 would choose cuDNN's."""
+    if case.ops_named(CUDNN.search).any() or not case.ops_named(FUSED.search).any():
+        return False
+    return _prefers_cudnn(case) and torch_version(case) >= FIRST_TORCH
+
+
+def _prefers_cudnn(case: Case) -> bool:
+    return any(gpu.properties.get("computeMajor") in PREFERS for gpu in case.trace.meta.gpus)

@@ -1,0 +1,213 @@
+"""Evidence for a finding: the modules or ops that hold most of what it is about, each with its longest place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.sentences import gpu_named
+from gpuprof.timeline.frames import FrameIndex, module_class
+from gpuprof.timeline.links import around
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import PHASES
+from gpuprof.tracefile.distinct import distinct, numbered
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import AUTOGRAD_ENGINE, F64, I64, OP, Mask
+
+SHOWN = 3
+"""Parts of the program that are named."""
+SEEN = 0.02
+"""Share of the whole below which a part is not named, but for the first."""
+APART_NS = 100_000
+"""Pieces of a lane nearer than this are one stretch to a person."""
+BEGIN_NS = 20_000
+"""An op that begins this much before a stretch begins with it: what is before its first launch is host time."""
+MOST = 0.5
+"""Share of a stretch that an op must take to be what the stretch is; else it is just what begins it."""
+AND_ON = " …"
+"""Ends the name of what begins a stretch of more than that."""
+OUTSIDE = "Python between ops"
+"""Host time in no module, op or call."""
+
+
+def spans(case: Case, text: str, nodes: Mask, waits: bool = False) -> tuple[Evidence, ...]:
+    """The statement, and the parts of the program that hold most of it, each with its longest stretch as a place.
+
+    `nodes` are those that the statement's totals are of; `waits`: what it is about is the host's waiting in them. Of
+    GPU and CPU time the larger is shown.
+    """
+    graph = case.graph
+    rows = np.flatnonzero(nodes & (graph.waits == waits))
+    if not len(rows):
+        return (Evidence(text),)
+    ns = _without_profiler(case, rows)
+    on_gpu = graph.on_gpu[rows]
+    shown = on_gpu if ns[on_gpu].sum() >= ns[~on_gpu].sum() and on_gpu.any() else ~on_gpu
+    rows, ns = rows[shown], ns[shown]
+    of_all = _parts(case)
+    instance, part, names = of_all.instance[rows], of_all.part[rows], of_all.names
+    total = np.bincount(part, weights=ns, minlength=len(names))
+    there = np.bincount(part, minlength=len(names)) > 0
+    ranked = np.argsort(np.where(there, -total, np.inf), kind="stable")[: min(SHOWN, int(there.sum()))]
+    ranked = ranked[(total[ranked] >= SEEN * total.sum()) | (ranked == ranked[0])]
+    places = [
+        _longest(case, rows[part == i], instance[part == i], names[i], case.per_step(float(total[i])))
+        for i in ranked.tolist()
+    ]
+    return Evidence(text), *places
+
+
+def _without_profiler(case: Case, rows: I64) -> F64:
+    """What each node takes without the profiler's cost, as all totals are; waits as recorded."""
+    graph = case.graph
+    recorded = (graph.recorded_end_ns - graph.recorded_start_ns)[rows].clip(0)
+    return np.where(graph.waits[rows], recorded, graph.duration_ns[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """To which part of the program each node of the graph belongs."""
+
+    instance: I64
+    """One call of a module in one phase."""
+    part: I64
+    """All calls of modules of one class in one phase: a row of `names`."""
+    names: list[str]
+
+
+@remembered
+def _parts(case: Case) -> _Parts:
+    """The parts of all nodes.
+
+    Backward work belongs to the module of its forward op. Where the recording has no modules: the outermost op, or the
+    call, around the node.
+    """
+    graph, trace, nesting = case.graph, case.trace, case.timeline.nesting
+    ops = trace.ops
+    index = FrameIndex(trace, nesting)
+    in_frames, in_ops = index.module_rows(*_launched(case), graph.scope)
+    in_op = np.append(ops.kind == OP, False)[nesting.parent]
+    outer = climb(graph.scope, nesting.parent, ~in_op)
+    kinds = (
+        (in_frames, trace.frames.name),
+        (in_ops, ops.name),
+        (outer, ops.name),
+        (graph.call, trace.calls.name),
+    )
+    instance, text = np.full(len(graph), -1, np.int64), np.full(len(graph), -1, np.int64)
+    first = 0
+    for row, name in kinds:
+        known = (row >= 0) & (instance < 0)
+        instance[known], text[known] = first + row[known], name[row[known]]
+        first += len(name)
+    in_module = (in_frames >= 0) | (in_ops >= 0)
+    phase = np.where(in_module, graph.phase.astype(np.int64), len(PHASES))
+    several = len(PHASES) + 1
+    code = (text + 1) * several + phase
+    named = [_part_named(case, one // several - 1, one % several) for one in distinct(code).tolist()]
+    names = sorted(set(named))
+    row_of = {name: i for i, name in enumerate(names)}
+    part = np.array([row_of[name] for name in named], np.int64)[numbered(code)]
+    return _Parts(instance * several + phase, part, names)
+
+
+def _launched(case: Case) -> tuple[np.ndarray, I64]:
+    """(thread, moment) in which each node ran on the host, or was launched there."""
+    graph, links = case.graph, case.timeline.links
+    begun = case.timeline.window[0] + np.round(graph.recorded_start_ns).astype(np.int64)
+    thread, row = graph.lane.astype(np.int32), graph.gpu_row[graph.on_gpu]
+    thread[graph.on_gpu] = links.thread[row]
+    begun[graph.on_gpu] = links.begun_ns[row]
+    return thread, begun
+
+
+def _part_named(case: Case, text: int, phase: int) -> str:
+    """`LlamaMLP, backward`, `MmBackward0`, `cudaMemcpyAsync`."""
+    name = case.trace.text(text)
+    if name is None or case.timeline.steps.are(name):
+        return OUTSIDE
+    if phase < len(PHASES):
+        return f"{module_class(name)}, {PHASES[phase]}" if case.workload.kind != "inference" else module_class(name)
+    return name.removeprefix(AUTOGRAD_ENGINE)
+
+
+def _longest(case: Case, rows: I64, instance: I64, name: str, part_ns: float) -> Evidence:
+    """The longest stretch of a part of the program on one track, within one call of its module."""
+    graph = case.graph
+    tracks = np.where(graph.on_gpu[rows], -1 - _device(case, rows), graph.lane[rows])
+    order = np.lexsort((graph.recorded_start_ns[rows], instance, tracks))
+    rows, instance, tracks = rows[order], instance[order], tracks[order]
+    first, start, end = _stretches(tracks, instance, graph.recorded_start_ns[rows], graph.recorded_end_ns[rows])
+    longest = int(np.lexsort((-start, start - end))[0])
+    begun, ns = float(start[longest]), float(end[longest] - start[longest])
+    later = case.timeline.window[0] - case.origin_ns
+    what = _what(case, int(rows[first[longest]]), begun, ns)
+    where = _track(case, int(tracks[first[longest]]))
+    return Evidence(what, round(begun) + later, round(ns), where, name, round(part_ns))
+
+
+def _stretches(track: I64, instance: I64, start: F64, end: F64) -> tuple[I64, F64, F64]:
+    """(first piece, start, end) of each stretch: pieces of one instance on one track, in order of time, that follow one
+    another."""
+    begins = np.ones(len(track), bool)
+    begins[1:] = (np.diff(track) != 0) | (np.diff(instance) != 0)
+    of = np.cumsum(begins) * len(track)
+    # The latest end so far within the instance on its track, by its rank among all ends.
+    order = np.argsort(end, kind="stable")
+    rank = np.empty(len(end), np.int64)
+    rank[order] = np.arange(len(end))
+    until = end[order[np.maximum.accumulate(of + rank) - of]]
+    begins[1:] |= start[1:] - until[:-1] > APART_NS
+    first = np.flatnonzero(begins)
+    return first, start[first], until[np.append(first[1:], len(track)) - 1]
+
+
+def _what(case: Case, node: int, start: float, ns: float) -> str:
+    """What a stretch is, else what begins it: kernel, op or call."""
+    trace, graph = case.trace, case.graph
+    scope, call = int(graph.scope[node]), int(graph.call[node])
+    if graph.on_gpu[node]:
+        row = int(graph.gpu_row[node])
+        return _named(trace.strings[trace.gpu.name[row]], int(trace.gpu.end_ns[row] - trace.gpu.start_ns[row]), ns)
+    if scope >= 0:
+        scope = _outermost(case, scope, start)
+        return _op_named(case, scope, ns)
+    begun = np.array([case.timeline.window[0] + round(start)], np.int64)
+    (outside,) = around(trace, case.timeline.nesting, begun).tolist()  # another thread's, which waits for this one
+    if outside >= 0:
+        return _op_named(case, int(outside), ns)
+    return trace.strings[trace.calls.name[call]] if call >= 0 else "Python"
+
+
+def _op_named(case: Case, op: int, ns: float) -> str:
+    ops = case.trace.ops
+    return _named(case.trace.strings[ops.name[op]], int(ops.end_ns[op] - ops.start_ns[op]), ns)
+
+
+def _named(name: str, own_ns: float, ns: float) -> str:
+    return name if own_ns >= MOST * ns else name + AND_ON
+
+
+def _outermost(case: Case, op: int, start: float) -> int:
+    """The op around `op` that begins where the stretch does."""
+    ops, parent = case.trace.ops, case.timeline.nesting.parent
+    begun = case.timeline.window[0] + start - BEGIN_NS
+    while parent[op] >= 0 and ops.kind[parent[op]] == OP and ops.start_ns[parent[op]] >= begun:
+        op = int(parent[op])
+    return op
+
+
+def _device(case: Case, rows: np.ndarray) -> np.ndarray:
+    gpu_row = case.graph.gpu_row[rows]
+    # A device that was not recorded, or is less than none, counts with the first.
+    return np.where(gpu_row >= 0, case.trace.gpu.device[gpu_row].clip(0), 0)
+
+
+def _track(case: Case, track: int) -> str:
+    if track < 0:
+        return gpu_named(-1 - track, case.devices)
+    thread = case.trace.threads[track]
+    return thread.name or thread.thread

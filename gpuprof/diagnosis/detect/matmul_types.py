@@ -1,0 +1,64 @@
+"""What the formats of matrix multiplications are known to be, and why they cannot be advised on: what the GPU has, and
+what a recording holds."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from gpuprof.costs.arguments import parse
+from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.tracefile.trace import F64, NO_TEXT, Mask
+
+MOST = 0.5
+"""Of the time of matrix multiplications; with more of it of unknown operands nothing is said of the formats."""
+_FLOATING = frozenset({"float", "double", "c10::Half", "c10::BFloat16"})
+
+
+def why_unknown(case: Case, roof: Roofline) -> str | None:
+    """Why nothing can be said about the formats that are multiplied in; None where most operands were recorded."""
+    products = case.category("gemm", "grouped_gemm")
+    took = case.gpu_ns(products)
+    unknown = case.gpu_ns(products & ~(roof.work.flops > 0) & ~typed_fp32(case, roof))
+    if unknown <= MOST * took:
+        return None
+    each = case.per_step(unknown)
+    return f"matrix multiplications take {in_ms(each)} a step, and their operands are not known from this recording"
+
+
+def typed_fp32(case: Case, roof: Roofline) -> Mask:
+    """GPU events of matrix multiplications whose FLOPs do not follow from what was recorded, and whose operands are
+    recorded as fp32. None on a GPU with TF32, which may multiply fp32 operands in either format."""
+    rows = case.category("gemm", "grouped_gemm") & ~(roof.work.flops > 0)
+    if "tf32" in roof.ceilings.flops:
+        return np.zeros(len(rows), bool)
+    op = case.timeline.links.op
+    types = np.append(case.trace.ops.types, NO_TEXT)
+    single = [text for text in np.unique(types[op[rows]]).tolist() if _is_fp32(case.trace.text(text))]
+    return rows & np.isin(types[op], single)
+
+
+def operand_bytes(case: Case, rows: Mask) -> F64:
+    """Bytes of the tensors that the ops of these GPU events were given; 0 for the others, and where that is not
+    known."""
+    ops, found = case.trace.ops, np.zeros(len(rows))
+    op = case.timeline.links.op
+    known: dict[tuple[int, int], float] = {}
+    for event in np.flatnonzero(rows & (op >= 0)).tolist():
+        key = int(ops.dims[op[event]]), int(ops.types[op[event]])
+        if key not in known:
+            tensors = parse("", case.trace.text(key[0]), case.trace.text(key[1]), None, None).tensors
+            known[key] = float(sum(one.bytes for one in tensors))
+        found[event] = known[key]
+    return found
+
+
+def _is_fp32(types: str | None) -> bool:
+    try:
+        found = {one for one in json.loads(types or "[]") if isinstance(one, str)} & _FLOATING
+    except (ValueError, TypeError):
+        return False
+    return found == {"float"}

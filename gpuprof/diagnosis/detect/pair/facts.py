@@ -1,0 +1,136 @@
+"""What a comparison looks at of one recording: its step in cells, what it consists of, and what was advised."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuprof.diagnosis.detect.pair.cells import Cells, added, cells, device_step, excess
+from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable, count, op_table
+from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, kernel_table
+from gpuprof.diagnosis.detect.pair.side import Known, Side
+from gpuprof.diagnosis.detect.pair.weights import weight_shapes
+from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Steps
+from gpuprof.errors import GpuprofError
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One recording."""
+
+    side: Side
+    cells: Cells
+    """Sum to `side.step_ns`."""
+    counts: Counts
+    kernels: KernelTable
+    ops: OpTable
+    findings: tuple[Finding, ...] = ()
+    stepless: bool = False
+    """Whether no steps were found, so that the whole recording is treated as one."""
+    warnings: tuple[Issue, ...] = ()
+    """What is wrong with the recording, though it can be used."""
+    clock_mhz: float | None = None
+    """Median SM clock while the unprofiled steps ran."""
+    weights: frozenset[tuple[int, ...]] = frozenset()
+    """Shapes of the weights that it multiplies by; empty where shapes were not recorded."""
+
+    def finding(self, name: str) -> Finding | None:
+        """The finding of a kind that gains most, if there is one."""
+        return next((finding for finding in self.findings if finding.id == name), None)
+
+
+def best_known(steps: Steps) -> Known:
+    """How well a recording's step is known at best."""
+    if steps.unprofiled_ns is not None:
+        return "unprofiled"
+    return "recorded" if steps.estimated_ns is None else "estimated"
+
+
+def step_ns(steps: Steps, known: Known) -> int:
+    """The step as it is known in that way; `known` is no better than `best_known`."""
+    if known == "unprofiled" and steps.unprofiled_ns is not None:
+        return steps.unprofiled_ns
+    if known == "estimated" and steps.estimated_ns is not None:
+        return steps.estimated_ns
+    return steps.recorded_ns
+
+
+def usable(diagnosis: Diagnosis, name: str) -> Steps:
+    """The steps of a diagnosis that can be compared. Raises GpuprofError, one line, where there are none."""
+    path = diagnosis.source.path
+    if diagnosis.quality.status == "unusable":
+        why = next((i.message for i in diagnosis.quality.issues if i.severity == "error"), "")
+        raise GpuprofError(f"{name}, {path}, cannot be compared: {why}")
+    if diagnosis.steps is None or diagnosis.window is None or not diagnosis.devices:
+        raise GpuprofError(f"{name}, {path}, cannot be compared: no GPU work was recorded in it")
+    return diagnosis.steps
+
+
+def facts(diagnosis: Diagnosis, name: str, known: Known) -> Facts:
+    """What is compared of a diagnosis, its step as it is `known`.
+
+    Raises GpuprofError where there is nothing.
+    """
+    steps = usable(diagnosis, name)
+    device = device_step(diagnosis, known)
+    if device is None:
+        raise GpuprofError(f"{name}, {diagnosis.source.path}, cannot be compared: no GPU work was recorded in it")
+    tables = diagnosis.tables
+    timeline, roof = tables.timeline, tables.roofline
+    usual = step_ns(steps, known)
+    more = excess(diagnosis.budget) if known == "unprofiled" else {}
+    step = usual + sum(more.values())
+    counts = count(timeline, roof)
+    return Facts(
+        side=_side(diagnosis, steps, counts, device.device, step, known),
+        cells=added(cells(device, usual, timeline, tables.columns), more),
+        counts=counts,
+        kernels=kernel_table(timeline),
+        ops=op_table(timeline),
+        findings=diagnosis.findings,
+        stepless=steps.source == "none",
+        warnings=tuple(issue for issue in diagnosis.quality.issues if issue.severity == "warning"),
+        clock_mhz=_clock(diagnosis),
+        weights=weight_shapes(timeline),
+    )
+
+
+def _side(diagnosis: Diagnosis, steps: Steps, counts: Counts, device: int, step: int, known: Known) -> Side:
+    run, where = diagnosis.run, diagnosis.environment
+    return Side(
+        path=diagnosis.source.path,
+        kind=diagnosis.source.kind,
+        quality=diagnosis.quality.status,
+        bound=diagnosis.verdict.bound,
+        cause=diagnosis.verdict.cause,
+        gpu=next((gpu.name for gpu in where.gpus if gpu.device == device), None),
+        rank=where.rank,
+        world_size=where.world_size,
+        device=device,
+        steps=steps.count,
+        step_ns=step,
+        known=known,
+        recorded_ns=steps.recorded_ns,
+        tokens=run.work.tokens if run else None,
+        real_tokens=run.work.real_tokens if run else None,
+        samples=run.work.samples if run else None,
+        product_flops=counts.product_flops,
+        products=counts.count(("gemm",), ("forward", "backward")),
+        kernels=counts.total,
+        launches=counts.launches,
+        syncs=counts.syncs,
+        peak_bytes=run.memory.peak_bytes if run else None,
+        token_ns=_each_ns(run.throughput.tokens_per_s if run else None, where.world_size),
+        sample_ns=_each_ns(run.throughput.samples_per_s if run else None, where.world_size),
+    )
+
+
+def _each_ns(per_s: float | None, ranks: int | None) -> float | None:
+    """What one takes on one rank, of what all ranks do in a second."""
+    return 1e9 * (ranks or 1) / per_s if per_s else None
+
+
+def _clock(diagnosis: Diagnosis) -> float | None:
+    """The clock of the GPUs, the slowest's, where telemetry tells."""
+    telemetry = diagnosis.run.telemetry if diagnosis.run else None
+    clocks = [gpu.sm_mhz for gpu in telemetry.gpus if gpu.sm_mhz] if telemetry else []
+    return min(clocks, default=None)

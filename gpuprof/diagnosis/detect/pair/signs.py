@@ -1,0 +1,50 @@
+"""Signs of a change between two recordings that more than one finding looks for."""
+
+from __future__ import annotations
+
+from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED
+from gpuprof.diagnosis.detect.pair.candidates import MODEL
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import Quantity, kernel_counts, quantity
+
+IN_GRAPHS = 0.3
+"""Share of the kernels in CUDA graphs that makes a step one of graphs."""
+LONG_IDLE = 0.02
+"""Share of a step from which on waiting is worth a name."""
+
+
+def fewer_kernels(a: Facts, b: Facts, categories: tuple[str, ...] = ()) -> float:
+    """Kernels of the model's passes that one side does without, of some categories (none named means all); 1 or
+    more."""
+    return max(kernel_counts(a, b, categories, MODEL).difference, 1.0)
+
+
+def fewer_launches(a: Facts, b: Facts) -> float:
+    """Launching calls that one side does without; 1 or more."""
+    return max(quantity(a, b, lambda side: side.counts.launches).difference, 1.0)
+
+
+def advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
+    """Whether the side with more of something has the finding against it, and the other side has not."""
+    more, fewer = (a, b) if amount.a > amount.b else (b, a)
+    return more.finding(name) is not None and fewer.finding(name) is None
+
+
+def alike_compiled(a: Facts, b: Facts) -> bool:
+    """Whether both run compiled code, or both eager code."""
+    return (a.counts.compiled >= MOST_COMPILED) == (b.counts.compiled >= MOST_COMPILED)
+
+
+def graph_shares(a: Facts, b: Facts) -> Quantity:
+    """Of all kernels those that CUDA graphs launch, 0 to 1."""
+    return quantity(a, b, lambda side: side.counts.graph_kernels / side.counts.total if side.counts.total else 0.0)
+
+
+def other_graphs(a: Facts, b: Facts) -> bool:
+    """Whether one side launches many more of its kernels by CUDA graphs."""
+    return graph_shares(a, b).difference >= IN_GRAPHS
+
+
+def long_wait_ns(a: Facts, b: Facts) -> float:
+    """Nanoseconds from which on waiting is worth a name."""
+    return LONG_IDLE * max(a.side.step_ns, b.side.step_ns)

@@ -1,0 +1,57 @@
+"""A recording that a user named, diagnosed: of several ranks the one that the others wait for, in the step of all."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gpuprof.diagnosis.diagnose import diagnose
+from gpuprof.errors import UnreadableTrace
+from gpuprof.tracefile.read import Progress, read_trace
+from gpuprof.tracefile.recording import Recording, resolve
+
+if TYPE_CHECKING:
+    from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.ranks import Gang
+
+
+def diagnose_recording(
+    recording: Recording,
+    *,
+    step: str | None = None,
+    skip: int = 0,
+    step_ms: float | None = None,
+    top: int = 10,
+    advise: bool = True,
+    progress: Progress | None = None,
+) -> Diagnosis:
+    """Reads a recording and diagnoses it; the options are those of `gpuprof.diagnose`, and `advise`: look for fixes.
+
+    Raises GpuprofError, one line, for what cannot be read and for options that do not fit.
+    """
+    gang = _ranks_of(recording, step, skip, progress)
+    shown = recording if gang is None else resolve(gang.ranks[gang.shown].path)
+    found = shown.read(progress)
+    diagnosis = diagnose(
+        found.trace, run=found.run, named=found.named, failure=found.failure, step=step, skip=skip, step_ms=step_ms,
+        top=top, advise=advise, ranks=1 if gang is None else len(gang.ranks), of_all_ns=gang and gang.known_step_ns,
+    )  # fmt: skip
+    if gang is None:
+        return diagnosis
+    from gpuprof.diagnosis.combine_ranks import with_ranks
+
+    return with_ranks(diagnosis, gang)
+
+
+def _ranks_of(recording: Recording, step: str | None, skip: int, progress: Progress | None) -> Gang | None:
+    """What several ranks show together; None where the recording is of one."""
+    if recording.kind != "ranks":
+        return None
+    from gpuprof.diagnosis.ranks import survey
+
+    try:
+        return survey(recording.traces, lambda path: read_trace(path, progress), step, skip)
+    except UnreadableTrace:
+        # Of a run or an export whose ranks cannot be compared, such as one on CPUs, the first still tells something.
+        if recording.stands_alone:
+            return None
+        raise

@@ -1,0 +1,95 @@
+"""Which files of a folder are the recordings of the ranks of one training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpuprof.errors import UnreadableTrace
+from gpuprof.runfile import open_regular
+from gpuprof.tracefile.nsys.address import with_process
+from gpuprof.tracefile.nsys.database import is_sqlite
+from gpuprof.tracefile.nsys.report import EXPORTS, exported, is_report
+from gpuprof.tracefile.run import find_run
+
+_ENDINGS = ((".json", ".json.gz"), EXPORTS)
+"""Of torch.profiler, else of Nsight Systems: the same steps recorded by both are not two ranks."""
+_OF_RUN = re.compile(r"trace\.rank(\d{1,6})\.json(\.gz)?")
+"""Complete traces in a run's folder, where there are other documents, too; those that a killed run left behind are read
+only where they are all there is."""
+_IN_NAME = re.compile(r"(?:rank|worker)[_.\-]?(\d{1,6})(?!\d)", re.IGNORECASE)
+
+
+def traces_among(names: Iterable[str]) -> list[str]:
+    """The recordings among the names of a folder's files, one per rank: a run's, else every .json and .json.gz, or
+    where there are none every .sqlite; in order of rank, then of name."""
+    there = sorted(names)
+    run = _of_run(there)
+    if run:
+        return run
+    found = next((some for ends in _ENDINGS if (some := [name for name in there if name.endswith(ends)])), [])
+    return sorted(found, key=lambda name: (rank_in_name(name) or 0, name))
+
+
+def traces_in(folder: Path) -> tuple[Path, ...]:
+    """The recordings in a local folder; of a run without traces of torch.profiler the processes of its export of Nsight
+    Systems."""
+    if not passes(folder, Path.is_dir):
+        return ()
+    run = find_run(folder)
+    if run is not None:
+        folder, rank = run
+        if rank is not None:
+            return ()
+    try:
+        names = sorted(path.name for path in folder.iterdir() if path.is_file())
+    except OSError:
+        return ()
+    if run is None:
+        return tuple(folder / name for name in traces_among(names))
+    if found := _of_run(names):
+        return tuple(folder / name for name in found)
+    export = next((folder / name for name in names if name.endswith(EXPORTS)), None)
+    return () if export is None else processes_in(export)
+
+
+def processes_in(path: Path) -> tuple[Path, ...]:
+    """The processes of an export of Nsight Systems, as `read_trace` takes them; none where the path is no such file."""
+    from gpuprof.tracefile.nsys.reader import pids_in
+
+    if not passes(path, Path.is_file):
+        return ()
+    try:
+        with open_regular(path) as file:
+            head = file.read(512)
+        if is_report(path, head):
+            path, _ = exported(path)
+        elif not is_sqlite(head):
+            return ()
+        return tuple(Path(with_process(path, pid)) for pid in pids_in(path))
+    except (OSError, UnreadableTrace):  # who reads it will say why it cannot be read
+        return ()
+
+
+def rank_in_name(name: str) -> int | None:
+    """The rank that a file is named for: trace.rank3.json.gz, worker3_step_12.json; None where it is not."""
+    match = _IN_NAME.search(name)
+    return int(match[1]) if match else None
+
+
+def passes(path: Path, test: Callable[[Path], bool]) -> bool:
+    """Whether a path passes a test such as `Path.is_file`; not one that can be none: too long a name, a NUL in it."""
+    try:
+        return test(path)
+    except (OSError, ValueError):
+        return False
+
+
+def _of_run(names: Iterable[str]) -> list[str]:
+    """One trace per rank of a run."""
+    found: dict[int, str] = {}
+    for name in names:
+        if match := _OF_RUN.fullmatch(name):
+            found.setdefault(int(match[1]), name)
+    return [found[rank] for rank in sorted(found)]

@@ -1,0 +1,605 @@
+"""A campaign: many small programs and their fixes in little time on a GPU, and nothing lost if it is cut short.
+
+    python -m scenarios campaign --out DIR [NAME …] [--seconds 560] [--each 1.5] [--rounds 2] [--plan]
+
+Of each program a process as it is and one with each fix are a unit, once a round. Units that fit the GPU together form
+a wave. The processes of a wave build their models and take their first steps at the same time, while nothing is timed;
+then each is timed alone, in turns, while the others wait at a gate and do nothing. Python and its packages are loaded
+for the next wave meanwhile, by few processes at low priority; each line of the results says by how many. A program
+whose rounds are over is recorded as it is by `gpuprof trace`, alone as well.
+
+DIR/results.jsonl has a line for each process as soon as it is timed or has failed, with the end of its output;
+DIR/piece-N.tar has the recordings, each as NAME.tar.xz, in pieces of fewer than 16 MiB. Nothing is started that the
+seconds do not cover.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import lzma
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from scenarios.catalogue import ROOT, Scenario
+from scenarios.measure import (
+    NO_GPU_GIB,
+    Gates,
+    Recorder,
+    Timed,
+    gpu_gib,
+    launched,
+    machine,
+    rounded,
+    versions,
+)
+from scenarios.support.run import GATE, PROCESS, SETTLE, SYNCHRONISED
+
+BUILD_S, BUILD_COMPILED_S, TURN_S, RECORD_S, START_S = 15.0, 30.0, 1.2, 11.0, 25.0
+"""Estimates: to build a wave, one in which something is compiled, what a turn takes besides its free stretch, a
+recording, and the imports of the first wave. Assumed until a campaign has run."""
+PACE = 0.8
+"""Of the estimates: a set of programs is started if this much of its estimate is left. Measured as it goes on."""
+LONGEST_BUILD_S, LONGEST_TURN_S, LONGEST_RECORD_S = 100.0, 40.0, 75.0
+"""Who takes longer is ended and counts as failed."""
+IMPORTING_AT_ONCE, AT_ONCE = 4, 24
+"""Processes that load packages while another is timed, and processes of a wave."""
+NICE = 10
+ENDS_S = 12.0
+"""What is left of the seconds for packing."""
+PIECE, PIECES = 15 << 20, 4
+"""Bytes of a file with recordings, and how many there may be; what has no room stays where it was packed."""
+LAST_LINES = 15
+KEPT = (
+    *("fix", "free_ms", "spread", "steps", "synchronised_ms", "tokens", "joules", "importing"),
+    *("allocated_mib", "reserved_mib", "peak_mib"),
+)
+"""What truth.json keeps of a process."""
+HOW = (
+    f"Each process: {SETTLE} steps to settle, free-running steps for some seconds (free_ms: the mean of them; spread:"
+    " half the range of the middle eight tenths of blocks of them, over that mean; joules: of the GPU, by its energy"
+    f" counter), {SYNCHRONISED} each closed by a synchronisation (synchronised_ms). Fresh processes took turns, as"
+    " it is and with each fix; no profiler was in any of them. importing: processes that loaded packages at low"
+    " priority at the same time."
+)
+
+
+@dataclass
+class Member(Timed):
+    """A process that is timed by seconds, and loads its packages at low priority."""
+
+    round: int = 0
+    each_s: float = 1.5
+    low: bool = False
+    turn_s: float | None = None
+    importing: int = 0
+    """Processes that were loading packages during its turn."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry.slug}.{self.number}"
+
+    @property
+    def free_s(self) -> float:
+        return self.each_s if self.each_s < 1.0 else self.entry.seconds or self.each_s
+
+    @property
+    def command(self) -> list[str]:
+        drained = ["--drained", str(self.entry.drained)] if self.entry.drained else []
+        return [
+            *launched(self.entry),
+            *self.entry.words,
+            "--timed",
+            "--seconds",
+            str(self.free_s),
+            *drained,
+            *self.switches,
+        ]
+
+
+@dataclass
+class Traced(Recorder):
+    """`gpuprof trace` of the program as it is."""
+
+    low: bool = False
+    at: float | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.entry.slug}.trace"
+
+    @property
+    def folder(self) -> Path:
+        return self.log.parent.parent / self.entry.slug
+
+    @property
+    def command(self) -> list[str]:
+        words = [sys.executable, "-m", "gpuprof", "trace", "--no-report", "--out", str(self.folder), "--stop"]
+        return [*words, *self.entry.trace, *self.entry.words, "--steps", "2000", *self.switches]
+
+
+@dataclass
+class Wave:
+    """Processes that are built together, and the programs that are recorded once they were timed. Waves of the same
+    `set` have the same programs, a round each."""
+
+    set: int = 0
+    members: list[Member] = field(default_factory=list)
+    traced: list[Traced] = field(default_factory=list)
+    gib: float = 0.0
+
+    @property
+    def everyone(self) -> list[Timed]:
+        return [*self.members, *self.traced]
+
+    @property
+    def estimate_s(self) -> float:
+        compiled = any("compile" in fix or "graph" in fix for fix in (member.fix for member in self.members))
+        turns = sum(member.free_s + TURN_S for member in self.members)
+        return (BUILD_COMPILED_S if compiled else BUILD_S) + turns + RECORD_S * len(self.traced)
+
+
+def planned(
+    chosen: list[Scenario], rounds: int, each_s: float, logs: Path, gib: float, record: bool = True
+) -> list[Wave]:
+    """The waves, in the order of the programs: the first round of as many as fit, then their next one."""
+    sets: list[list[Scenario]] = []
+    taken = count = 0.0
+    for entry in chosen:
+        processes = len(entry.variants())
+        if not sets or taken + processes * entry.gib > gib or count + processes > AT_ONCE:
+            sets.append([])
+            taken = count = 0.0
+        sets[-1].append(entry)
+        taken += processes * entry.gib
+        count += processes
+    found = []
+    for order_of_set, together in enumerate(sets):
+        for number in range(rounds):
+            wave = Wave(order_of_set)
+            for entry in together:
+                for i, fix in enumerate(entry.variants()):
+                    order = number * len(entry.variants()) + i
+                    log = logs / f"{entry.slug}.{order}.log"
+                    wave.members.append(Member(entry, fix, order, log, round=number, each_s=each_s))
+                    wave.gib += entry.gib
+                if record and number == rounds - 1:
+                    wave.traced.append(Traced(entry, "", -1, logs / f"{entry.slug}.trace.log"))
+            found.append(wave)
+    return found
+
+
+class Campaign:
+    """What is under way. `begun`: when its seconds started."""
+
+    def __init__(self, out: Path, seconds: float, gates: Gates) -> None:
+        self.out, self.seconds, self.gates = out, seconds, gates
+        self.begun = time.monotonic()
+        self.results = out / "results.jsonl"
+        self.reading: list[Traced] = []
+        self.packing: list[tuple[str, subprocess.Popen[bytes]]] = []
+        self.next: list[Timed] = []
+        self.started: list[Timed] = []
+        self.pieces: list[str] = []
+
+    @property
+    def left_s(self) -> float:
+        return self.seconds - (time.monotonic() - self.begun) - ENDS_S
+
+    def say(self, text: str) -> None:
+        print(f"{time.monotonic() - self.begun:6.1f} s  {text}", flush=True)
+
+    def write(self, line: dict[str, Any]) -> None:
+        with self.results.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    # -- processes
+
+    def start(self, process: Member | Traced, low: bool) -> None:
+        """Starts one, in a process group of its own; its packages load at low priority if another is timed."""
+        environment = os.environ | {GATE: self.gates.path, PROCESS: process.name, "HF_HUB_OFFLINE": "1"}
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT.parent), os.environ.get("PYTHONPATH"))))
+        process.low = low = low and isinstance(process, Member)  # a launcher's children are in groups of their own
+        with process.log.open("wb") as log:
+            process.process = subprocess.Popen(
+                process.command, stdout=log, stderr=subprocess.STDOUT, env=environment, start_new_session=True,
+                preexec_fn=(lambda: os.nice(NICE)) if low else None,
+            )  # fmt: skip
+        self.started.append(process)
+
+    def top_up(self, at_once: int, low: bool) -> int:
+        """Starts more of the next wave while fewer than `at_once` load packages. Returns how many do."""
+        loading = [p for p in self.next if p.process is not None and not p.over and not self.gates.waits(p)]
+        for process in self.next:
+            if len(loading) >= at_once:
+                break
+            if process.process is None:
+                self.start(process, low)  # type: ignore[arg-type]
+                loading.append(process)
+        return len(loading)
+
+    def await_gate(self, processes: list[Timed], limit_s: float, at_once: int = 0) -> None:
+        """Until each waits at the gate or has ended; who takes longer is ended. Meanwhile the next wave loads."""
+        end = time.monotonic() + min(limit_s, max(self.left_s, 1.0))
+        while not all(self.gates.waits(process) or process.over for process in processes):
+            self.accept()
+            if at_once:
+                self.top_up(at_once, low=True)
+            if time.monotonic() > end:
+                late = [process for process in processes if not self.gates.waits(process) and not process.over]
+                for process in late:
+                    process.why = f"took longer than {limit_s:.0f} s or the seconds were over"
+                kill(late)
+
+    def accept(self) -> None:
+        """Takes in who has come to the gate."""
+        with contextlib.suppress(TimeoutError):
+            visitor, _ = self.gates.server.accept()
+            self.gates.waiting[visitor.recv(100).decode()].append(visitor)
+
+    def let_in(self, process: Member) -> None:
+        """Opens the gate before its model, with usual priority."""
+        if process.low and process.process is not None:
+            usual_priority(process.process.pid)
+        self.gates.open(process)
+
+    # -- a wave
+
+    def run(self, waves: list[Wave]) -> None:
+        whole = {wave.set: sum(other.estimate_s for other in waves if other.set == wave.set) for wave in waves}
+        left_out: set[int] = set()
+        estimated_s, pace = START_S, PACE
+        for number, wave in enumerate(waves):
+            first = number == 0 or waves[number - 1].set != wave.set
+            if wave.set in left_out or (whole[wave.set] if first else 0.5 * wave.estimate_s) * pace > self.left_s:
+                left_out.add(wave.set)
+                names = dict.fromkeys(member.entry.name for member in wave.members)
+                self.say(f"left out, too few seconds: {', '.join(names)}")
+                kill([process for process in wave.everyone if process.process is not None and not process.over])
+                self.next = []
+                continue
+            self.next = wave.everyone
+            while any(process.process is None for process in self.next):
+                self.top_up(AT_ONCE * 2, low=False)
+            self.await_gate(wave.everyone, LONGEST_BUILD_S)
+            self.say(f"wave {number + 1}/{len(waves)}: {len(wave.members)} processes loaded")
+            self.next = []
+            for member in wave.members:
+                self.let_in(member)
+            self.await_gate(list(wave.members), LONGEST_BUILD_S)
+            for recorder in self.reading:
+                self.read(recorder)
+            self.reading = []
+            self.say("built")
+            self.next = waves[number + 1].everyone if number + 1 < len(waves) else []
+            for member in wave.members:
+                self.turn(member)
+            for member in wave.members:
+                self.gates.open(member)
+            for member in wave.members:
+                self.finish(member)
+            for recorder in wave.traced:
+                if self.left_s > RECORD_S * 0.6:
+                    self.record(recorder)
+                else:
+                    kill([recorder])
+                    self.say(f"{recorder.entry.name}: not recorded, the seconds are over")
+            estimated_s += wave.estimate_s
+            pace = (time.monotonic() - self.begun) / estimated_s
+        for recorder in self.reading:
+            self.read(recorder)
+
+    def turn(self, member: Member) -> None:
+        """Lets one be timed, alone but for what loads packages."""
+        if member.over or self.left_s < 2:
+            return
+        at = time.monotonic()
+        member.importing = self.top_up(IMPORTING_AT_ONCE, low=True)
+        self.gates.open(member)
+        self.await_gate([member], LONGEST_TURN_S, IMPORTING_AT_ONCE)
+        member.turn_s = time.monotonic() - at
+        member.timing = timing_of(member.log)
+        self.report(member)
+
+    def finish(self, member: Member) -> None:
+        """Waits for its end. One that never was timed is written as failed."""
+        if member.process is None:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            member.process.wait(8)
+        if not member.over:
+            kill([member])
+        if member.timing is None:
+            self.report(member)
+
+    def report(self, member: Member) -> None:
+        """One line of the results."""
+        line: dict[str, Any] = {"program": member.entry.name, "role": member.entry.role, "fix": member.fix}
+        line |= {"round": member.round, "order": member.number, "importing": member.importing}
+        if member.timing is None:
+            if member.process is None or (not member.over and self.left_s < 2):
+                member.why = member.why or "not timed: the seconds were over"
+            elif not member.over:
+                return  # it is still on its way, and `finish` says how that ended
+            code = member.process.returncode if member.process is not None else None
+            line |= {"failed": member.why or f"exit {code}", "output": last_lines(member.log)}
+        else:
+            each = member.timing["free_each_ms"]
+            line |= rounded(member.timing) | {"steps": len(each), "turn_s": round(member.turn_s or 0.0, 2)}
+            line["spread"] = round(spread(each), 4)
+        self.write(line)
+        done = (
+            f"{line['free_ms']:8.2f} ms  ± {100 * line['spread']:.1f} %"
+            if member.timing
+            else f"FAILED {line['failed']}"
+        )
+        self.say(f"{member.entry.name:34} {member.fix or 'as it is':22} {done}")
+        if member.timing is None and "output" in line:
+            print("\n".join(f"          | {text[:200]}" for text in line["output"][-6:]), flush=True)
+
+    # -- recordings
+
+    def record(self, recorder: Traced) -> None:
+        """Lets `gpuprof trace` record one; what it does after the training ends goes on beside the next builds."""
+        at = time.monotonic()
+        self.gates.open(recorder)
+        manifest = recorder.folder / "manifest.json"
+        while not recorder.over and time.monotonic() - at < LONGEST_RECORD_S and self.left_s > 0:
+            self.accept()
+            self.top_up(IMPORTING_AT_ONCE, low=True)
+            with contextlib.suppress(OSError, ValueError):
+                if json.loads(manifest.read_text(encoding="utf-8"))["status"] != "running":
+                    break
+        recorder.at = time.monotonic() - at
+        self.reading.append(recorder)
+        self.say(f"{recorder.entry.name}: recorded in {recorder.at:.1f} s")
+
+    def read(self, recorder: Traced) -> None:
+        """Waits until gpuprof has read the recording, and packs it."""
+        at = time.monotonic()
+        limit = min(45.0, max(1.0, self.left_s))
+        if recorder.process is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                recorder.process.wait(limit)
+        late = not recorder.over
+        kill([recorder])
+        code = recorder.process.returncode if recorder.process is not None else None
+        line = {"program": recorder.entry.name, "recorded_s": round(recorder.at or 0, 2), "exit": code, "late": late}
+        line["waited_s"] = round(time.monotonic() - at, 2)
+        said = last_lines(recorder.log, 40)
+        self.write(line | {"said": said})
+        if not (recorder.folder / "manifest.json").exists():
+            self.say(f"{recorder.entry.name}: NOT RECORDED")
+            print("\n".join(f"          | {text[:200]}" for text in said[-6:]), flush=True)
+            return
+        target = recorder.folder.parent / "packed" / f"{recorder.entry.slug}.tar.xz"
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(recorder.log, recorder.folder / "said.txt")
+        words = [sys.executable, "-m", "scenarios.campaign", str(recorder.folder), str(target)]
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT.parent), os.environ.get("PYTHONPATH"))))
+        }
+        self.packing.append((str(target), subprocess.Popen(["nice", "-n", "19", *words], env=environment)))
+        self.gather()
+
+    def gather(self, wait: bool = False) -> None:
+        """Puts packed recordings into pieces."""
+        for item in list(self.packing):
+            target, process = item
+            if wait:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(1.0, self.left_s + ENDS_S - 3))
+            if process.poll() is None:
+                continue
+            self.packing.remove(item)
+            if process.returncode == 0:
+                self.say(put(Path(target), self.out))
+
+
+def put(packed: Path, out: Path) -> str:
+    """Adds a packed recording to the first piece that has room. Returns what to say."""
+    size = packed.stat().st_size
+    for number in range(PIECES):
+        piece = out / f"piece-{number}.tar"
+        if size + (piece.stat().st_size if piece.exists() else 0) <= PIECE:
+            with tarfile.open(piece, "a") as tar:
+                tar.add(packed, packed.name)
+            return f"packed {packed.name}, {size / 2**20:.1f} MiB, into {piece.name}"
+    return f"no room for {packed.name}, {size / 2**20:.1f} MiB: it stays at {packed}"
+
+
+def pack(folder: Path, target: Path) -> None:
+    """A run folder as .tar.xz, with its traces decompressed: xz makes them smaller than gzip does."""
+    import gzip
+
+    part = target.with_suffix(".part")
+    with lzma.open(part, "wb", preset=2) as file, tarfile.open(fileobj=file, mode="w|") as tar:
+        for path in sorted(folder.rglob("*")):
+            if not path.is_file():
+                continue
+            name = f"{folder.name}/{path.relative_to(folder)}"
+            if path.name.endswith(".json.gz"):
+                content = gzip.decompress(path.read_bytes())
+                entry = tarfile.TarInfo(name.removesuffix(".gz"))
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+            else:
+                tar.add(path, name)
+    part.rename(target)
+
+
+def unpack(piece: Path, out: Path) -> list[str]:
+    """The run folders of a piece, with their traces compressed again as gpuprof writes them. Returns their names."""
+    import gzip
+
+    names = []
+    with tarfile.open(piece) as outer:
+        for member in outer.getmembers():
+            inside = outer.extractfile(member)
+            assert inside is not None
+            with tarfile.open(fileobj=io.BytesIO(lzma.decompress(inside.read()))) as tar:
+                tar.extractall(out, filter="data")
+            names.append(member.name.removesuffix(".tar.xz"))
+    for path in out.glob("*/trace.rank*.json"):
+        path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes(), 6))
+        path.unlink()
+    return names
+
+
+def spread(each_ms: list[float]) -> float:
+    """Half of the range that the middle eight tenths of blocks of steps take, over their mean: at most ten blocks."""
+    size = max(1, len(each_ms) // 10)
+    blocks = [statistics.mean(each_ms[i : i + size]) for i in range(0, len(each_ms) - size + 1, size)]
+    if len(blocks) < 3:
+        return 0.0
+    ordered = sorted(blocks)
+    cut = len(ordered) // 10
+    return (ordered[-1 - cut] - ordered[cut]) / 2 / statistics.mean(blocks)
+
+
+def timing_of(log: Path) -> dict[str, Any] | None:
+    """What a process timed; None if it printed nothing."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    entry = [line for line in lines if line.startswith("timing {")]
+    return json.loads(entry[-1].removeprefix("timing ")) if entry else None
+
+
+def last_lines(log: Path, count: int = LAST_LINES) -> list[str]:
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
+    return [line[:400] for line in lines if line.strip()][-count:]
+
+
+def kill(processes: list[Any]) -> None:
+    """Ends these and what they started, at once."""
+    for each in processes:
+        if each.process is not None and each.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(each.process.pid, signal.SIGKILL)
+            each.process.wait()
+
+
+def usual_priority(pid: int) -> None:
+    """Takes back the low priority of a process, its threads and its children, where this user may."""
+    pids = [pid]
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            fields = path.read_text().rsplit(")", 1)[1].split()
+            if int(fields[2]) == pid:  # its process group
+                pids.append(int(path.parent.name))
+    for each in set(pids):
+        for task in Path(f"/proc/{each}/task").glob("*"):
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), 0)
+
+
+def campaign(
+    chosen: list[Scenario],
+    out: Path,
+    seconds: float,
+    each_s: float,
+    rounds: int,
+    *,
+    gib: float | None = None,
+    record: bool = True,
+    plan: bool = False,
+) -> int:
+    """Runs it, or with `plan` prints what it would do. Returns 1 if a process failed.
+
+    `each_s`: of a free stretch, also of programs that ask for a longer one where it is under a second; `gib`: of the
+    GPU's memory; `record`: whether programs are recorded, too.
+    """
+    out = out.resolve()
+    room = gib or (gpu_gib() - 3.0)
+    with tempfile.TemporaryDirectory(prefix="campaign-") as folder:
+        work = Path(tempfile.gettempdir()) / f"campaign-{os.getpid()}"
+        logs = work / "logs"
+        waves = planned(chosen, rounds, each_s, logs, min(room, NO_GPU_GIB), record)
+        if plan:
+            print(*listed(waves), sep="\n")
+            return 0
+        logs.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
+        gates = Gates(f"{folder}/gate")
+        run = Campaign(out, seconds, gates)
+        run.write({"machine": machine(), "versions": versions(), "each_s": each_s, "rounds": rounds})
+        try:
+            run.run(waves)
+        finally:
+            kill(run.started)
+            run.gather(wait=True)
+        print(*table(run.results), sep="\n", flush=True)
+    lines = [json.loads(line) for line in run.results.read_text(encoding="utf-8").splitlines()]
+    return int(any("failed" in line or line.get("exit") for line in lines))
+
+
+def listed(waves: list[Wave]) -> list[str]:
+    """The waves with an estimate of what each takes, and when it ends."""
+    at = START_S
+    lines = [f"{at:6.0f} s  loading packages"]
+    for number, wave in enumerate(waves, 1):
+        at += wave.estimate_s
+        programs = ", ".join(dict.fromkeys(member.entry.name for member in wave.members))
+        lines.append(
+            f"{at:6.0f} s  wave {number}: {wave.estimate_s:.0f} s, {len(wave.members)} processes, {wave.gib:.0f} GiB,"
+            f" {len(wave.traced)} recordings: {programs}"
+        )
+    return lines
+
+
+def table(results: Path) -> list[str]:
+    """Each program and fix with its steps and what it gained: the median process over that of the program as it is."""
+    steps: dict[tuple[str, str], list[float]] = {}
+    for line in results.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "fix" in entry:
+            steps.setdefault((entry["program"], entry["fix"]), []).extend(
+                [entry["free_ms"]] if "free_ms" in entry else []
+            )
+    lines = []
+    for (program, fix), found in steps.items():
+        base = steps.get((program, ""), [])
+        gain = f"{statistics.mean(base) / statistics.mean(found):5.2f}×" if base and found and fix else ""
+        times = " ".join(f"{ms:.2f}" for ms in found) or "failed"
+        lines.append(f"{program:34} {fix or 'as it is':22} {gain:>7}  {times}")
+    return lines
+
+
+def truths(results: Path) -> list[str]:
+    """Writes truth.json of each program in the results, one file of lines of one machine. Returns the names.
+
+    A program that has a truth.json keeps the processes of it that were timed on the same GPUs with the same versions.
+    """
+    about: dict[str, Any] = {}
+    processes: dict[str, list[dict[str, Any]]] = {}
+    for line in results.read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        if "machine" in entry:
+            about = {"machine": entry["machine"], "versions": entry["versions"]}
+        elif "free_ms" in entry:
+            processes.setdefault(entry["program"], []).append({key: entry.get(key) for key in KEPT})
+    for name, timed in processes.items():
+        path = ROOT / name / "truth.json"
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if all(before.get(key) == value for key, value in about.items()):
+            timed = before["processes"] + [process for process in timed if process not in before["processes"]]
+        head = {"how": HOW, "date": f"{datetime.now(timezone.utc):%Y-%m-%d}", **about}
+        lines = [f" {json.dumps(key)}: {json.dumps(value)}," for key, value in head.items()]
+        body = ",\n".join(f"  {json.dumps(process)}" for process in timed)
+        path.write_text("\n".join(["{", *lines, f' "processes": [\n{body}\n ]', "}", ""]), encoding="utf-8")
+    return sorted(processes)
+
+
+if __name__ == "__main__":
+    pack(Path(sys.argv[1]), Path(sys.argv[2]))
