@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuprof.calibration import sampling as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.host_calls import Cost, Stacks, cost_at, costs
 from gpuprof.diagnosis.host_model import Host, HostFunction
@@ -28,8 +29,6 @@ LEAST_SAMPLES, LEAST_SHARE = 5, 0.01
 MOST, MOST_PRICED = 50, 25
 FOUND = 0.7
 """Of a function's time, the share that has to lie at its place in the replayed steps for it to have a price."""
-PLACED = 0.1
-"""Assumed: how far the gain may be off because samples are placed by the parts of a step, as a share of it."""
 _Z80 = 1.2816
 _PHASES = {
     "step": "other", "data": "data", "data_end": "other", "forward": "forward", "backward": "backward",
@@ -198,7 +197,7 @@ class _Prices:
         changed = scaled(graph, factor < 1, factor)
         after = case.mean.of_step(case.mean.with_faster_cpu(graph, changed))
         gain = max(self.now_ns - after, 0.0)
-        spread = math.hypot((ns.high - ns.low) / 2 / max(ns.expected, 1.0), PLACED)
+        spread = math.hypot((ns.high - ns.low) / 2 / max(ns.expected, 1.0), calibrated.PLACED.value)
         low, high = gain * (1 + spread), gain * max(1 - spread, 0.0)
         step = Range(*(round(max(self.now_ns - one, 1.0)) for one in (low, gain, high)))
         return step, ""

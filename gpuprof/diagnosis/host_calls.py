@@ -3,7 +3,7 @@
 A function has all samples that it is anywhere in the stack of. Which functions are worth a line is decided sample by
 sample: each is charged to one function. That is the innermost call, or the one that it is a helper of: a function most
 of whose samples come from one caller is its caller's, up to the user's own code. Functions that call the model, run the
-backward pass or hold the loop of the training are nobody's cost as a whole; of them single lines are charged.
+backward pass or hold the loop of the training are no cost as a whole; of them single lines are charged.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from gpuprof.tracefile.trace import I64
 HELPER = 0.8
 """A function with this share of its samples from one caller is a helper of that one."""
 CALLS_THE_MODEL = 0.02
-"""Share of a function's samples below which a module, a backward pass or an optimizer runs, from which on it is part of
-the loop rather than a cost."""
+"""Share of a function's samples that are in a module or a backward pass called from it, from which on it is part of the
+loop rather than a cost."""
 
 _BOUNDARIES = {
     "torch/nn/modules/module.py": ("_call_impl", "_wrapped_call_impl"),

@@ -19,7 +19,7 @@ from gpuprof.tracefile.samples import HostSamples
 from gpuprof.tracefile.trace import ANNOTATION, F64, I64, Mask
 
 IN_BIN = 15
-"""Samples in a bin, at least on average: the share of a function in it is that of about so many."""
+"""Samples in a bin, at least on average."""
 MOST_BINS = 400
 ODD = 2.0
 """A sampled step that is this many times as long as the usual one holds what the recorded steps do not."""

@@ -35,8 +35,8 @@ def case_of(run: str) -> Case:
 
 
 def planted_in(case: Case) -> dict[str, Mask]:
-    """What is planted: like a walk over the modules (one stretch of the forward pass), small functions between ops, work
-    of the optimizer, and what is recomputed or a backward hook's."""
+    """What is planted: like a walk over the modules (one stretch of the forward pass), small functions between ops,
+    work of the optimizer, and what is recomputed or a backward hook's."""
     graph, work = case.graph, host_work(case.graph)
     phase = np.array(PHASES)[graph.phase]
     main = graph.lane == case.timeline.main_thread
@@ -70,7 +70,7 @@ def diagnosed(run: str, tmp_path: Path, **options: int) -> tuple[Diagnosis, dict
 def test_a_planted_function_has_its_time_and_its_price(run: str, tmp_path: Path):
     diagnosis, planted = diagnosed(run, tmp_path)
     case, host = diagnosis.case, diagnosis.host
-    assert case is not None and host is not None
+    assert case is not None and host is not None and diagnosis.step_ns is not None
     assert host.samples >= 1500
     found = {one.function: one for one in host.functions}
     assert len(planted) >= 3
