@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuprof.cli.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
 
 @click.command(short_help="Explain a finding, or a line of code: what it costs, what it gains.")
 @click.argument("finding", required=False)
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=RECORDING)
 @click.option("--markdown", type=click.Path(path_type=Path), metavar="FOLDER", help="Write all pages as Markdown.")
-def command(finding: str | None, path: Path | None, markdown: Path | None) -> int:
+def command(finding: str | None, path: str | None, markdown: Path | None) -> int:
     """Explain what FINDING means, how it is detected, how the gain is computed, and when that is wrong.
 
     FINDING is a name from the list, words of its title, a common name of the remedy (packing, liger, gradient
@@ -48,16 +49,16 @@ def command(finding: str | None, path: Path | None, markdown: Path | None) -> in
     return 0
 
 
-def _line(file: str, line: int, path: Path | None) -> int:
+def _line(file: str, line: int, path: str | None) -> int:
     """What a line of code costs in a run. Raises GpuprofError where the run does not know."""
     from gpuprof.cli.output import write
-    from gpuprof.cli.recordings import diagnose_file, latest
+    from gpuprof.cli.recordings import diagnose_given, given
     from gpuprof.diagnosis.host import explain_line
     from gpuprof.report.host_words import explained
     from gpuprof.report.names import escape
 
-    run = path or latest()
-    diagnosis = diagnose_file(run)
+    run = given(path)
+    diagnosis = diagnose_given(run)
     folder = diagnosis.folder
     if folder is None or diagnosis.host is None:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")

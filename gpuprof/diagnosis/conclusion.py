@@ -147,6 +147,7 @@ class Conclusion:
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
+    worth_trying: tuple[Finding, ...] = ()
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
 
@@ -207,6 +208,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         findings=advice.findings,
         combined=advice.combined,
         considered=advice.considered,
+        worth_trying=advice.worth_trying,
         case=case,
     )
 

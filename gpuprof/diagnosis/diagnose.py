@@ -227,6 +227,7 @@ def _diagnosis(
             findings=with_measured(conclusion.findings, recorded.folder.path if recorded.folder else None),
             combined=conclusion.combined,
             considered=conclusion.considered,
+            worth_trying=with_measured(conclusion.worth_trying, recorded.folder.path if recorded.folder else None),
             ranges=range_times(timeline),
             activity=phase_activity(timeline),
             _tables=Tables(timeline, recorded.gaps, roof, _project),
