@@ -33,6 +33,8 @@ from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
+from gpuprof.diagnosis.reach.above_reach import AboveReach
+from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
@@ -144,6 +146,7 @@ class Conclusion:
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
+    above_reach: AboveReach | None = None
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
 
@@ -203,8 +206,14 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         findings=advice.findings,
         combined=advice.combined,
         considered=advice.considered,
+        above_reach=above_reach(case, _usual_ns(recorded), {one.id for one in advice.findings}) if advise else None,
         case=case,
     )
+
+
+def _usual_ns(recorded: Recorded) -> int | None:
+    """The usual step as it was timed, None where it was not."""
+    return recorded.budget.usual_ns if recorded.budget is not None else recorded.steps.unprofiled_ns
 
 
 def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof: Roofline | None) -> Conclusion:

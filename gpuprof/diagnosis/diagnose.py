@@ -224,6 +224,7 @@ def _diagnosis(
             findings=with_measured(conclusion.findings, recorded.folder.path if recorded.folder else None),
             combined=conclusion.combined,
             considered=conclusion.considered,
+            above_reach=conclusion.above_reach,
             ranges=range_times(timeline),
             activity=phase_activity(timeline),
             _tables=Tables(timeline, recorded.gaps, roof, _project),

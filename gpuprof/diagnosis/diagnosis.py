@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.reach.above_reach import AboveReach
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
@@ -464,6 +465,8 @@ class Diagnosis:
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
     """Usual remedies that are not advised, in the order of the findings."""
+    above_reach: AboveReach | None = None
+    """What the step should cost, and what lies above that; None where nothing was replayed."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None

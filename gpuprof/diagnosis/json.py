@@ -58,6 +58,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "findings": plain(d.findings),
         "combined": plain(d.combined),
         "considered": plain(d.considered),
+        "above_reach": plain(d.above_reach),
     }
 
 
