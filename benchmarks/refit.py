@@ -20,8 +20,8 @@ from benchmarks.accuracy import MS, ROOT, Case, Fix, cases, of_recorded
 from benchmarks.fit_or_test import place_of
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.case import Case as Looked
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.predict import predict
-from gpuprof.diagnosis.proposal import Proposal
 from gpuprof.replay.transform import scale
 
 SCALES = np.geomspace(0.25, 4.0, 25)

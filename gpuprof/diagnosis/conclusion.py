@@ -10,6 +10,7 @@ from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.compiling import compiling_ns
 from gpuprof.diagnosis.diagnosis import (
     Combined,
     Considered,
@@ -28,9 +29,9 @@ from gpuprof.diagnosis.diagnosis import (
 )
 from gpuprof.diagnosis.doubts import doubts
 from gpuprof.diagnosis.estimate import estimate_devices
-from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.hidden_work import hidden_ns
+from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.above_reach import AboveReach
@@ -47,8 +48,10 @@ from gpuprof.diagnosis.usual_wait import usual_wait
 from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.cpu_waits import cpu_waits
 from gpuprof.replay.graph import Graph
+from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.mean_step import MeanStep
 from gpuprof.replay.noise import process_noise
+from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities
 from gpuprof.timeline.gpu_concurrency import take_turns
 from gpuprof.timeline.timeline import Timeline
@@ -174,6 +177,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     noise = process_noise(analysis.sensitivities.host + analysis.sensitivities.input)
     if recorded.budget is not None:
         said = f"{in_words(recorded.budget)}{said}"
+    said += copy_sentence(case.timeline)
     verdict = judge(analysis.removal, analysis.sensitivities, parts, said, case.mean, recorded.ends_ns)
     if verdict.bound is not None:
         waits = cpu_waits(case.graph)
@@ -190,7 +194,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
     steps = replace(
         steps,
         estimated_ns=round(case.step_ns),
-        inflation=steps.recorded_ns / (steps.unprofiled_ns or case.step_ns) if comparable else None,
+        inflation=_inflation(steps, analysis.removal, case.step_ns) if comparable else None,
     )
     found_roof = roof and summarize(roof, case.step_ns)
     quality = judged((*recorded.quality.issues, *map(_failed, advice.failed)))
@@ -238,6 +242,7 @@ def by_shares(recorded: Recorded, kernels: Kernels, averages: list[Shares], roof
             stepless=steps.source == "none",
             budget=recorded.budget,
         )
+        said += copy_sentence(recorded.timeline)
         mean = busiest
         if measured and recorded.budget is not None:
             mean, said = with_excess(busiest, recorded.budget), f"{in_words(recorded.budget)}{said}"
@@ -266,11 +271,26 @@ def _failed(finding: tuple[str, str]) -> Issue:
 
 
 def _profiler(counted: Profiler | None, steps: Steps, analysis: Analysis) -> Profiler | None:
-    """What recording added to a step: the recorded step less the unprofiled one."""
+    """What recording added to a step: the step with its cost less the step without."""
     if counted is None:
         return None
     removal = analysis.removal
+    slowed_ns = _slowed_ns(steps, removal)
+    # The ends of an estimated step are apart by the noise of processes, too, which recording does not cost.
+    most = slowed_ns if removal.fitted else removal.cost_ns * pace_and_spread(removal.graph.timeline)[1]
     low, typical, high = (
-        max(round(steps.recorded_ns - ns), 0) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
+        min(max(round(slowed_ns - ns), 0), round(most)) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
     )
     return Profiler(counted.events_per_step, low, typical, high)
+
+
+def _slowed_ns(steps: Steps, removal: Removal) -> float:
+    """The step with the cost of recording: the recorded one next to a measured step, the replayed one next to an
+    estimated step. What a recorded step takes more passes before its first kernel and is no cost of recording."""
+    return steps.recorded_ns if removal.fitted else min(steps.recorded_ns, removal.replayed_ns)
+
+
+def _inflation(steps: Steps, removal: Removal, step_ns: float) -> float:
+    if steps.unprofiled_ns is not None:
+        return steps.recorded_ns / steps.unprofiled_ns
+    return _slowed_ns(steps, removal) / step_ns

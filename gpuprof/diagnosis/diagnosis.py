@@ -68,7 +68,8 @@ class Steps:
     estimated_ns: int | None
     """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
     inflation: float | None
-    """recorded_ns over the unprofiled or else the estimated step; None where that is a mean."""
+    """The recorded step over the unprofiled one; where that is estimated, the replayed step with the cost of recording
+    over the one without it; None where that is a mean."""
     cut: int
     """Steps left out because the recording cut them."""
 

@@ -19,6 +19,7 @@ from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
+from gpuprof.timeline.silence import holes
 from gpuprof.timeline.slow_calls import spans_of
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, U8
@@ -140,7 +141,9 @@ def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
                 covered = Cover(reached).between(lows, highs)
                 by_cause[rows, CAUSES.index(level)] += covered - before
                 before = covered
-        by_cause[rows, _PYTHON] += highs - lows - before
+        silent = Cover(join(reached, holes(timeline))).between(lows, highs) - before
+        by_cause[rows, _UNKNOWN] += silent
+        by_cause[rows, _PYTHON] += highs - lows - before - silent
     return by_cause
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
-from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.bound import Bound

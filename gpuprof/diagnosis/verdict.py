@@ -56,18 +56,19 @@ def bound_and_cause(
     return bound, communication_cause(graph) if bound == "communication" else None
 
 
-def host_cause(graph: Graph) -> str:
+def host_cause(graph: Graph) -> str | None:
     """What of the host's time binds: launching work, Python in between, allocations, or waiting itself for the device.
 
     The waits of synchronising calls count with what the step gains without them, refilling the queue included; those
-    of calls that give memory back (cudaFree waits for the device) are the allocator's.
+    of calls that give memory back (cudaFree waits for the device) are the allocator's. None where it is time of which
+    nothing was recorded.
     """
     step = step_of(graph)
     cause = host_causes(graph)
     waits = graph.edges.kind == SYNC
     of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.target]
     gains = {}
-    for name in ("launch", "python", "allocator", "slow_call"):
+    for name in ("launch", "python", "allocator", "slow_call", "unknown"):
         nodes = (cause == CAUSES.index(name)) & (graph.lane >= 0)
         if nodes.any():
             free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph
@@ -77,6 +78,8 @@ def host_cause(graph: Graph) -> str:
     if waits.any():
         gains["sync"] = step - step_of(without_edges(graph, waits))
     largest = max(gains, key=lambda name: gains[name]) if gains else "launch"
+    if largest == "unknown":
+        return None
     return slow_kind(graph) if largest == "slow_call" else largest
 
 

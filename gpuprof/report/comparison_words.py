@@ -8,12 +8,12 @@ from gpuprof.diagnosis.comparison.comparison import (
     Mechanism,
     Prediction,
     RankDifference,
-    Side,
     Term,
 )
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.notes import OTHER_PROGRAM
 from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.report.names import shown

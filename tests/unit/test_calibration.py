@@ -49,7 +49,7 @@ DEFINITIONS = {
     "gpuprof/doctor/storage.py:SCARCE_DISK_BYTES": "what is worth a warning",
     "gpuprof/doctor/hardware.py:FEWEST_CPUS": "what is worth a warning",
     "gpuprof/trial/trial.py:OTHERS, IDLE": "what is worth a note",
-    "gpuprof/diagnosis/attention_planning.py:FIRST_TORCH": "a version of torch",
+    "gpuprof/diagnosis/detect/attention_planning.py:FIRST_TORCH": "a version of torch",
     "gpuprof/trial/same_training.py:FORMAT": "the resolution of number formats",
     "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",

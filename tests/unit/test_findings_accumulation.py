@@ -10,8 +10,8 @@ from helpers.case import only, run_of
 from helpers.program import MS, SHORT, US, Program
 
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.findings import accumulation, larger_batch
-from gpuprof.diagnosis.micro_batches import micro_batch_of, micro_batches
 from gpuprof.diagnosis.predict import fixes
 from gpuprof.diagnosis.run_model import RunMemory, Work
 

@@ -12,11 +12,12 @@ from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect import recomputed_passes
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
-from gpuprof.diagnosis.passes import shapes_in
-from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
@@ -108,10 +109,10 @@ def test_memory_serves_a_larger_batch_or_what_is_not_repeated(times: int, either
     for _ in range(4):
         program.step(lambda: checkpointed(program))
     bare = program.case(tmp_path)
-    extra, size = recompute.extra_bytes(bare), recompute.free_bytes(bare)[1]
+    extra, size = recompute.extra_bytes(bare), recomputed_passes.free_bytes(bare)[1]
     assert extra is not None
     assert size is not None
-    peak = round(recompute.USABLE_SHARE * size - times * extra[1])
+    peak = round(recomputed_passes.USABLE_SHARE * size - times * extra[1])
     found = only(recompute, program.case(tmp_path, run_of(memory=RunMemory(None, None, peak))))
     assert ("larger_batch" in found.excludes) == either
 
@@ -123,7 +124,7 @@ def test_hooks_around_saved_tensors_go_with_checkpointing(tmp_path):
     for event in program.trace.events:  # the engine runs an ordinary op, whose saved tensors a hook computes again
         event["name"] = event["name"].replace("CheckpointFunctionBackward", "MmBackward0")
     case = program.case(tmp_path)
-    graph, again = case.graph, recompute.recomputed(case)
+    graph, again = case.graph, recomputed_passes.recomputed(case)
     left = only(recompute, case).change(graph).duration_ns
     host = (graph.lane >= 0) & ~again & (graph.duration_ns > 0) & (graph.resource == HOST)
     for phase, share in ((FORWARD, recompute.HOOKED_SHARE[1]), (BACKWARD, recompute.UNPACKED_SHARE[1])):

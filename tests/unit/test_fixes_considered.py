@@ -11,10 +11,10 @@ from helpers.program import MS, SHORT, US, Program
 from helpers.replay_oracle import LOADER
 
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.proposal import SURE
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.predict import fixes
-from gpuprof.diagnosis.proposal import SURE
 
 
 def launching(tmp_path: Path, **run) -> Case:

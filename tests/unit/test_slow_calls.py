@@ -14,7 +14,7 @@ from gpuprof.diagnosis.reach.planning import planning, without_planning
 from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.simulate import step_of
 from gpuprof.timeline.slow_calls import KINDS, slow_calls
-from gpuprof.tracefile.read import read_recording
+from gpuprof.tracefile.recording import resolve
 
 SHARED = Path(__file__).parents[3] / "shared"
 ATTENTION = "aten::some_attention"
@@ -109,7 +109,7 @@ def test_without_planning_ops_take_their_usual_time(tmp_path):
 @pytest.mark.skipif(not SHARED.exists(), reason="recordings that do not come with a checkout")
 def test_the_planning_of_attention_is_not_launching():
     """A run whose single calls of attention took 41 to 55 ms of CPU time: the truth that came with the recording."""
-    recording = read_recording(str(SHARED / "traces" / "wild" / "moe"))
+    recording = resolve(str(SHARED / "traces" / "wild" / "moe")).read()
     from gpuprof import diagnose
 
     assert recording.run is not None

@@ -14,8 +14,8 @@ from helpers.program import MS, US, Program
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.predict import Prediction, Steps, prediction
-from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.run_budget import _pace
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import WAITS, MeanStep

@@ -10,22 +10,21 @@ import numpy as np
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.reach.planning import planning
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.timeline.startup import COMPILING, LOADING
+from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import OP, Mask
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
 """What a call that loads code takes at least to count; launching takes microseconds."""
-SHARE = 0.5
-"""Part of the recorded steps that it must happen in: once is warming up."""
 USUAL_NS = calibrated.USUAL_NS.value
 """What such an op takes otherwise, where the recording shows it only while planning."""
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
@@ -38,8 +37,6 @@ STAYS = calibrated.STAYS.value
 OTHER_KERNEL = calibrated.OTHER_KERNEL.value
 """At worst the attention kernel that is used instead takes so much longer."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
-MULTIPLE = 64
-"""Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
 LEAST = 0.05
 """Share of the mean step that new shapes cost, from which on that is worth a fix."""
 LEFT = calibrated.LEFT.value
@@ -87,13 +84,13 @@ def find(case: Case) -> Iterator[Proposal]:
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
     # What compiling runs on the GPU goes with it: candidates of a kernel, tried one after another.
-    compiling = _compiling(case)
+    compiling = compiling_nodes(case)
     loads = trace.rows_named(trace.calls.name, LOADING.search)
     compiling |= case.nodes_in_calls(loads) & host & (graph.duration_ns >= LONG_NS)
     planned = planning(case.graph)
     new_shapes = _new_shapes_excess(case)
-    compiling = _in_steps(graph, compiling)
-    plans = planned.nodes if new_shapes else _in_steps(graph, planned.nodes)
+    compiling = in_most_steps(graph, compiling)
+    plans = planned.nodes if new_shapes else in_most_steps(graph, planned.nodes)
     if not (compiling | plans).any():
         yield from _per_length(case)
         return
@@ -207,17 +204,6 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def compiling_ns(case: Case) -> float:
-    """Host time of a step in which code is compiled, ns."""
-    graph = case.graph
-    host = (graph.lane >= 0) & ~graph.waits
-    return case.per_step(float(graph.duration_ns[_in_steps(graph, _compiling(case) & host)].sum()))
-
-
-def _compiling(case: Case) -> Mask:
-    return case.nodes_within(case.ops_named(COMPILING.search))
-
-
 def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
     """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
     launch something, and in what runs generated code. Work that only the processor does is as long every time."""
@@ -233,12 +219,6 @@ def _launching(case: Case) -> Mask:
     rows = case.timeline.links.op
     launches[rows[rows >= 0]] = True
     return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
-
-
-def _in_steps(graph: Graph, nodes: Mask) -> Mask:
-    """The nodes, if there are some in enough of the steps."""
-    steps = len(np.unique(graph.step[nodes]))
-    return nodes if graph.steps > 1 and steps >= SHARE * graph.steps else np.zeros(len(graph), bool)
 
 
 def _fix(case: Case, cudnn: bool, compiling: bool) -> str:

@@ -8,10 +8,10 @@ from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.analyse import limits
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.detect.batch_scaling import indices, micro_tokens
+from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.findings.expert_loop import find_loops
-from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
-from gpuprof.diagnosis.passes import backward_of, without_recompute
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers

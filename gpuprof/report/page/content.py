@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
-from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
@@ -175,13 +175,13 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        note = f"{usually}{words.as_recorded(steps, budget.usual_ns)}"
+        note = f"{usually}{words.as_recorded(diagnosis, budget.usual_ns)}"
         return Tile(duration(budget.mean_ns), f"{each}, mean", note)
     if steps.unprofiled_ns is not None:
-        note = words.as_recorded(steps, steps.unprofiled_ns)
+        note = words.as_recorded(diagnosis, steps.unprofiled_ns)
         return Tile(duration(steps.unprofiled_ns), f"{each}, measured", note)
     if steps.estimated_ns is not None:
-        note = words.as_recorded(steps, steps.estimated_ns)
+        note = words.as_recorded(diagnosis, steps.estimated_ns)
         return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", note)
     return Tile(recorded, each, "as recorded")
 

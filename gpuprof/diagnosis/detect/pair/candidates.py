@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.cells import Cell
-from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.detect.pair.cells import Cell
+from gpuprof.diagnosis.detect.pair.facts import Facts
 
 Claim = Callable[[Cell], float]
 """Weight with which a candidate claims a cell against others that act there too; 0: not at all."""
