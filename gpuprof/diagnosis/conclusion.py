@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gpuprof.costs.roofline import Roofline
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.analyse import Analysis, bound_parts, part_shares
 from gpuprof.diagnosis.baseline import RareStep
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
@@ -34,7 +35,6 @@ from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
-from gpuprof.diagnosis.reach.above_reach import AboveReach
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed

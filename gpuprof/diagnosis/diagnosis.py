@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.reach.above_reach import AboveReach
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound

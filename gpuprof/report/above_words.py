@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.above_reach import AboveReach, Item
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.reach.above_reach import AboveReach, Item
 from gpuprof.report.names import escape, shown
 from gpuprof.report.numbers import duration
 
@@ -26,7 +26,7 @@ def named(found: AboveReach, most: int = SHOWN, least: float = LEAST) -> tuple[I
 
 
 def place(item: Item) -> str:
-    """`LlamaMLP, train.py: step (line 42)`; empty where the recording does not tell."""
+    """`LlamaMLP, train.py: step (line 42)`; empty where it was not recorded."""
     where = item.where
     function = where.function and (
         f"{where.function} (line {where.line})" if where.line is not None else where.function

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -44,7 +43,11 @@ def item(found, word: str):
 
 def test_a_slow_kernel_costs_what_is_above_the_rate_of_its_kind(tmp_path):
     """4096³ in bf16 takes 0.17 ms at the roof of an H100; 2 ms of a kernel are listed down to that."""
-    gpus = {"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000, "numSms": 132}]}
+    gpus = {
+        "deviceProperties": [
+            {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000, "numSms": 132}
+        ]
+    }
 
     def body(made: Program):
         for _ in range(20):
@@ -103,7 +106,9 @@ def test_a_recorded_run_is_explained_and_in_words():
     assert explained(found) >= 0.85
     assert found.unknown_ns == sum(one.ns for one in found.items if one.reach_ns is None)
     document = json.loads(json.dumps(to_json(diagnosis)["above_reach"]))
-    assert document["usual_ns"] == document["reach_ns"] + sum(i["ns"] for i in document["items"]) + document["residual_ns"]
+    assert (
+        document["usual_ns"] == document["reach_ns"] + sum(i["ns"] for i in document["items"]) + document["residual_ns"]
+    )
     said = lines(diagnosis)
     assert len(said) == 4
     assert "its reach is" in said[0]
@@ -136,9 +141,9 @@ def test_the_reach_is_above_what_the_measured_fix_of_a_program_reached():
 
 def test_no_advice_no_ledger():
     from gpuprof.diagnosis.diagnose import diagnose as of_trace
-    from gpuprof.tracefile.read import read_recording
+    from gpuprof.tracefile.read import read_trace
 
-    trace = read_recording(str(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz")).trace
+    trace = read_trace(str(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
     assert of_trace(trace, advise=False).above_reach is None
 
 
@@ -172,4 +177,3 @@ def test_a_reason_is_read_or_not_given(tmp_path):
     said = reason(case, case.graph.gpu_row[rows])
     assert said is not None
     assert "50,257 is no multiple of 8" in said
-    assert replace(case.graph) is not case.graph

@@ -13,7 +13,7 @@ from gpuprof.tracefile.trace import OP, Mask
 MOST = 4
 """Groups that stand alone; the others go together."""
 LEAST = 0.002
-"""Share of the step below which a group does not stand alone."""
+"""Share of the step below which a group does not stand alone, and all others together are no item."""
 OTHERS = "other ops"
 _NUMBER = re.compile(r"#\d+")
 
@@ -47,7 +47,7 @@ def largest_first(
     least = LEAST * case.step_ns * graph.steps
     alone = [(name, nodes) for size, name, nodes in sized[:MOST] if size >= least]
     rest = [nodes for _, _, nodes in sized[len(alone) :]]
-    if rest:
+    if sum(size for size, _, _ in sized[len(alone) :]) >= least:
         together = np.logical_or.reduce(rest)
         alone.append((others if len(rest) > 1 else sized[len(alone)][1], together))
     return alone

@@ -27,7 +27,7 @@ from gpuprof.tracefile.trace import F64, I64, KERNEL, Mask
 MOST = 6
 """Groups of kernels that stand alone; the others go together."""
 LEAST = 0.002
-"""Share of the step below which a group does not stand alone."""
+"""Share of the step below which a group does not stand alone, and all others together are no item."""
 SHORT_NS = calibrated.ELEMENTWISE_TINY_NS.high
 """Kernels that are no longer take what a launch takes, whatever their work: that is their reach."""
 
@@ -117,7 +117,7 @@ def _groups(case: Case, rows: I64, size: F64, kind: I64) -> Iterator[tuple[int, 
         mask[rows[inverse.ravel() == k]] = True
         yield int(keys[0, k]), mask
     rest = rows[~np.isin(inverse.ravel(), alone)]
-    if len(rest):
+    if size[rest].sum() >= least:
         mask = np.zeros(len(size), bool)
         mask[rest] = True
         yield OTHER, mask

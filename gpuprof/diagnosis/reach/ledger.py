@@ -10,14 +10,15 @@ op reach on this GPU at their sizes, behind this CPU at its own pace.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
+from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
 from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.reach.above_reach import AboveReach, Item
 from gpuprof.diagnosis.reach.host_parts import allocations, blocking_copies, python_stretches, slow_ops, waits
 from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.part import Part
-from gpuprof.diagnosis.reach.places import Places
+from gpuprof.diagnosis.reach.places import places, spot_of
 from gpuprof.diagnosis.reach.repeated_parts import padding, recomputed, references
 
 ORDER = (
@@ -33,28 +34,29 @@ def above_reach(case: Case, usual_ns: int | None, advised: Collection[str]) -> A
     """
     if not len(case.graph):
         return None
-    graph, mean, places = case.graph, case.mean, Places(case)
+    graph, mean = case.graph, case.mean
     now = round(mean.simulated(graph))
-    first, items = now, []
+    first, items, spots = now, [], []
     for find in ORDER:
         for part in find(case, advised):
             own_ns = float(graph.duration_ns[part.nodes].sum()) / graph.steps
             graph = part.change(graph)
             then = round(mean.simulated(graph))
-            item = _item(part, places, now - then, own_ns, advised)
+            if now != then:
+                items.append(_item(part, now - then, own_ns, advised))
+                spots.append(spot_of(case, part.nodes))
             now = then
-            if item.ns:
-                items.append(item)
     usual = first if usual_ns is None else usual_ns
+    items = [replace(item, where=where) for item, where in zip(items, places(case, spots), strict=True)]
     unknown = sum(item.ns for item in items if item.reach_ns is None)
     return AboveReach(usual, now, usual - first, unknown, tuple(items))
 
 
-def _item(part: Part, places: Places, ns: int, own_ns: float, advised: Collection[str]) -> Item:
+def _item(part: Part, ns: int, own_ns: float, advised: Collection[str]) -> Item:
     return Item(
         kind=part.kind,
         what=part.what,
-        where=places.of(part.nodes),
+        where=Where(None, None, None, None),
         ns=ns,
         own_ns=round(own_ns),
         reach_ns=None if part.reach is None else round(part.reach * own_ns),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.diagnosis.above_reach import Kind
 from gpuprof.diagnosis.case import Change
-from gpuprof.diagnosis.reach.above_reach import Kind
 from gpuprof.tracefile.trace import Mask
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.reach.above_reach import AboveReach
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.report import above_words
 from gpuprof.report.numbers import duration, share
