@@ -149,6 +149,7 @@ class Conclusion:
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
+    worth_trying: tuple[Finding, ...] = ()
     above_reach: AboveReach | None = None
     case: Case | None = None
     """The replayed steps; None where they were not replayed."""
@@ -210,6 +211,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         findings=advice.findings,
         combined=advice.combined,
         considered=advice.considered,
+        worth_trying=advice.worth_trying,
         above_reach=above_reach(case, _usual_ns(recorded), {one.id for one in advice.findings}) if advise else None,
         case=case,
     )

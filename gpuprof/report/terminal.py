@@ -99,6 +99,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
+    blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
     above = section("reach", _above(diagnosis, inner))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], [above]
@@ -136,7 +137,8 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
-        section("considered", fixes.considered(diagnosis)),
+        section("try", fixes.worth_trying(diagnosis, inner)),
+        section("ruled out", fixes.considered(diagnosis)),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))

@@ -22,7 +22,7 @@ from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.graph import HOST, Graph
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.noise import PROCESS_NOISE, change_noise
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
@@ -64,7 +64,8 @@ def test_noise_counts_once_and_each_fix_for_itself(monkeypatch, tmp_path):
     assert found.step_ns.expected == pytest.approx(0.8 * 0.5 * case.step_ns, rel=0.03)
     for end, factor in ((found.step_ns.low, 0.4), (found.step_ns.high, 0.7)):
         of_fix = math.log((0.8 * factor * KERNEL + GAP) / (0.8 * 0.5 * KERNEL + GAP))
-        away = math.hypot(math.log1p(PROCESS_NOISE), of_fix)
+        scatter = change_noise(found.step_ns.expected / case.step_ns)
+        away = math.hypot(math.log1p(PROCESS_NOISE), max(scatter, abs(of_fix)))
         assert abs(math.log(end / found.step_ns.expected)) == pytest.approx(away, rel=0.015)
 
 

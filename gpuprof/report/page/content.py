@@ -117,6 +117,10 @@ class Card:
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
+    chance: str = ""
+    """How likely it gains, of what is worth trying; empty of a fix."""
+    settle: str = ""
+    """Likewise, what settles it."""
 
 
 def label(diagnosis: Diagnosis) -> tuple[str, str]:
@@ -322,10 +326,27 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     now = fixes.now_ns(diagnosis)
     if not now:
         return []
-    longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
+    longest = _longest(diagnosis, float(now))
     return [
         _card(number, finding, diagnosis, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)
     ]
+
+
+def tries(diagnosis: Diagnosis) -> list[Card]:
+    """What is worth trying, in the order of the diagnosis, numbered behind the findings."""
+    now = fixes.now_ns(diagnosis)
+    if not now:
+        return []
+    longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
+    return [
+        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=fixes.settle(one))
+        for number, one in enumerate(diagnosis.worth_trying, first)
+    ]
+
+
+def _longest(diagnosis: Diagnosis, now: float) -> float:
+    """The longest step that a card shows, ns."""
+    return max([now, *(f.step_ns.high / f.work for f in (*diagnosis.findings, *diagnosis.worth_trying))])
 
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
@@ -399,7 +420,7 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
 
 
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Usual remedies that are not advised, and why."""
+    """Usual remedies that are ruled out, and why."""
     return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]
 
 
