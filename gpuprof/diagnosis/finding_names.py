@@ -29,6 +29,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "padding": ("packing", "padding_free", "group_by_length", "length_grouping"),
     "expert_loop": ("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
     "eager_attention": ("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
+    "masked_attention": ("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
     "fused_elementwise": ("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
     "recompute": ("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
     "optimizer": ("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
