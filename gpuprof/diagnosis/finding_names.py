@@ -59,6 +59,7 @@ TITLES: Mapping[str, tuple[str, ...]] = {
         "the_requests_at_once",
     ),
     "static_cache": ("static_key_value_cache",),
+    "masked_attention": ("attention_that_skips_what_its_mask_excludes",),
     "syncs": (
         "no_values_read_from_the_gpu_within_the_step",
         "no_sizes_that_depend_on_values",

@@ -14,8 +14,8 @@ from gpuprof.timeline.phases import BACKWARD, FORWARD
 
 
 def with_useful_flops(case: Case, roof: Roofline) -> Roofline:
-    """The roofline with the model FLOPs of useful work, which MFU counts; HFU counts all that ran. As it is where
-    run does not tell what is of use.
+    """The roofline with the model FLOPs of useful work, which MFU counts; HFU counts all that ran. As it is where that
+    is not known.
 
     Attention that is given a mask has the share of its scores that lies within one document; everything else of the
     model that of the tokens that are no padding.
