@@ -37,6 +37,7 @@ from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
@@ -198,7 +199,7 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         estimated_ns=round(case.step_ns),
         inflation=_inflation(steps, analysis.removal, case.step_ns) if comparable else None,
     )
-    found_roof = roof and summarize(roof, case.step_ns)
+    found_roof = roof and summarize(with_useful_flops(case, roof), case.step_ns)
     left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
     quality = judged((*recorded.quality.issues, *map(_failed, advice.failed), *left_out))
     return Conclusion(

@@ -2,7 +2,7 @@
 
 A file holds one declaration, `FINDING`: the page that explains the finding, `find(case)`, which proposes fixes for a
 recording, why a usual remedy is not advised, `change(a, b)`, by which a comparison recognises that such a fix was made,
-and the names by which people ask for it. Others come from plug-ins (`gpuprof.diagnosis.plugins`).
+and the names by which people ask for it. Others come from plug-ins (`gpuprof.diagnosis.plug_ins`).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from gpuprof.diagnosis.findings import (
     host_preprocessing,
     input_workers,
     larger_batch,
+    masked_attention,
     memory_peak,
     missing_kernels,
     naive_pipeline,
@@ -58,6 +59,7 @@ _MODULES = (
     padding,
     expert_loop,
     eager_attention,
+    masked_attention,
     fused_elementwise,
     recompute,
     optimizer,
