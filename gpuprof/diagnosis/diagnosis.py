@@ -10,8 +10,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.fix import Patch, Setting
+from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
+from gpuprof.diagnosis.value_range import Range
 from gpuprof.errors import GpuprofError
 from gpuprof.replay.bound import Bound
 from gpuprof.timeline.workload import Unit, Workload
@@ -299,15 +303,6 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """An expected value and its 80 % interval."""
-
-    low: float
-    expected: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class Remaining:
     """The rest of the run: as it is, and with a fix."""
 
@@ -343,6 +338,7 @@ class Finding:
     severity: Literal["high", "medium", "low"]
     evidence: tuple[Evidence, ...]
     fix: str
+    """What to do, as text."""
     step_ns: Range
     """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
@@ -358,6 +354,14 @@ class Finding:
     """What it costs once before it gains: compiling."""
     measured: Measured | None = None
     """None where it was not tried."""
+    probability: float = 1.0
+    """That it gains 2 % or more, 0 to 1."""
+    settle: str | None = None
+    """The command that settles whether it gains; None where it has to be made by hand."""
+    settings: tuple[Setting, ...] = ()
+    """What the fix sets, in the order of its text."""
+    patch: Patch | None = None
+    """By which `gpuprof try` makes it; None: by hand."""
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""
@@ -378,7 +382,7 @@ TRIED = "failed in gpuprof try: "
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A usual remedy that is not advised, and why."""
+    """A usual remedy that is ruled out, and by what fact."""
 
     id: str
     """Of the finding that would advise it."""
@@ -464,7 +468,13 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
-    """Usual remedies that are not advised, in the order of the findings."""
+    """Usual remedies that are ruled out, in the order of the findings."""
+    worth_trying: tuple[Finding, ...] = ()
+    """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
+    above_reach: AboveReach | None = None
+    """What the step should cost, and what lies above that; None where nothing was replayed."""
+    host: Host | None = None
+    """The Python functions of unprofiled steps, where a run sampled them."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
@@ -515,6 +525,11 @@ class Diagnosis:
     def folder(self) -> RunFolder | None:
         """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
         return self._folder
+
+    @property
+    def case(self) -> Case | None:
+        """The replayed steps; None where they could not be replayed."""
+        return self._case
 
     @property
     def timed(self) -> TimedSteps | None:

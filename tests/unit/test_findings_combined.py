@@ -18,11 +18,12 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.graph import HOST, Graph
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.noise import PROCESS_NOISE, change_noise
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
@@ -39,7 +40,7 @@ def busy(tmp_path) -> Case:
 
 
 def proposal(change, **more) -> Proposal:
-    return Proposal(title="", evidence=(), fix="", change=change, **more)
+    return Proposal(title="", evidence=(), fix=Fix(), change=change, **more)
 
 
 def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
@@ -64,7 +65,8 @@ def test_noise_counts_once_and_each_fix_for_itself(monkeypatch, tmp_path):
     assert found.step_ns.expected == pytest.approx(0.8 * 0.5 * case.step_ns, rel=0.03)
     for end, factor in ((found.step_ns.low, 0.4), (found.step_ns.high, 0.7)):
         of_fix = math.log((0.8 * factor * KERNEL + GAP) / (0.8 * 0.5 * KERNEL + GAP))
-        away = math.hypot(math.log1p(PROCESS_NOISE), of_fix)
+        scatter = change_noise(found.step_ns.expected / case.step_ns)
+        away = math.hypot(math.log1p(PROCESS_NOISE), max(scatter, abs(of_fix)))
         assert abs(math.log(end / found.step_ns.expected)) == pytest.approx(away, rel=0.015)
 
 
@@ -172,7 +174,7 @@ def embedding(tmp_path, indices: list[int]) -> Case:
 def test_the_batch_is_recognised_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
     assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
-    assert "batch_size=8 * batch_size" in found.fix
+    assert "batch_size=8 * batch_size" in str(found.fix)
     assert found.evidence[0].text.startswith("512 tokens a batch")
     assert all(place.start_ns is not None and place.where for place in found.evidence[1:])
     packed = only(larger_batch, embedding(tmp_path, [1, 512]))
