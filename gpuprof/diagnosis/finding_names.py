@@ -40,6 +40,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "frozen_encoder": ("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),
     "adapter_casts": ("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
     "pageable_copies": ("pinned", "pin_memory", "pinned_memory", "non_blocking", "pageable"),
+    "offload": ("cpu_offload", "zero_offload", "offload_optimizer", "deepspeed", "cpuoffload", "activation_offloading"),
     "allocator": ("empty_cache", "expandable_segments", "cudamalloc", "memory_fragmentation"),
     "recompiles": ("recompilation", "dynamic_shapes", "recompile", "pad_to_multiple_of"),
     "rare_steps": ("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
@@ -47,7 +48,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "naive_pipeline": ("device_map", "device_map_auto", "pipeline", "model_parallel"),
     "throttling": ("thermal", "clocks", "power_limit", "temperature", "power"),
     "straggler": ("slow_rank", "stragglers", "imbalance", "load_imbalance"),
-    "memory_peak": ("memory", "oom", "out_of_memory", "chunked_loss", "8_bit_optimizer", "paged_optimizer", "offload"),
+    "memory_peak": ("memory", "oom", "out_of_memory", "chunked_loss", "8_bit_optimizer", "paged_optimizer"),
     "missing_kernels": ("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
 }
 """Id of a finding → names of its remedy and of its subject, as `key` writes them."""
