@@ -33,6 +33,7 @@ from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.long_copy import copy_sentence
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
@@ -199,7 +200,8 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         inflation=_inflation(steps, analysis.removal, case.step_ns) if comparable else None,
     )
     found_roof = roof and summarize(with_useful_flops(case, roof), case.step_ns)
-    quality = judged((*recorded.quality.issues, *map(_failed, advice.failed)))
+    left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
+    quality = judged((*recorded.quality.issues, *map(_failed, advice.failed), *left_out))
     return Conclusion(
         verdict=verdict,
         quality=with_issue(quality, beyond_peak(found_roof)),

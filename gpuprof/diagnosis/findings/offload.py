@@ -12,8 +12,9 @@ from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration import slow as slow_calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
+from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph
 from gpuprof.replay.transform import without_edges
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -201,27 +202,29 @@ def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:
     return duration
 
 
-def _fix(case: Case, kind: Kind) -> str:
+def _fix(case: Case, kind: Kind) -> Fix:
     """For what the run imported."""
     packages = {str(name).lower() for name in case.versions}
     if kind == "activations":
         return case.stack.fix(
             "keep checkpoints on the GPU: torch.autograd.graph.save_on_cpu() off, offload_to_cpu=False",
-            unsloth='FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=True)  # not "unsloth"',
+            unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=True),
             trl=case.stack.setting({"activation_offloading": False}),
         )
     if kind == "weights":
+        loaded = call("from_pretrained", ..., device_map={"": 0})
         return (
-            'load the model on one GPU: from_pretrained(..., device_map={"": 0}), without "cpu" in max_memory\n'
-            "FSDP: CPUOffload(offload_params=False)"
+            "load the model on one GPU: " + loaded + "\nFSDP: " + call("CPUOffload", offload_params=False).otherwise()
         )
     ways = {
-        "deepspeed": '"zero_optimization": {"offload_optimizer": {"device": "none"}}  # in the DeepSpeed configuration',
-        "fsdp": "fsdp_offload_params: false, or CPUOffload(offload_params=False)  # FSDP",
-        "accelerate": "accelerate config: offload_optimizer_device: none",
+        "deepspeed": as_fix(
+            '"zero_optimization": {"offload_optimizer": {"device": "none"}}  # in the DeepSpeed configuration'
+        ),
+        "fsdp": as_fix("fsdp_offload_params: false, or ") + call("CPUOffload", offload_params=False) + "  # FSDP",
+        "accelerate": as_fix("accelerate config: offload_optimizer_device: none"),
     }
-    known = [text for name, text in ways.items() if name in packages]
-    return "\nor ".join(known or ways.values())
+    first, *others = [way for name, way in ways.items() if name in packages] or list(ways.values())
+    return joined((first, *(other.otherwise() for other in others)), "\nor ")
 
 
 def _absent(case: Case) -> str | None:
@@ -233,3 +236,12 @@ def _absent(case: Case) -> str | None:
 
 
 ABSENT = Absent("no offloading to the CPU", _absent)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("cpu_offload", "zero_offload", "offload_optimizer", "deepspeed", "cpuoffload", "activation_offloading"),
+    titles=("the_optimizer_on_the_gpu", "all_weights_on_the_gpu", "checkpoints_of_activations_on_the_gpu"),
+)
