@@ -7,8 +7,8 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
@@ -71,7 +71,7 @@ class Fixes:
     """What is not advised although it often helps, and why."""
 
 
-def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
+def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
     """All fixes that are expected to gain; `bound`: the verdict, which decides between those that gain about the same.
     `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
 
@@ -100,7 +100,7 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
     return Fixes(findings, _combined(steps, found), tuple(failed), tuple(considered))
 
 
-def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
+def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
@@ -112,7 +112,7 @@ def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: 
     return [Considered(finding, absent.title, why)] if absent and why else []
 
 
-def _why_not(case: Case, one: _Predicted) -> str:
+def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     step, speedup = one.prediction.step, one.prediction.speedup
     if speedup.expected < WORTH or speedup.low < SURE:
@@ -131,7 +131,7 @@ def _step_words(now_ns: float, step: Range) -> str:
     return f"{in_ms(now_ns)} → {in_ms(step.low)} to {in_ms(step.high)}"
 
 
-def _steps_left(case: Case) -> int | None:
+def _steps_left(case: Analysis) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
     where no one says how many these are."""
     run = case.run
@@ -143,7 +143,7 @@ def _steps_left(case: Case) -> int | None:
 class Steps:
     """The mean step of a case after fixes; each is simulated once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
@@ -233,7 +233,7 @@ class Steps:
     def _timed(self) -> Budget | None:
         """The mean step as it was timed."""
         found = self.case.budget
-        return None if found is None or self.case.mean_step is None or found.mean_ns <= 0 else found
+        return None if found is None or found.mean_ns <= 0 else found
 
     @property
     def _excess(self) -> float:
@@ -256,12 +256,12 @@ def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loa
     return replace(loader, batch_ns=loader.batch_ns * factor)
 
 
-def predict(case: Case, proposal: Proposal) -> Range:
+def predict(case: Analysis, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns."""
     return predict_together(case, [proposal])
 
 
-def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
+def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
     return prediction(Steps(case), proposals).step
 
@@ -345,7 +345,7 @@ def _away(*parts: float) -> float:
     return math.sqrt(sum(part * part for part in parts))
 
 
-def _finding(case: Case, one: _Predicted) -> Finding:
+def _finding(case: Analysis, one: _Predicted) -> Finding:
     proposal, step, speedup = one.proposal, one.prediction.step, one.prediction.speedup
     return Finding(
         id=one.id,
@@ -362,7 +362,7 @@ def _finding(case: Case, one: _Predicted) -> Finding:
     )
 
 
-def _remaining(case: Case, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
+def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
     """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
     it."""
     run = case.run

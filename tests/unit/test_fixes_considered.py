@@ -10,14 +10,14 @@ from helpers.case import run_of
 from helpers.program import MS, SHORT, US, Program
 from helpers.replay_oracle import LOADER
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.compile_time import compile_ns
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
 from gpuprof.diagnosis.predict import fixes
 from gpuprof.diagnosis.proposal import SURE
 
 
-def launching(tmp_path: Path, **run) -> Case:
+def launching(tmp_path: Path, **run) -> Analysis:
     """A launch-bound step that torch.compile would shorten."""
     program = Program()
 

@@ -12,8 +12,8 @@ from helpers.case import run_of
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis import predict
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.predict import Prediction, Steps, prediction
 from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.run_budget import _pace
@@ -23,7 +23,7 @@ from gpuprof.replay.noise import HOST_BOUND_NOISE, PROCESS_NOISE, process_noise
 from gpuprof.replay.transform import scaled
 
 
-def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Case:
+def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Analysis:
     """A run whose GPU works all the time; `usual` and the mean step with its interval are ms, as timed."""
     program = Program()
     for _ in range(3):
@@ -32,14 +32,14 @@ def timed(path: Path, low: float, mean: float, high: float, usual: float, **more
     mean_ns, low_ns, high_ns, usual_ns = (round(ms * MS) for ms in (mean, low, high, usual))
     found = Budget(mean_ns, low_ns, high_ns, usual_ns, (), (), mean_ns - usual_ns, 20, "free")
     step = MeanStep(case.graph, usual_ns=usual * MS, mean_ns=mean * MS, **more)
-    return replace(case, run=run_of(), budget=found, mean_step=step)
+    return case.with_facts(run=run_of(), budget=found, mean=step)
 
 
-def half_of_the_gpu(case: Case) -> Proposal:
+def half_of_the_gpu(case: Analysis) -> Proposal:
     return Proposal("", (), "", partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
 
 
-def predicted(case: Case) -> Prediction:
+def predicted(case: Analysis) -> Prediction:
     return prediction(Steps(case), [half_of_the_gpu(case)])
 
 
@@ -73,7 +73,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     steps had it. The step after it is as uncertain as the usual one."""
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
     assert case.budget is not None
-    case = replace(case, budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
+    case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
     never = Proposal("", (), "", lambda graph: graph, lumps={"save": 0.0})
     found = prediction(Steps(case), [never])
     away = math.hypot(math.log1p(PROCESS_NOISE), math.log(2 / (1 + share)))

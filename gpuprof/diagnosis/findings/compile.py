@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.comparison.candidates import MODEL, Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import kernel_counts, quantity
@@ -122,7 +122,7 @@ class Passes:
     """Likewise, but host work that lasts stays."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
     found = passes(case)
     if found is None:
@@ -160,7 +160,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if is_before_2(case):
         return TOO_OLD
     if case.stack.kind == "unsloth":
@@ -182,7 +182,7 @@ TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
 EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
 
 
-def looks_at_mask(case: Case) -> bool:
+def looks_at_mask(case: Analysis) -> bool:
     """Whether torch's own encoder or decoder waits for a value of its mask, and would not be compiled."""
     return bool((_waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
 
@@ -201,14 +201,14 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
-def _for_inference(case: Case, varies: bool) -> str:
+def _for_inference(case: Analysis, varies: bool) -> str:
     """What to compile of what serves the model."""
     model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
     call = f"{model or 'model'}.compile({'dynamic=True' if varies else ''})"
     return f"{call}  # before the first request{'; the shapes of requests vary' if varies else ''}"
 
 
-def passes_launch(case: Case) -> str:
+def passes_launch(case: Analysis) -> str:
     """`forward and backward launch`: what a compiler would rewrite."""
     return "the forward pass launches" if case.workload.is_inference else "forward and backward launch"
 
@@ -217,7 +217,7 @@ def code_of(side: Facts) -> str:
     return "compiled code" if side.counts.compiled else "eager code"
 
 
-def shapes_vary(case: Case) -> bool:
+def shapes_vary(case: Analysis) -> bool:
     """Whether the batches of the recorded steps have different shapes, as what is embedded (else multiplied) tells."""
     ops, steps = case.trace.ops, case.timeline.steps
     for names in (("aten::embedding",), ("aten::mm", "aten::addmm")):
@@ -231,7 +231,7 @@ def shapes_vary(case: Case) -> bool:
 
 
 @remembered
-def passes(case: Case) -> Passes | None:
+def passes(case: Analysis) -> Passes | None:
     """The work that would be compiled; None where it is already, or cannot be as a whole."""
     graph, trace, links = case.graph, case.trace, case.timeline.links
     if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
@@ -285,7 +285,7 @@ def passes(case: Case) -> Passes | None:
     )
 
 
-def compiled_share(case: Case) -> float:
+def compiled_share(case: Analysis) -> float:
     """The part of the passes' kernels that are compiled, of those that are or that a compiler would fuse."""
     graph, done = case.graph, _compiled_nodes(case)
     work = graph.on_gpu & model_phases(graph)
@@ -294,7 +294,7 @@ def compiled_share(case: Case) -> float:
     return int((work & done).sum()) / whole if whole else 0.0
 
 
-def _compiled_nodes(case: Case) -> Mask:
+def _compiled_nodes(case: Analysis) -> Mask:
     """Nodes in ranges of compiled code, and kernels that Inductor wrote."""
     trace = case.trace
     return case.nodes_within(case.ops_named(COMPILED.search)) | (
@@ -302,12 +302,12 @@ def _compiled_nodes(case: Case) -> Mask:
     )
 
 
-def _waits(case: Case) -> int:
+def _waits(case: Analysis) -> int:
     """Waits for the GPU inside forward and backward passes."""
     return int((_waiting(case) & _within(case)[0]).sum())
 
 
-def _waiting(case: Case) -> Mask:
+def _waiting(case: Analysis) -> Mask:
     """Nodes that wait for GPU work or a copy."""
     graph = case.graph
     waiting = np.zeros(len(graph), bool)
@@ -336,7 +336,7 @@ def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
     return change
 
 
-def _unmasked_attention(case: Case) -> Mask:
+def _unmasked_attention(case: Analysis) -> Mask:
     """GPU work of attention, if no mask was passed to most of it (or shapes were not recorded)."""
     ops, graph = case.trace.ops, case.graph
     rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::scaled_dot_product_attention"))
@@ -379,7 +379,7 @@ def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
     return group, speaker, source[speaker]
 
 
-def _within(case: Case) -> tuple[Mask, I64]:
+def _within(case: Analysis) -> tuple[Mask, I64]:
     """Nodes of the model's forward and backward passes, and the first host node of each pass.
 
     A forward pass begins with its first embedding or product: what comes before prepares the batch, or belongs

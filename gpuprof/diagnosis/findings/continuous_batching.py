@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.evidence import spans
 from gpuprof.diagnosis.findings.larger_batch import best_factor, scaled_batch, slower_host
 from gpuprof.diagnosis.proposal import Page, Proposal
@@ -48,7 +48,7 @@ it is in the way, and never set to a number that may be lower than it is."""
 _OTHERWISE = "{factor} times the requests in a batch: a queue in front of the model that collects them"
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The number of requests at once that gains, if one does."""
     found = best_factor(case)
     if found is None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, quantity
@@ -117,7 +117,7 @@ class Loops:
     """The model's width; -1 likewise."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Grouped matmuls instead of a loop over experts."""
     loops = find_loops(case)
     if loops is None:
@@ -176,7 +176,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
+def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
     """What the host takes for one of the launches that replace those of one pass: as long as for others of this
     recording, but no longer than for the loop's own, which are of the same small ops."""
     graph = case.graph
@@ -186,7 +186,7 @@ def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
     return min(usual, own_ns) if launches else usual
 
 
-def find_loops(case: Case) -> Loops | None:
+def find_loops(case: Analysis) -> Loops | None:
     """Loops over experts in the window; None if there are none."""
     ops = case.trace.ops
     if not case.ops_named(RETURNS.__contains__).any():
@@ -240,7 +240,7 @@ def _span(
     return bound + int(before[0]) if len(before) else first, last, len(run)
 
 
-def _rows_of(case: Case, returns: I64) -> tuple[float, int]:
+def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
     """Bytes of the rows that a loop's blocks give back, and their width, from the shapes of these ops."""
     ops, total, width = case.trace.ops, 0.0, -1
     texts, counts = np.unique(np.stack([ops.dims[returns], ops.types[returns]]), axis=1, return_counts=True)
@@ -255,7 +255,7 @@ def _rows_of(case: Case, returns: I64) -> tuple[float, int]:
     return total, width
 
 
-def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
+def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
     """GPU time of the loops' forward and then of their backward work, done by grouped kernels; ns."""
     graph, roof = case.graph, case.roofline
     count = len(loops.stretches)
@@ -292,14 +292,14 @@ def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
     return np.where(has, each, 0.0).astype(np.float64)
 
 
-def _resets(case: Case) -> Mask:
+def _resets(case: Analysis) -> Mask:
     """GPU events that set or add up buffers, as each block of a loop does again for the whole of it."""
     op = case.timeline.links.op
     names = case.ops_named(lambda name: name in ("aten::fill_", "aten::zero_", "aten::add_"))
     return np.append(names, False)[op]
 
 
-def _first_product_bytes(case: Case, loops: Loops, group: I64) -> F64:
+def _first_product_bytes(case: Analysis, loops: Loops, group: I64) -> F64:
     """Per loop the bytes of what its products of the model's width give: the gate and the up projection."""
     ops, graph = case.trace.ops, case.graph
     found = np.zeros(len(loops.stretches))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
@@ -80,7 +80,7 @@ Padding to a multiple adds some tokens.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Fixed shapes, or a backend that does not plan."""
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
@@ -133,7 +133,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _per_length(case: Case) -> Iterator[Proposal]:
+def _per_length(case: Analysis) -> Iterator[Proposal]:
     """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
@@ -177,18 +177,18 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def compiling_ns(case: Case) -> float:
+def compiling_ns(case: Analysis) -> float:
     """Host time of a step in which code is compiled, ns."""
     graph = case.graph
     host = (graph.lane >= 0) & ~graph.waits
     return case.per_step(float(graph.duration_ns[_in_steps(graph, _compiling(case) & host)].sum()))
 
 
-def _compiling(case: Case) -> Mask:
+def _compiling(case: Analysis) -> Mask:
     return case.nodes_within(case.ops_named(COMPILING.search))
 
 
-def _planning(case: Case, host: Mask) -> tuple[Mask, float]:
+def _planning(case: Analysis, host: Mask) -> tuple[Mask, float]:
     """Host segments in which an op plans, and what such an op usually takes."""
     graph, trace = case.graph, case.trace
     in_op = host & (graph.call < 0) & np.append(_launching(case), False)[graph.scope]
@@ -207,7 +207,7 @@ def _planning(case: Case, host: Mask) -> tuple[Mask, float]:
     return found, float(np.median(usual)) if usual else USUAL_NS
 
 
-def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
+def _first_calls(case: Analysis, host: Mask, steps: np.ndarray) -> Mask:
     """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
     launch something, and in what runs generated code. Work that only the processor does is as long every time."""
     graph = case.graph
@@ -215,7 +215,7 @@ def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
     return host & (graph.call < 0) & inside & np.isin(graph.step, steps) & (graph.duration_ns >= FIRST_NS)
 
 
-def _launching(case: Case) -> Mask:
+def _launching(case: Analysis) -> Mask:
     """torch's own ops that launch work of the GPU themselves."""
     ops = case.trace.ops
     launches = np.zeros(len(ops), bool)
@@ -230,7 +230,7 @@ def _in_steps(graph: Graph, nodes: Mask) -> Mask:
     return nodes if graph.steps > 1 and steps >= SHARE * graph.steps else np.zeros(len(graph), bool)
 
 
-def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
+def _fix(case: Analysis, cudnn: bool, compiling: bool) -> str:
     if not case.trains_on_tokens:
         fixed = "batches of few different shapes: resize, crop or bucket the samples, drop_last=True"
         return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed

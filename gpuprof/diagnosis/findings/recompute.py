@@ -12,7 +12,7 @@ import numpy as np
 from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, is_model_wait
 from gpuprof.diagnosis.comparison.cells import Cell
 from gpuprof.diagnosis.comparison.facts import Facts
@@ -80,7 +80,7 @@ matrix multiplications (selective checkpointing), gains in proportion to what is
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The step without its second forward pass, where the memory may suffice."""
     again = recomputed(case)
     if not again.any():
@@ -115,7 +115,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if not recomputed(case).any():
         return "no forward work is repeated in the backward pass"
     extra, (free, size) = extra_bytes(case), free_bytes(case)
@@ -170,7 +170,7 @@ def _once(graph: Graph, again: Mask, hooked: tuple[Mask, Mask], level: int) -> G
     return shorter.with_durations(duration)
 
 
-def _hooked(case: Case, again: Mask) -> tuple[Mask, Mask]:
+def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
     """Host work of forward and of backward where each saved tensor goes through a Python function: in checkpointing
     that is not an autograd function of its own (then its backward bears its name).
 
@@ -187,7 +187,7 @@ def _hooked(case: Case, again: Mask) -> tuple[Mask, Mask]:
     return forward, host & (graph.phase == BACKWARD)
 
 
-def recomputed(case: Case) -> Mask:
+def recomputed(case: Analysis) -> Mask:
     """Nodes of the repeated forward passes, with what Python does between their ops."""
     timeline = case.timeline
     ops, phase = case.trace.ops, timeline.host.op
@@ -212,7 +212,7 @@ def recomputed(case: Case) -> Mask:
     return nodes | (inside & (case.graph.phase == BACKWARD))
 
 
-def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
+def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
     """The stretches of ops that are a checkpoint's own function from its beginning, where it restores the random state
     and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that happened to ask
     for the first saved tensor has work of its own."""
@@ -228,13 +228,13 @@ def _with_its_python(case: Case, owner: I64, start: I64, end: I64) -> tuple[I64,
     return start, end
 
 
-def extra_bytes(case: Case) -> tuple[float, float] | None:
+def extra_bytes(case: Analysis) -> tuple[float, float] | None:
     """What would have to be kept without repeating it, usually and at most: counted op by op, else by what the repeated
     ops read and write; None where that is not known either."""
     return _counted_bytes(case) or _moved_share(case)
 
 
-def _counted_bytes(case: Case) -> tuple[float, float] | None:
+def _counted_bytes(case: Analysis) -> tuple[float, float] | None:
     """By what autograd keeps of the recorded ops, less the layers' inputs, which are kept already; of the longest pass.
     None where that cannot be counted."""
     model = (case.run.model if case.run else None) or {}
@@ -248,7 +248,7 @@ def _counted_bytes(case: Case) -> tuple[float, float] | None:
     return extra, KEPT_AT_MOST * extra
 
 
-def _moved_share(case: Case) -> tuple[float, float] | None:
+def _moved_share(case: Analysis) -> tuple[float, float] | None:
     """A share of what the repeated ops read and write."""
     if case.roofline is None:
         return None
@@ -261,7 +261,7 @@ def _moved_share(case: Case) -> tuple[float, float] | None:
     return (SAVED_SHARE[0] * moved, SAVED_SHARE[1] * moved) if moved else None
 
 
-def free_bytes(case: Case) -> tuple[float | None, float | None]:
+def free_bytes(case: Analysis) -> tuple[float | None, float | None]:
     """(memory that a training could still fill, memory of the GPU); None where it is not known."""
     size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
     peak = case.run.memory.peak_bytes if case.run else None
