@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
+    from gpuprof.ranks.summary import Job, RankSummary
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
 
@@ -467,12 +468,12 @@ class Diagnosis:
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
     """None where no counters were recorded."""
-    ranks: tuple[Any, ...] | None = None
-    """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    ranks: tuple[RankSummary, ...] | None = None
+    """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
-    job: Any | None = None
-    """Their joint replay (`gpuprof.ranks.summary.Job`)."""
+    job: Job | None = None
+    """Their joint replay."""
     _analysis: Any = field(default=None, repr=False, compare=False)
     """The `gpuprof.diagnosis.analysis.Analysis` that it was made from: columns, the run's steps, the replayed graph.
     Not part of the JSON; None where it was loaded from there."""
