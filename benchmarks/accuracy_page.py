@@ -29,8 +29,8 @@ from benchmarks.out_of_sample import (
 )
 from benchmarks.poorer_recordings import poorer
 from benchmarks.trace_only import Alone
+from gpuprof.diagnosis.detect.proposal import WORTH
 from gpuprof.diagnosis.diagnosis import Finding
-from gpuprof.diagnosis.proposal import WORTH
 from scenarios import catalogue
 from scenarios.catalogue import Scenario
 

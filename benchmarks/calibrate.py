@@ -26,15 +26,14 @@ from benchmarks.refit import Knob, Refit, Subject, diagnosed, fit_cases, refit_b
 from gpuprof.calibration import profiler as profiler_table
 from gpuprof.calibration.number import Number
 from gpuprof.calibration.table import numbers
+from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
 from gpuprof.diagnosis.diagnose import diagnose
 from gpuprof.diagnosis.findings import (
     adapter_casts,
     allocator,
-    compile,
     eager_attention,
     expert_loop,
     input_workers,
-    larger_batch,
     optimizer,
     padding,
     pageable_copies,
@@ -76,7 +75,7 @@ def by_fix(*knobs: Knob) -> Subject:
     return refits
 
 
-COMPILED = Knob(("compile.HOST",), compile, ("HOST",))
+COMPILED = Knob(("compile.HOST",), compiled_passes, ("HOST",))
 KNOBS.append(COMPILED)
 
 
@@ -264,7 +263,7 @@ SUBJECTS: dict[str, Subject] = {
         Knob(("allocator.LEFT",), allocator, ("LEFT",)),
         Knob(("allocator.CACHE_LOSS",), pageable_copies, ("CACHE_LOSS",)),
     ),
-    "batch": by_fix(Knob(("batch.ROUND",), larger_batch, ("ROUND",))),
+    "batch": by_fix(Knob(("batch.ROUND",), batch_scaling, ("ROUND",))),
     "compile": compiled,
     "experts": by_fix(
         Knob(("experts.ROW_PASSES", "experts.GATE_PASSES"), expert_loop, ("ROW_PASSES", "GATE_PASSES")),

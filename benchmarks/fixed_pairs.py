@@ -27,10 +27,10 @@ from gpuprof.diagnosis import diagnose as diagnosing
 from gpuprof.diagnosis.analysis import Analysis, Change, analysis_of
 from gpuprof.diagnosis.comparison.compare import compare
 from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.detect.proposal import WORTH
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.predict import predict
-from gpuprof.diagnosis.proposal import WORTH
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives

@@ -21,8 +21,8 @@ from benchmarks.fit_or_test import place_of
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import Analysis as Looked
 from gpuprof.diagnosis.analysis import analysis_of
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.predict import predict
-from gpuprof.diagnosis.proposal import Proposal
 from gpuprof.replay.transform import scale
 
 SCALES = np.geomspace(0.25, 4.0, 25)

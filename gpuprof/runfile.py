@@ -22,6 +22,8 @@ clock, `unix_ns` moments since 1970.
         nsys.sqlite          with --nsys, of all ranks: what Nsight Systems recorded, without environment and arguments
         nsys.nsys-rep        its own report, which keeps them (nsys.qdstrm where nsys could not finish it)
         nsys.log             what nsys printed
+        hang/                stack.rank0, flight.rank0 …: Python stacks and torch's flight recorder of each rank when it
+                             took no step for long; hang.json: what `gpuprof hang` says of them
         trial.json           by `gpuprof try`: fixes that were applied from outside, and what they gained
         gpuprof.log          what gpuprof did, and what it failed to do
 
@@ -99,6 +101,9 @@ PARTIAL = ".partial"
 RUN_VARIABLE = "GPUPROF_RUN"
 """Environment variable that tells the processes of a run where its folder is."""
 
+HANG = "hang"
+"""Folder in a run's that a rank writes its stacks and collectives into when it stalls, or is asked to."""
+
 TRIAL = "trial.json"
 """What `gpuprof try` measured of fixes for this run, in the run's folder."""
 TRIAL_VARIABLE = "GPUPROF_TRIAL"
@@ -118,6 +123,32 @@ STAGES = ("settle", "baseline_free", "baseline_sync", "sampling", "warmup", *WIN
 
 WINDOW_FILE = r"(" + "|".join(_KINETO_WINDOWS) + r")\.rank\d+\.json"
 """Pattern of the name of a window's trace that is whole, and not compressed yet."""
+
+
+STALLED = "stalled"
+"""File there whose change says that a rank stalls."""
+ASKED = "asked"
+"""File in the folder HANG whose change asks all ranks for their stacks."""
+
+
+def stack_file(rank: int) -> str:
+    """Name of one rank's Python stacks, in the folder HANG."""
+    return f"stack.rank{rank}"
+
+
+def flight_file(rank: int) -> str:
+    """Name of one rank's flight recorder dump, there."""
+    return f"flight.rank{rank}"
+
+
+def answer_file(rank: int) -> str:
+    """Name of the file there that one rank makes or changes once it has written the others."""
+    return f"rank{rank}.wrote"
+
+
+def ended_file(rank: int) -> str:
+    """Name of the error that ended one rank's program, there."""
+    return f"ended.rank{rank}.error"
 
 
 def rank_file(rank: int) -> str:

@@ -17,6 +17,17 @@ PER_UNEXPLAINED = Number(
     "it, as what waits may be any resource.",
     _TRUTHS, _COMMAND,
 )  # fmt: skip
+PER_START_UP = Number(
+    1.0, 0.5, 1.5, "", "assumed",
+    "The same for each share of the window in which the program starts: no later step has it.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
+PER_LONE_COPY = Number(
+    0.8, 0.5, 1.0, "", "assumed",
+    "The same for the share that a single copy takes of the only recorded step: a model that is moved to the GPU looks "
+    "like that.",
+    _TRUTHS, _COMMAND,
+)  # fmt: skip
 PER_UNLAUNCHED = Number(
     0.7, 0.4, 1.0, "", "assumed",
     "The same for each share of the GPU's time whose launch was not recorded.",

@@ -25,3 +25,8 @@ PADDED = Number(
     1.08, 1.0, 1.5, "", "assumed",
     "Tokens after padding to a multiple of 64, relative to before: on average 32 more per sample.",
 )  # fmt: skip
+FEW_KNOWN = Number(
+    1.25, 1.0, 1.5, "", "assumed",
+    "How well the step without new shapes is known where nearly every timed step has new ones: it then follows from a "
+    "few steps that each ended in a synchronisation.",
+)  # fmt: skip

@@ -70,10 +70,6 @@ PLANNING_NS = Number(
     "try candidates for 3 ms and more; launching takes microseconds.",
     ("scenarios/recompiles/recording",),
 )  # fmt: skip
-PLANNING_TIMES = Number(
-    30.0, 10.0, 100.0, "", "assumed",
-    "The same in units of the op's usual host time; an interruption does not do that to one op.",
-)  # fmt: skip
 FIRST_CALL_NS = Number(
     200_000.0, 100_000.0, 300_000.0, "ns", "measured",
     "Host time of an op that meets a shape for the first time: cuBLAS takes 0.3 to 0.6 ms to choose a kernel on an "

@@ -27,6 +27,7 @@ COMMANDS = {
     "project": "gpuprof.cli.project",
     "memory": "gpuprof.cli.memory",
     "fit": "gpuprof.cli.fit",
+    "hang": "gpuprof.cli.hang",
     "view": "gpuprof.cli.view",
     "export": "gpuprof.cli.export",
     "explain": "gpuprof.cli.explain",

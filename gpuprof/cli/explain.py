@@ -11,7 +11,7 @@ import click
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.proposal import Page
+    from gpuprof.diagnosis.detect.proposal import Page
 
 
 @click.command(short_help="Explain a finding: what it means, how its gain is computed.")

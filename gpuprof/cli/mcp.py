@@ -123,12 +123,14 @@ def diagnose(path: str = "") -> str:
 
 
 def findings(path: str = "", offset: int = 0, limit: int = 10) -> str:
-    """All findings with evidence, fix, predicted step time and speedup (80 % intervals), and what was considered and
-    rejected."""
+    """All findings with evidence, fix, predicted step time and speedup (80 % intervals), most useful first; what is
+    worth trying, with the probability that it gains and the command that settles it; and what is ruled out, with the
+    reason."""
     from gpuprof.diagnosis.json import plain
 
     found = _diagnosis(path)
-    return _page(plain(found.findings), offset, limit, considered=plain(found.considered))
+    others = {"worth_trying": plain(found.worth_trying), "considered": plain(found.considered)}
+    return _page(plain(found.findings), offset, limit, **others)
 
 
 def gaps(path: str = "", offset: int = 0, limit: int = 20) -> str:

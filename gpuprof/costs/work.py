@@ -24,6 +24,8 @@ from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.distinct import numbered
 from gpuprof.tracefile.trace import F64, I64, KERNEL, MEMCPY, MEMSET, NO_TEXT, OP, U8, Mask, Trace
 
+MOST_SMS = 10_000
+"""Of a GPU; more in a recording is damage."""
 UNKNOWN_L2_BYTES, UNKNOWN_MULTIPROCESSORS = 40e6, 108
 """An A100's: the middle of what trains today, for a GPU that is not known."""
 _MOST_SHARING = 4
@@ -64,7 +66,7 @@ def machine_of(timeline: Timeline, gpu: Gpu | None) -> Machine:
 def recorded_sms(timeline: Timeline) -> int:
     """SMs of the recorded GPU, from the trace's device properties; the usual number where they lack it."""
     recorded = [info.properties.get("numSms") for info in timeline.trace.meta.gpus]
-    return next((n for n in recorded if isinstance(n, int) and n > 0), UNKNOWN_MULTIPROCESSORS)
+    return next((n for n in recorded if isinstance(n, int) and 0 < n <= MOST_SMS), UNKNOWN_MULTIPROCESSORS)
 
 
 def kernel_work(timeline: Timeline, gpu: Gpu | None = None) -> KernelWork:

@@ -306,6 +306,12 @@ class Analysis:
         return self.run_facts and self.run_facts.feed
 
     @property
+    def plans_apart(self) -> bool:
+        """Whether the timed steps say what planning for new shapes costs, so that the usual step is one without."""
+        found = self.budget
+        return found is not None and any(one.cause == "new_shapes" for one in (*found.excess, *found.once))
+
+    @property
     def rare(self) -> RareStep | None:
         return self.run.baseline.rare if self.run else None
 
@@ -336,7 +342,8 @@ class Analysis:
         if self.recorded is None or not self.device_times or self.quality.status == "unusable":
             return NOT_REPLAYED, None
         steps = self.step_times
-        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, self.question.of_all_ns)
+        asked = self.question
+        return replayed(self.timeline, steps.unprofiled_ns, self._spread_ns, asked.of_all_ns, self.plans_apart)
 
     @property
     def _spread_ns(self) -> tuple[float, float] | None:

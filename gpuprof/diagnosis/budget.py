@@ -136,8 +136,9 @@ def attributed(stretch: Stretch) -> dict[str, F64]:
 def _beyond_usual(cause: str, ns: F64) -> F64:
     """What a cause takes beyond what it takes in most steps: that much is in the usual step, as are waiting for each
     batch and generating the samples that each step then trains on. Something that comes in half of the steps, or in
-    fewer, is not usual; waits, which no step is without, are compared with their median."""
-    if not len(ns):
+    fewer, is not usual; waits, which no step is without, are compared with their median. The usual step has no new
+    shapes, however many steps have some."""
+    if not len(ns) or cause == "new_shapes":
         return ns
     usual = np.median(ns) if cause == "input" else np.quantile(ns, 0.5, method="lower")
     return (ns - usual).clip(0)

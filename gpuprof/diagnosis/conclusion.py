@@ -6,12 +6,13 @@ from dataclasses import replace
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget import budget_of_recorded, in_words
+from gpuprof.diagnosis.detect.compiling import compiling_ns
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue, Profiler, Steps
 from gpuprof.diagnosis.doubts import doubts
 from gpuprof.diagnosis.estimate import estimate_devices
-from gpuprof.diagnosis.findings.recompiles import compiling_ns
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.limits import part_shares
+from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
@@ -23,7 +24,9 @@ from gpuprof.diagnosis.trial_results import failures
 from gpuprof.diagnosis.usual_wait import usual_wait
 from gpuprof.diagnosis.verdict import judge, with_doubts
 from gpuprof.replay.cpu_waits import cpu_waits
+from gpuprof.replay.host_pace import pace_and_spread
 from gpuprof.replay.noise import process_noise
+from gpuprof.replay.profiler_fit import Removal
 from gpuprof.timeline.gpu_concurrency import take_turns
 
 
@@ -49,6 +52,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     noise = process_noise(analysis.sensitivities.host + analysis.sensitivities.input)
     if budget is not None:
         said = f"{in_words(budget)}{said}"
+    said += copy_sentence(analysis.timeline)
     verdict = judge(
         analysis.removal, analysis.sensitivities, analysis.bound_parts, said, analysis.mean, analysis.ends_ns
     )
@@ -65,7 +69,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
     steps = replace(
         steps,
         estimated_ns=round(analysis.step_ns),
-        inflation=steps.recorded_ns / (steps.unprofiled_ns or analysis.step_ns) if comparable else None,
+        inflation=_inflation(steps, analysis.removal, analysis.step_ns) if comparable else None,
     )
     found_roof = roof and summarize(roof, analysis.step_ns)
     quality = judged((*analysis.quality.issues, *map(_failed, advice.failed)))
@@ -82,6 +86,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         findings=advice.findings,
         combined=advice.combined,
         considered=advice.considered,
+        worth_trying=advice.worth_trying,
     )
 
 
@@ -108,6 +113,7 @@ def by_shares(analysis: Analysis) -> Diagnosis:
             stepless=steps.source == "none",
             budget=budget,
         )
+        said += copy_sentence(analysis.whole)
         mean = busiest
         if measured and budget is not None:
             mean, said = with_excess(busiest, budget), f"{in_words(budget)}{said}"
@@ -136,11 +142,26 @@ def _failed(finding: tuple[str, str]) -> Issue:
 
 
 def _profiler(steps: Steps, analysis: Analysis) -> Profiler | None:
-    """What recording added to a step: the recorded step less the unprofiled one."""
+    """What recording added to a step: the step with its cost less the step without."""
     counted, removal = analysis.profiler, analysis.removal
     if counted is None:
         return None
+    slowed_ns = _slowed_ns(steps, removal)
+    # The ends of an estimated step are apart by the noise of processes, too, which recording does not cost.
+    most = slowed_ns if removal.fitted else removal.cost_ns * pace_and_spread(removal.graph.timeline)[1]
     low, typical, high = (
-        max(round(steps.recorded_ns - ns), 0) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
+        min(max(round(slowed_ns - ns), 0), round(most)) for ns in (removal.high_ns, removal.step_ns, removal.low_ns)
     )
     return Profiler(counted.events_per_step, low, typical, high)
+
+
+def _slowed_ns(steps: Steps, removal: Removal) -> float:
+    """The step with the cost of recording: the recorded one next to a measured step, the replayed one next to an
+    estimated step. What a recorded step takes more passes before its first kernel and is no cost of recording."""
+    return steps.recorded_ns if removal.fitted else min(steps.recorded_ns, removal.replayed_ns)
+
+
+def _inflation(steps: Steps, removal: Removal, step_ns: float) -> float:
+    if steps.unprofiled_ns is not None:
+        return steps.recorded_ns / steps.unprofiled_ns
+    return _slowed_ns(steps, removal) / step_ns

@@ -67,7 +67,8 @@ class Steps:
     estimated_ns: int | None
     """Without the profiler's cost: the median step, or the mean where more than half of the steps launch nothing."""
     inflation: float | None
-    """recorded_ns over the unprofiled or else the estimated step; None where that is a mean."""
+    """The recorded step over the unprofiled one; where that is estimated, the replayed step with the cost of recording
+    over the one without it; None where that is a mean."""
     cut: int
     """Steps left out because the recording cut them."""
 
@@ -357,6 +358,10 @@ class Finding:
     """What it costs once before it gains: compiling."""
     measured: Measured | None = None
     """None where it was not tried."""
+    probability: float = 1.0
+    """That it gains 2 % or more, 0 to 1."""
+    settle: str | None = None
+    """The command that settles whether it gains; None where it has to be made by hand."""
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""
@@ -377,7 +382,7 @@ TRIED = "failed in gpuprof try: "
 
 @dataclass(frozen=True, slots=True)
 class Considered:
-    """A usual remedy that is not advised, and why."""
+    """A usual remedy that is ruled out, and by what fact."""
 
     id: str
     """Of the finding that would advise it."""
@@ -463,7 +468,9 @@ class Diagnosis:
     findings: tuple[Finding, ...] = ()
     combined: Combined | None = None
     considered: tuple[Considered, ...] = ()
-    """Usual remedies that are not advised, in the order of the findings."""
+    """Usual remedies that are ruled out, in the order of the findings."""
+    worth_trying: tuple[Finding, ...] = ()
+    """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None

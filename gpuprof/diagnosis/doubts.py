@@ -15,10 +15,12 @@ from gpuprof.calibration import doubts as calibrated
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Steps
+from gpuprof.diagnosis.long_copy import long_copy
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.bound import PARTS, Bound
 from gpuprof.replay.cpu_waits import CpuWaits
 from gpuprof.timeline.intervals import clip, union
+from gpuprof.timeline.silence import holes
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import OP
 
@@ -48,8 +50,9 @@ def doubts(
     the GPU waits for, where the steps were replayed.
     """
     found = [
-        _unexplained(busiest), _host_ends_early(timeline), _unlaunched(timeline), _few_steps(steps),
-        _different_steps(steps, budget), _unmodelled(timeline, roof, bound), _variation(budget),
+        _unexplained(timeline, busiest), _start_up(timeline), _lone_copy(timeline, steps), _host_ends_early(timeline),
+        _unlaunched(timeline), _few_steps(steps), _different_steps(steps, budget), _variation(budget),
+        _unmodelled(timeline, roof, bound),
         _missing_ranks(timeline, busiest, bound, ranks), _waits_for_launched(waits, bound),
     ]  # fmt: skip
     return tuple(sorted((one for one in found if one is not None and one.share >= LEAST), key=lambda one: -one.share))
@@ -60,12 +63,33 @@ def remaining(found: Sequence[Doubt]) -> float:
     return float(np.prod([1 - min(one.share, MOST) for one in found]))
 
 
-def _unexplained(busiest: Shares) -> Doubt | None:
+def _unexplained(timeline: Timeline, busiest: Shares) -> Doubt | None:
     unknown = busiest.idle_ns.get("unknown", 0) / max(busiest.step_ns, 1)
     if unknown <= 0:
         return None
     text = f"{100 * unknown:.0f} % of the step is unexplained waiting: record the calls of all threads"
+    if silent := holes(timeline).total:
+        whole = timeline.window[1] - timeline.window[0]
+        said = f"nothing was recorded for {silent / 1e6:,.1f} of {whole / 1e6:,.1f} ms"
+        text = f"{said}: record more steps, or Python stacks"
     return Doubt(calibrated.PER_UNEXPLAINED.value * unknown, text)
+
+
+def _start_up(timeline: Timeline) -> Doubt | None:
+    found = timeline.start_up
+    if found.share <= 0:
+        return None
+    text = f"{100 * found.share:.0f} % of the window is the program's start ({found.parts[0][0]}): record later steps"
+    return Doubt(calibrated.PER_START_UP.value * found.share, text)
+
+
+def _lone_copy(timeline: Timeline, steps: Steps) -> Doubt | None:
+    """A single iteration that is mostly one copy: moving a model to the GPU looks like that, and happens once."""
+    found = long_copy(timeline)
+    if found is None or found.of > 1 or steps.unprofiled_ns is not None:  # timed steps are as long
+        return None
+    text = f"one copy is {100 * found.share:.0f} % of the only recorded step: record more, to see whether each has it"
+    return Doubt(calibrated.PER_LONE_COPY.value * found.share, text)
 
 
 def _host_ends_early(timeline: Timeline) -> Doubt | None:

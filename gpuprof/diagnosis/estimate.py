@@ -10,8 +10,10 @@ from gpuprof.replay.graph import INPUT, Graph, launcher_of
 from gpuprof.replay.simulate import Schedule
 from gpuprof.timeline.devices import COMMUNICATE, COMPUTE, COPY
 from gpuprof.timeline.dispatch import DISPATCH_NS, has_ops
-from gpuprof.timeline.intervals import EMPTY, Intervals, clip, complement, join, union
+from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.nesting import inherit
+from gpuprof.timeline.silence import holes
+from gpuprof.timeline.slow_calls import within_slow
 from gpuprof.tracefile.trace import F64, I64, Mask
 
 _DEVICE, _PYTHON, _UNKNOWN = (CAUSES.index(name) for name in ("device", "python", "unknown"))
@@ -171,7 +173,7 @@ def host_causes(graph: Graph) -> np.ndarray:
     """Per host node the cause that a device waits for while it runs; as for gaps, in their order of precedence."""
     timeline = graph.timeline
     calls = timeline.trace.calls
-    cause = np.full(len(graph), _PYTHON, np.uint8)
+    cause = np.where(_silent(graph), _UNKNOWN, _PYTHON).astype(np.uint8)
     in_op = np.zeros(len(graph), bool)
     if len(timeline.trace.ops):
         ops = np.append(timeline.trace.ops.kind == 0, False)
@@ -179,12 +181,23 @@ def host_causes(graph: Graph) -> np.ndarray:
     bare = graph.recorded_end_ns - graph.recorded_start_ns <= DISPATCH_NS
     bare &= not has_ops(timeline.trace)
     cause[in_op | bare | (graph.call >= 0)] = CAUSES.index("launch")
+    cause[np.append(within_slow(timeline), False)[graph.scope]] = CAUSES.index("slow_call")
     if len(calls):
         copy, sync, allocator = calls_by_cause(timeline)
         for name, mask in (("sync", sync), ("allocator", allocator), ("transfer", copy)):
             cause[np.append(mask, False)[graph.call]] = CAUSES.index(name)
     cause[graph.resource == INPUT] = CAUSES.index("input")
     return cause
+
+
+def _silent(graph: Graph) -> Mask:
+    """Nodes of which nothing is known: most of their time nothing was recorded."""
+    found = holes(graph.timeline)
+    if not len(found):
+        return np.zeros(len(graph), bool)
+    low = graph.timeline.window[0]
+    start, end = (np.round(t).astype(np.int64) + low for t in (graph.recorded_start_ns, graph.recorded_end_ns))
+    return (end > start) & (2 * Cover(found).between(start, end) > end - start)
 
 
 def _within_op(graph: Graph, ops: Mask) -> Mask:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from gpuprof.diagnosis.proposal import Page
+from gpuprof.diagnosis.detect.proposal import Page
 
 SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "input_workers": (

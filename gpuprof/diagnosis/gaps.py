@@ -19,6 +19,8 @@ from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, join, union
 from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.overhead import profiler_overhead
 from gpuprof.timeline.phases import DATA, OTHER
+from gpuprof.timeline.silence import holes
+from gpuprof.timeline.slow_calls import spans_of
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.trace import ABSENT, I32, I64, U8
 
@@ -29,6 +31,7 @@ CAUSES = (
     "allocator",
     "sync",
     "profiler",
+    "slow_call",
     "launch",
     "python",
     "communication",
@@ -36,7 +39,7 @@ CAUSES = (
 )
 """`communication` stays empty for a single rank: waiting for a peer happens inside a collective, which is busy time."""
 _DEVICE, _PYTHON, _UNKNOWN = CAUSES.index("device"), CAUSES.index("python"), CAUSES.index("unknown")
-_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "launch")
+_HOST_LEVELS = ("input", "transfer", "allocator", "sync", "profiler", "slow_call", "launch")
 
 SYNC_CALL = re.compile(r"^(cuda|hip|cu)(Device|Stream|Event|Ctx|Thread)Synchronize")
 ALLOCATOR_CALL = re.compile(
@@ -138,7 +141,9 @@ def _partition(timeline: Timeline, start: I64, end: I64, awaited: I64) -> I64:
                 covered = Cover(reached).between(lows, highs)
                 by_cause[rows, CAUSES.index(level)] += covered - before
                 before = covered
-        by_cause[rows, _PYTHON] += highs - lows - before
+        silent = Cover(join(reached, holes(timeline))).between(lows, highs) - before
+        by_cause[rows, _UNKNOWN] += silent
+        by_cause[rows, _PYTHON] += highs - lows - before - silent
     return by_cause
 
 
@@ -180,6 +185,7 @@ class HostLevels:
             spans(self._allocator),
             spans(self._sync),
             self._profiler,
+            spans_of(timeline, thread),
             launch,
         )
 

@@ -57,6 +57,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "verdict": plain(d.verdict),
         "findings": plain(d.findings),
         "combined": plain(d.combined),
+        "worth_trying": plain(d.worth_trying),
         "considered": plain(d.considered),
     }
 

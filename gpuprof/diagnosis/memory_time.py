@@ -14,11 +14,11 @@ from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.proposal import Finder, Proposal
 from gpuprof.diagnosis.findings import adapter_casts, eager_attention, optimizer, padding, recompute
-from gpuprof.diagnosis.findings.larger_batch import scaled_batch
-from gpuprof.diagnosis.passes import shapes_in
 from gpuprof.diagnosis.predict import predict_together
-from gpuprof.diagnosis.proposal import Finder, Proposal
 from gpuprof.memory.advice import Bounds
 from gpuprof.projection.batch import model_phases
 from gpuprof.projection.memory import RecordedMemory, Trained

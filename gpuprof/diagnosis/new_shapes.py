@@ -49,6 +49,17 @@ class NewShapes:
         where a step takes longer than every step without new shapes."""
         return np.where(ns > self.longest_known_ns, excess_ns, excess_ns.clip(max=self.extra_ns)).clip(0)
 
+    def without(self, ns: F64, first: Mask) -> F64:
+        """How long steps take for which every shape was seen before: NaN for those with new shapes where at least
+        FEWEST others are known, else these without what new shapes usually add.
+
+        ns: per step; first: whether it had new shapes.
+        """
+        known = np.isfinite(ns) & ~first
+        if np.count_nonzero(known) >= FEWEST:
+            return np.where(first, np.nan, ns)
+        return np.where(first, np.maximum(ns - self.extra_ns, 1.0), ns)
+
 
 def new_shapes(folder: RunFolder, rows: I64, ns: F64) -> NewShapes | None:
     """What new shapes cost the timed steps; None where they cost nothing, or nothing is known of shapes.

@@ -46,6 +46,7 @@ def plain_diagnosis(
     findings: Sequence[Finding] = (),
     combined: Combined | None = None,
     considered: tuple[Considered, ...] = (),
+    worth_trying: Sequence[Finding] = (),
 ) -> Diagnosis:
     """All of a diagnosis of recorded steps; `profiler` and `budget`: where more is concluded than was recorded."""
     timeline, folder, on_gpu = analysis.whole, analysis.folder, bool(analysis.device_times)
@@ -73,6 +74,7 @@ def plain_diagnosis(
         findings=with_measured(findings, folder.path if folder else None),
         combined=combined,
         considered=considered,
+        worth_trying=with_measured(worth_trying, folder.path if folder else None),
         ranges=range_times(timeline),
         activity=phase_activity(timeline),
         _analysis=analysis,

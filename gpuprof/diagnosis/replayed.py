@@ -6,6 +6,7 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.diagnosis.diagnosis import Replay
+from gpuprof.diagnosis.reach.planning import without_planning
 from gpuprof.replay.build import build
 from gpuprof.replay.carried_in import carried_over
 from gpuprof.replay.collectives import model_collectives
@@ -30,11 +31,13 @@ def replayed(
     measured_ns: float | None,
     spread: tuple[float, float] | None,
     of_all_ns: float | None = None,
+    plans_apart: bool = False,
 ) -> tuple[Replay, Removal | None]:
     """The steps of a timeline as a graph without the profiler's cost; none where they cannot be replayed, and why.
 
     `measured_ns`, `spread`: an unprofiled step and its 80 % interval, where it was timed; `of_all_ns`: the step of all
-    ranks, replayed together, which that of one is taken to be where none was timed.
+    ranks, replayed together, which that of one is taken to be where none was timed; `plans_apart`: the unprofiled step
+    is one without new shapes, so what the recorded steps planned for theirs is taken out.
     """
     graph = build(timeline)
     if not len(graph) or not graph.on_gpu.any():
@@ -55,6 +58,8 @@ def replayed(
         if unknown > idle:
             text += ", of the CPU or of single streams while other work keeps the GPU busy"
         return Replay(error, False, text), None
+    if plans_apart:
+        graph = without_planning(graph)
     removal = remove_profiler(graph, measured_ns, spread)
     if measured_ns is None and of_all_ns:
         removal = at_step(graph, removal, of_all_ns)

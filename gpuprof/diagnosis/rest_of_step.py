@@ -9,7 +9,7 @@ from gpuprof.diagnosis.sentences import in_ms, size_in_ms
 
 MOST = 0.5
 """Share of the idle time from which on a cause is "most of the rest"; the largest of several smaller ones is not."""
-BY_HOST = ("launch", "python", "sync")
+BY_HOST = ("slow_call", "launch", "python", "sync")
 """Causes that a host which compiles code shows as."""
 
 
@@ -44,6 +44,7 @@ def _what(cause: str, kernels: Kernels, alone: bool) -> str:
         "launch": f"the CPU (host), which launches {launches} a step, half of them under"
         f" {_us(kernels.median_ns or 0)} long",
         "python": f"the CPU (host), which runs Python code and launches {launches} a step",
+        "slow_call": "single CPU calls that take milliseconds: planning, loading code, compiling",
         "sync": "the CPU (host), which itself waited for the GPU before it launched more",
         "input": "the next batch",
         "transfer": "copies that block the CPU (host)",

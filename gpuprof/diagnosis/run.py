@@ -15,7 +15,7 @@ from gpuprof.diagnosis.baseline import EQUAL, OUTLIER, RareStep, StepTime, durat
 from gpuprof.diagnosis.budget import budget, mean_ahead
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import Issue
-from gpuprof.diagnosis.new_shapes import FEWEST, first_seen, new_shapes
+from gpuprof.diagnosis.new_shapes import first_seen, new_shapes
 from gpuprof.diagnosis.run_budget import Feed, feed_of, stretch_of
 from gpuprof.diagnosis.run_model import (
     Baseline,
@@ -155,16 +155,16 @@ def run_facts(folder: RunFolder, synchronised: bool = False) -> RunFacts:
 
 
 def _with_known_shapes(folder: RunFolder, free: _Timed, sync: _Timed) -> tuple[_Timed, _Timed]:
-    """The timed steps without those in which new shapes cost time, where there are enough others: the usual step has
-    shapes that were seen before."""
+    """The timed steps without what new shapes cost them: the usual step has shapes that were seen before."""
     rows, ns = np.concatenate([free.rows, sync.rows]), np.concatenate([free.ns, sync.ns])
-    first = first_seen(folder)
-    if first is None or new_shapes(folder, rows, ns) is None:
+    first, shapes = first_seen(folder), new_shapes(folder, rows, ns)
+    if first is None or shapes is None:
         return free, sync
 
     def known(timed: _Timed) -> _Timed:
-        kept = ~first[timed.rows]
-        return replace(timed, rows=timed.rows[kept], ns=timed.ns[kept]) if kept.sum() >= FEWEST else timed
+        ns = shapes.without(timed.ns, first[timed.rows])
+        kept = np.isfinite(ns)
+        return replace(timed, rows=timed.rows[kept], ns=ns[kept])
 
     return known(free), known(sync)
 

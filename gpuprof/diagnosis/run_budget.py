@@ -63,17 +63,17 @@ def stretch_of(folder: RunFolder, work: F64 | None, rare: RareStep | None = None
     rows, ns, wall_ns = found
     more_rows, more_ns = _continued(folder, ns)
     rows, ns, wall_ns = np.concatenate([rows, more_rows]), np.concatenate([ns, more_ns]), wall_ns + more_ns.sum()
-    usual, expected = _expected(ns, None if work is None else work[rows])
+    shapes, first = new_shapes(folder, *_timed(folder, rows, ns)), first_seen(folder)
+    seen_before = ns if shapes is None or first is None else shapes.without(ns, first[rows])
+    usual, expected = _expected(seen_before, None if work is None else work[rows])
     if usual is None:
         return None
     measured = {"input": _known(steps.data_ns[rows])}
     measured |= {kind: _known(getattr(steps, f"{kind}_ns")[rows]) for kind in LUMPS}
     if not any(measured[kind].any() for kind in LUMPS):
         measured["periodic"] = _periodic(rare, ns, ns - expected - measured["input"])
-    shapes = new_shapes(folder, *_timed(folder, rows, ns))
     if shapes is not None:
         others = np.sum(list(measured.values()), axis=0)
-        first = first_seen(folder)
         room = shapes.due(ns, ns - expected - others)
         measured["new_shapes"] = np.where(first[rows] if first is not None else False, room, 0.0)
     left_over = ns - expected - np.sum(list(measured.values()), axis=0)

@@ -20,6 +20,7 @@ from gpuprof.replay.profiler_fit import Removal
 from gpuprof.replay.sensitivity import Sensitivities, gain_without, sensitivities
 from gpuprof.replay.simulate import step_of
 from gpuprof.replay.transform import scale, scaled, without_edges
+from gpuprof.timeline.slow_calls import KINDS, UNKNOWN, slow_calls
 from gpuprof.tracefile.trace import F64
 
 UNCLEAR = 0.5
@@ -55,18 +56,19 @@ def bound_and_cause(
     return bound, communication_cause(graph) if bound == "communication" else None
 
 
-def host_cause(graph: Graph) -> str:
+def host_cause(graph: Graph) -> str | None:
     """What of the host's time binds: launching work, Python in between, allocations, or waiting itself for the device.
 
     The waits of synchronising calls count with what the step gains without them, refilling the queue included; those
-    of calls that give memory back (cudaFree waits for the device) are the allocator's.
+    of calls that give memory back (cudaFree waits for the device) are the allocator's. None where it is time of which
+    nothing was recorded.
     """
     step = step_of(graph)
     cause = host_causes(graph)
     waits = graph.edges.kind == SYNC
     of_allocator = waits & (cause == CAUSES.index("allocator"))[graph.edges.target]
     gains = {}
-    for name in ("launch", "python", "allocator"):
+    for name in ("launch", "python", "allocator", "slow_call", "unknown"):
         nodes = (cause == CAUSES.index(name)) & (graph.lane >= 0)
         if nodes.any():
             free = without_edges(graph, of_allocator) if name == "allocator" and of_allocator.any() else graph
@@ -75,7 +77,18 @@ def host_cause(graph: Graph) -> str:
     waits &= ~of_allocator
     if waits.any():
         gains["sync"] = step - step_of(without_edges(graph, waits))
-    return max(gains, key=lambda name: gains[name]) if gains else "launch"
+    largest = max(gains, key=lambda name: gains[name]) if gains else "launch"
+    if largest == "unknown":
+        return None
+    return slow_kind(graph) if largest == "slow_call" else largest
+
+
+def slow_kind(graph: Graph) -> str:
+    """What the slow calls of a graph do most of their time: planning, loading, compile, allocator, locking, or
+    slow_call where that is not known."""
+    found = slow_calls(graph.timeline)
+    ns = np.bincount(found.kind, weights=found.own_ns, minlength=len(KINDS))
+    return "slow_call" if not ns.any() or int(ns.argmax()) == UNKNOWN else KINDS[int(ns.argmax())]
 
 
 def judge(
@@ -143,7 +156,8 @@ def _lump(graph: Graph, mean: MeanStep) -> str | None:
     if largest is None:
         return None
     usual = mean.of(graph) - mean.of(scale(graph, host=0.5))
-    return largest if 0.5 * lumps[largest] > usual else None
+    largest_ns, name = lumps[largest], {"new_shapes": "planning"}.get(largest, largest)
+    return name if 0.5 * largest_ns > usual else None
 
 
 def confidence(

@@ -64,7 +64,9 @@ def _too_short(folder: Path, ranks: list[dict[str, Any]], options: dict[str, Any
     from .schedule import LONGEST_SETTLE, plan
 
     first = ranks[0].get("rank")
-    taken = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
+    written = sum(1 for line in runfile.read_lines(folder / runfile.STEPS) if line.get("rank") == first)
+    seen = ranks[0].get("steps_seen")  # not every step has a line
+    taken = max(written, seen) if isinstance(seen, int) else written
     several = (ranks[0].get("world_size") or 1) != 1
     settle = LONGEST_SETTLE if options.get("settle") is None else options["settle"]
     needed = plan(**planned(options, settle=settle)).needs() + several

@@ -39,6 +39,7 @@ from .ranges import Ranges, find_nvtx, tool_is_listening
 from .samples import sampled
 from .sampling import NotSampled, Sampling
 from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
+from .stall import StallWatch
 from .step_finder import INSIDE, StepFinder
 from .step_meter import StepMeter
 from .timing import FreeRunning, devices_in_use, is_capturing, is_in_backward, synchronise, training_thread
@@ -110,6 +111,7 @@ class Session:
         # The step at hand.
         self._step = 0
         self._meter = StepMeter()
+        self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
 
     # -- beginning
 
@@ -151,6 +153,7 @@ class Session:
         os.register_at_fork(after_in_child=self._forked)
         self._next_stage()
         self._meter.begin(time.perf_counter_ns())
+        self._stall.start()
         self._write()
 
     def _forked(self) -> None:
@@ -349,6 +352,7 @@ class Session:
 
     def _end_step(self) -> None:
         self._step += 1
+        self._stall.step_ended()
         if self._over:
             self._end_late_step()
             return
@@ -732,7 +736,7 @@ class Session:
         self._queue.clear()
         # What is in the training's way comes first, and nothing that fails keeps the rest from being done.
         last = (self._end_stage, self._leave_sampling, self._journal.flush, self._write)
-        for part in (self._withdraw, self._close_window, observer.end, *last):
+        for part in (self._stall.close, self._withdraw, self._close_window, observer.end, *last):
             try:
                 part()
             except Exception as error:

@@ -23,6 +23,7 @@ from .exit_status import in_a_word, reap, signal_name
 from .folder import make_folder, point_latest
 from .recording_reader import Closing, RecordingReader
 from .signals import ENDING, OURS, RESTORED, TICK_S, Guard, Post, die_of
+from .stall_reader import StallReader
 from .target_under_nsys import TargetUnderNsys
 from .tell import PATIENCE_S, tell
 
@@ -141,9 +142,11 @@ class _Run:
         self._outputs = standard_streams.outputs()
         self._folder = self._make(target.stem, out)
         self._reader: RecordingReader | None = None
+        self._stalls: StallReader | None = None
         if self._folder is not None:
             _note_inner(self._folder)
             self._reader = RecordingReader(self._folder, closing)
+            self._stalls = StallReader(self._folder)
         self._changed_ns = -1
         self._linked = False
         self._telemetry: Any = None
@@ -325,6 +328,8 @@ class _Run:
         if self._folder is None or self._reader is None:
             return
         self._reader.look()
+        if self._stalls is not None:
+            self._stalls.look()
         if self._telemetry is None and time.time_ns() - self._began_ns > TELEMETRY_AFTER_NS:
             from . import telemetry
 

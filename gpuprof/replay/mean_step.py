@@ -25,7 +25,7 @@ FETCH_NS = calibrated.FETCH_NS.value
 hand it to the pinning thread), usually."""
 NEAR = 0.03
 """Paces that differ by less are the same: workers this close to the training's pace keep up with it."""
-HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator")
+HOST_LUMPS = ("save", "logging", "garbage_collection", "allocator", "new_shapes", "compile")
 """Lumps that a faster host shortens."""
 WAITS = "waits"
 """Lump: what a step waits for batches beyond what the pace of the workers explains, as at the start of an epoch. A

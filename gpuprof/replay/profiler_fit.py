@@ -50,6 +50,9 @@ class Removal:
     quicker: Graph
     slower: Graph
     """The graph at the ends of what the host's own time may be: eight of ten lie between."""
+    replayed_ns: float
+    """The step of the same loop with all that recording cost. A window may be longer: what passes in it before its
+    first kernel runs in a loop while the GPU still works for the step before."""
 
 
 def remove_profiler(
@@ -64,13 +67,14 @@ def remove_profiler(
     events = recorded_events(graph)
     pace, spread_of_cost = pace_and_spread(graph.timeline)
     per_step = float(events.cost_ns(1.0).sum()) / graph.steps
+    replayed = step_of(graph)
     usual, slower, quicker = (
         without(graph, events.cost_ns(scale)) for scale in (pace, pace / spread_of_cost, pace * spread_of_cost)
     )
     if measured_ns is None:
         step, slow, fast = (step_of(one) for one in (usual, slower, quicker))
         low, high = _wider(step, min(fast, step), -1), _wider(step, max(slow, step), 1)
-        return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower)
+        return Removal(usual, step, low, high, False, pace * per_step, pace, quicker, slower, replayed)
     scale, reduced = _fitted(graph, events, pace, pace / spread_of_cost, measured_ns)
     step = step_of(reduced)
     if abs(step - measured_ns) > FITTED * measured_ns:
@@ -78,8 +82,9 @@ def remove_profiler(
         reduced = _by_one_factor(reduced, reduced.duration_ns > 0, measured_ns)
         step = step_of(reduced)
     low, high = spread or (measured_ns, measured_ns)
-    ends = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
-    return Removal(reduced, step, min(low, step), max(high, step), True, scale * per_step, scale, *ends)
+    quicker, slower = (_as_told(reduced, _host_ns(one) / max(_host_ns(usual), 1.0), step) for one in (quicker, slower))
+    cost = scale * per_step
+    return Removal(reduced, step, min(low, step), max(high, step), True, cost, scale, quicker, slower, replayed)
 
 
 def at_step(graph: Graph, removal: Removal, step_ns: float) -> Removal:

@@ -8,12 +8,12 @@ from gpuprof.diagnosis.comparison.comparison import (
     Mechanism,
     Prediction,
     RankDifference,
-    Side,
     Term,
 )
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.notes import OTHER_PROGRAM
 from gpuprof.diagnosis.comparison.significance import LEVEL, LIKELY
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.sentences import capital
 from gpuprof.replay.noise import PROCESS_NOISE
 from gpuprof.report.names import shown
@@ -28,6 +28,7 @@ KNOWN = {
 }
 CAUSES = {
     "launch": "launching",
+    "slow_call": "slow CPU calls",
     "python": "Python",
     "sync": "synchronising",
     "input": "input",
@@ -38,7 +39,7 @@ CAUSES = {
     "profiler": "the profiler",
     "unknown": "unknown",
 }
-HOST_WAITS = ("launch", "python", "sync", "allocator", "input", "transfer")
+HOST_WAITS = ("launch", "slow_call", "python", "sync", "allocator", "input", "transfer")
 """Causes of idle time that are the host's."""
 CLEAR = 1.3
 """From here on a factor says more than a percentage."""

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.markdown import Markdown
 from rich.text import Text
 
-from gpuprof.diagnosis.proposal import Page
+from gpuprof.diagnosis.detect.proposal import Page
 from gpuprof.report.lines import Column, table
 
 SECTIONS = (

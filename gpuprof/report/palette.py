@@ -57,6 +57,7 @@ WORK_PAINTS = _keyed(
 CAUSE_PAINTS = _keyed(
     (
         _of_bar("launch", "launching work", "#e9a820"),
+        _of_bar("slow_call", "slow CPU calls", "#a02cf0"),
         _of_bar("python", "Python between ops", "#f0e442"),
         _of_bar("sync", "synchronising", "#e8702a"),
         _of_bar("input", "input data", "#56b4e9"),

@@ -73,6 +73,7 @@ PAINTS = {
     "communication": Paint("magenta", "#cc79a7", "▓"),
     "copy": Paint("blue", "#2b478f", "▒"),
     "launch": Paint("yellow", "#e69f00", "░"),
+    "slow_call": Paint("magenta", "#9820e8", "◧"),
     "python": Paint("bright_blue", "#dccc60", "∙"),
     "sync": Paint("red", "#d55e00", "╱"),
     "input": Paint("cyan", "#56b4e9", "╲"),

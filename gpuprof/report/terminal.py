@@ -99,6 +99,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
     else:
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
+    blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], []
     return blocks, [bad]
@@ -134,7 +135,8 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
-        section("considered", fixes.considered(diagnosis)),
+        section("try", fixes.worth_trying(diagnosis, inner)),
+        section("ruled out", fixes.considered(diagnosis)),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))

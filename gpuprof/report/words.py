@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps, Steps
+from gpuprof.diagnosis.diagnosis import Diagnosis, Environment, Gap, PhaseGaps
 from gpuprof.replay.bound import PARTS, RESOURCES, SMALL, largest
 from gpuprof.report.names import shown
 from gpuprof.report.numbers import amount, duration, duration_range
@@ -98,12 +98,12 @@ def _step_time(diagnosis: Diagnosis) -> str:
     mean = budget is not None and differs(budget)
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if mean else ""
-        return f"{taken} a step ({usually}{as_recorded(steps, budget.usual_ns)})"
+        return f"{taken} a step ({usually}{as_recorded(diagnosis, budget.usual_ns)})"
     if steps.unprofiled_ns is not None:
-        return f"{taken} a step ({as_recorded(steps, steps.unprofiled_ns)})"
+        return f"{taken} a step ({as_recorded(diagnosis, steps.unprofiled_ns)})"
     if steps.estimated_ns is not None:
         also = f"{duration(budget.mean_ns)} in the mean, " if budget is not None and mean else ""
-        return f"about {taken} a step ({also}{as_recorded(steps, steps.estimated_ns)})"
+        return f"about {taken} a step ({also}{as_recorded(diagnosis, steps.estimated_ns)})"
     return f"{taken} a step{f' (usually {recorded})' if mean else ''}, as recorded"
 
 
@@ -120,11 +120,20 @@ def headline_ns(diagnosis: Diagnosis) -> int:
     return next((ns for ns in known if ns is not None), 0)
 
 
-def as_recorded(steps: Steps, without_ns: int) -> str:
+def as_recorded(diagnosis: Diagnosis, without_ns: int) -> str:
     """`168 ms under the profiler`. Recording makes no step shorter: a recorded step that is, is the CPU's, which ran
-    ahead of the GPU, or of less work than the others."""
-    slower = steps.recorded_ns >= (1 - SAME) * without_ns
-    return f"{duration(steps.recorded_ns)} {'under the profiler' if slower else 'on the CPU as recorded'}"
+    ahead of the GPU, or of less work than the others. Nor is all of a longer one the profiler's: a single step also
+    contains what the step before it overlaps in a loop."""
+    steps, cost = diagnosis.steps, diagnosis.profiler
+    assert steps is not None
+    taken = duration(steps.recorded_ns)
+    if steps.recorded_ns < (1 - SAME) * without_ns:
+        return f"{taken} on the CPU as recorded"
+    if steps.unprofiled_ns is None and cost is not None and steps.inflation is not None:
+        rest = steps.recorded_ns - without_ns * steps.inflation
+        if rest > max(SAME * without_ns, cost.typical_ns):
+            return f"{taken} as recorded"
+    return f"{taken} under the profiler"
 
 
 def differs(budget: Budget) -> bool:
@@ -220,7 +229,8 @@ def _profiler(diagnosis: Diagnosis) -> str | None:
     if cost.high_ns < WORTH_MENTIONING * steps.recorded_ns:
         if diagnosis.quality.status != "ok":
             return None
-        return f"Recording cost at most {duration(cost.high_ns)} per step: these times are reliable."
+        reliable = "" if diagnosis.verdict.doubts else ": these times are reliable"
+        return f"Recording cost at most {duration(cost.high_ns)} per step{reliable}."
     events = amount(cost.events_per_step, "recorded event")
     if cost.low_ns == cost.high_ns:
         return f"{events} a step, which may have added up to {duration(cost.high_ns)} to it."
@@ -245,6 +255,9 @@ def _next_step(diagnosis: Diagnosis) -> str:
         return "add --step REGEX with the name of the range or op that is a step"
     if diagnosis.findings:
         return f"gpuprof explain {diagnosis.findings[0].id}"
+    if diagnosis.worth_trying:
+        first = diagnosis.worth_trying[0]
+        return f"{first.settle} and your command" if first.settle else f"gpuprof explain {first.id}"
     if diagnosis.verdict.bound is None and any(issue.id == "truncated" for issue in diagnosis.quality.issues):
         return "record again as described above"
     slowed = cost is not None and cost.high_ns >= WORTH_MENTIONING * steps.recorded_ns

@@ -2,10 +2,12 @@
 
 Marks are what names and autograd say: DataLoader ranges, the autograd engine's `evaluate_function`, forward thread ids
 (above 0 on backward ops; recordings of 2021 to 2023 may lack both, there the nodes' names tell), optimizer ranges, the
-user's own ranges. Ops inherit the mark of the innermost span around them. Host time that no mark covers is classified
-by what comes next: before a backward pass it is forward, between backward and optimizer it is the optimizer's
-(clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure (Lightning,
-LBFGS) runs forward and backward in its range: of that only what comes after the last backward pass is the optimizer's.
+user's own ranges. Where none of them marks a backward pass, a second thread that launches in turns with the first may
+be autograd's (`backward_threads`). Ops inherit the mark of the innermost span around them. Host time that no mark
+covers is classified by what comes next: before a backward pass it is forward, between backward and optimizer it is the
+optimizer's (clipping, unscaling), after the optimizer it is other (logging). An optimizer that is given a closure
+(Lightning, LBFGS) runs forward and backward in its range: of that only what comes after the last backward pass is the
+optimizer's.
 A recording without ops, ranges and threads of autograd has no phases: all of it is other.
 """
 
@@ -16,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gpuprof.timeline.backward_threads import backward_threads
 from gpuprof.timeline.intervals import EMPTY, Intervals, join, union
 from gpuprof.timeline.links import Links
 from gpuprof.timeline.nesting import Nesting, inherit, inside
@@ -27,8 +30,9 @@ PHASES = ("data", "forward", "backward", "recompute", "optimizer", "communicatio
 DATA, FORWARD, BACKWARD, RECOMPUTE, OPTIMIZER, COMMUNICATION, OTHER = range(len(PHASES))
 _UNSET = 255
 
-_AUTOGRAD_NAME = "pt_autograd_"
-"""What PyTorch calls the threads of its engine, followed by the device, since version 1.9."""
+_AUTOGRAD_NAME = re.compile(r"^(thread \d+ \()?pt_autograd_")
+"""What PyTorch calls the threads of its engine, followed by the device, since version 1.9; Kineto puts it in brackets
+after the number."""
 _AUTOGRAD_NODE = re.compile(r"^(torch::autograd::)?(\w*Backward\d*|AccumulateGrad)$")
 """Nodes of autograd's graph, as recordings without the engine's ranges name their ops."""
 WITHIN = 0.95
@@ -45,6 +49,9 @@ def _words(pattern: str, at_start: str = "") -> re.Pattern[str]:
 _RANGES = [
     (BACKWARD, _words(r"backward|bwd")),
     (FORWARD, _words(r"forward|fwd")),
+    # Pipeline schedules name what they run: the gradients of inputs (B) and of weights (W) of a stage, as in MLP(W).
+    (BACKWARD, re.compile(r"\((B|W|BW)\d*\)")),
+    (FORWARD, re.compile(r"\(F\d*\)")),
     (
         DATA,
         _words(
@@ -105,12 +112,16 @@ class HostPhases:
         return phases
 
 
-def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
+def host_phases(trace: Trace, nesting: Nesting, steps: Steps, links: Links) -> HostPhases:
     """Phases of all ops of a trace."""
     ops = trace.ops
     mark = _marks(trace)
     named = mark != _UNSET
     autograd_op = _autograd_ops(trace)
+    unmarked: frozenset[int] = frozenset()
+    if not autograd_op.any() and not np.any(mark == BACKWARD):
+        unmarked = _named_threads(trace) or backward_threads(trace, links)
+        autograd_op = (ops.kind == OP) & np.isin(ops.thread, list(unmarked))
     mark[autograd_op] = BACKWARD
     # Under checkpointing the forward runs again inside the backward: with gradients on, so its ops have a sequence
     # number, and no forward thread, which backward ops have.
@@ -130,6 +141,8 @@ def host_phases(trace: Trace, nesting: Nesting, steps: Steps) -> HostPhases:
     main = _main_thread(trace, autograd_op | within)
     ranges = union(*_spans(trace, (phase == BACKWARD) & (ops.kind == ANNOTATION)))
     engine = autograd_threads(trace, ranges)
+    if not autograd_op.any():
+        engine |= unmarked
     autograd = frozenset(np.unique(ops.thread[autograd_op]).tolist()) - {main} | engine
     backward = _passes(trace, (phase == BACKWARD) | (phase == RECOMPUTE), engine, steps, autograd)
     closures = np.flatnonzero((mark == OPTIMIZER) & (ops.kind == ANNOTATION))
@@ -172,9 +185,14 @@ def autograd_threads(trace: Trace, backward: Intervals) -> frozenset[int]:
     for thread in np.setdiff1d(np.unique(calls.thread), marking).tolist():
         begun = calls.start_ns[calls.thread == thread]
         within = float(np.mean(_inside(backward, begun))) if len(backward) else 0.0
-        if trace.threads[thread].name.startswith(_AUTOGRAD_NAME) or within >= WITHIN:
+        if _AUTOGRAD_NAME.search(trace.threads[thread].name) or within >= WITHIN:
             found.add(thread)
     return frozenset(found)
+
+
+def _named_threads(trace: Trace) -> frozenset[int]:
+    """Threads that have the name of autograd's."""
+    return frozenset(i for i, thread in enumerate(trace.threads) if _AUTOGRAD_NAME.search(thread.name))
 
 
 def gpu_phases(trace: Trace, links: Links, host: HostPhases) -> U8:

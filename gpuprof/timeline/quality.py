@@ -75,6 +75,20 @@ def _reading(trace: Trace) -> Iterator[tuple[str, str, str]]:
             "warning",
             f"{reading.dropped:,} events could not be read and were left out, such as {reading.dropped_sample!r}.",
         )
+    if reading.more == "document":
+        yield (
+            "several_documents",
+            "warning",
+            "The file holds more than one recording, one after the other: only the first was read. Export each to its"
+            " own file.",
+        )
+    if reading.more == "list":
+        yield (
+            "two_event_lists",
+            "warning",
+            "The file holds two lists of events, read as one recording: if they are of two, times and shares mix both."
+            " Export each to its own file.",
+        )
     if reading.repaired:
         yield (
             "repaired_events",

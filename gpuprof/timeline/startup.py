@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, join, union
+from gpuprof.timeline.intervals import EMPTY, Cover, Intervals, clip, complement, join, union
 from gpuprof.timeline.links import Links
-from gpuprof.tracefile.trace import I64, Mask, Trace
+from gpuprof.tracefile.trace import I64, OP, Mask, Trace
 
 LIBRARIES, CONTEXT, ALLOCATIONS, COMPILATION = "loading code", "creating the context", "first allocations", "compiling"
 
@@ -25,6 +25,15 @@ ONCE = 0.9
 """Share of it in the first of several steps: what comes again in later ones is no start-up."""
 IDLE_SHARE = 0.9
 """A launch blocks, too, where the queue is full: then the GPU is at work meanwhile."""
+FIRST_NS = 10_000_000
+"""What the first of its kind takes longer than this outside of calls, while the GPU has nothing to do, is a context
+that is created or a library that is loaded: profilers record neither, only that the op or call around them lasts.
+Contexts take 100 ms and more, libraries some 10 ms."""
+_PLANS = re.compile(r"cudnn|miopen|convolution", re.IGNORECASE)
+"""Ops of libraries that plan for every new shape: that comes again with the next one."""
+OF_LATER, HALF = 0.1, 0.5
+"""Later ones of its kind take at most this part of the first, of one that comes before all GPU work the second: what
+lasts again is no start-up."""
 
 LOADING = re.compile(r"^(cu(Module|Library)Load|nvrtcCompile|cuLinkComplete|hipModuleLoad|cudaLibraryLoad)")
 """Driver calls that bring new code to the GPU."""
@@ -36,6 +45,7 @@ _CREATING = re.compile(
 )
 _ALLOCATING = re.compile(r"^(cuda|hip|cu)(Malloc|Free|HostAlloc|HostRegister|MemCreate|MemMap|Mem(Host)?Alloc)")
 _LAUNCH = re.compile(r"^(cuda|hip|cu)(Ext|Module)*Launch(?!HostFunc)")
+_OWN_REASONS = re.compile(r"^(cuda|hip|cu)\w*(Synchronize|Memcpy|Memset|Launch|WaitEvent|WaitValue|Callback)")
 COMPILING = re.compile(
     r"\(dynamo_timed\)|^(_compile\.|compile_fx|entire_frame_compile|backend_compile|inductor_compile|GraphLowering\."
     r"|async_compile|CachingAutotuner\.(precompile|benchmark)|create_aot_dispatcher_function)"
@@ -71,12 +81,15 @@ class StartUp:
 def start_up(trace: Trace, links: Links, start_ns: I64, end_ns: I64, allocations: bool) -> StartUp:
     """What of the steps' window is start-up: of several steps only what the first has and the others do not.
 
-    `allocations`: whether those count, as they do where there are no steps.
+    `allocations`: whether those count, as they do where there are no steps. Contexts and code may come in any one step.
     """
     low, high = int(start_ns[0]), int(end_ns[-1])
     seen, parts = EMPTY, []
     for name, spans in start_up_spans(trace, links, allocations):
-        if len(start_ns) > 1 and clip(spans, low, int(end_ns[0])).total < ONCE * clip(spans, low, high).total:
+        each = Cover(spans).between(start_ns, end_ns)
+        anywhere = name in (LIBRARIES, CONTEXT) and each.max() >= FIRST_NS
+        most = each.max() if anywhere else each[0]
+        if len(start_ns) > 1 and most < ONCE * clip(spans, low, high).total:
             continue
         before = seen.total
         seen = join(seen, clip(spans, low, high))
@@ -99,14 +112,16 @@ def start_up_spans(trace: Trace, links: Links, allocations: bool) -> list[tuple[
     records &= trace.rows_named(other.name, _LOADING_RECORD.search)
     imports = spans(frames, trace.rows_named(frames.name, _IMPORTING_FRAME.search))
     creating = trace.rows_named(calls.name, _CREATING.search) & (took >= LONG_NS)
+    creating |= _first_call(trace)
+    created, loaded = _within_first_ops(trace)
     compiling = join(
         spans(ops, trace.rows_named(ops.name, COMPILING.search)),
         spans(frames, trace.rows_named(frames.name, _COMPILING_FRAME.search)),
     )
     found = [
         (COMPILATION, compiling),
-        (LIBRARIES, join(spans(calls, loading), spans(other, records), imports)),
-        (CONTEXT, spans(calls, creating)),
+        (LIBRARIES, join(spans(calls, loading), spans(other, records), imports, loaded)),
+        (CONTEXT, join(spans(calls, creating), created)),
     ]
     if allocations:
         rows = trace.rows_named(calls.name, _ALLOCATING.search) & (took >= LONG_NS)
@@ -128,3 +143,71 @@ def _lazy_launches(trace: Trace, links: Links) -> I64:
     begin, end = calls.start_ns[rows], calls.end_ns[rows]
     busy = Cover(union(gpu.start_ns, gpu.end_ns)).between(begin, end)
     return rows[busy <= (1 - IDLE_SHARE) * (end - begin)]
+
+
+def _first_call(trace: Trace) -> Mask:
+    """The recording's first call, if it lasts as the creation of a context does: whichever call needs one creates it,
+    except that those that wait, copy or launch have their own reasons to last."""
+    calls, found = trace.calls, np.zeros(len(trace.calls), bool)
+    if not len(calls):
+        return found
+    first = int(calls.start_ns.argmin())
+    name = trace.text(int(calls.name[first])) or ""
+    lasts = calls.end_ns[first] - calls.start_ns[first] >= FIRST_NS
+    found[first] = lasts and not _OWN_REASONS.search(name) and calls.start_ns[first] < _first_work_ns(trace)
+    return found
+
+
+def _first_work_ns(trace: Trace) -> int:
+    return int(trace.gpu.start_ns.min()) if len(trace.gpu) else int(np.iinfo(np.int64).max)
+
+
+def _within_first_ops(trace: Trace) -> tuple[Intervals, Intervals]:
+    """When ops create a context, and when they load a library: stretches outside of calls and of other ops, in the
+    first op of a name, while the GPU has nothing to do. A context only before all GPU work, in an op that makes the
+    first call; a library only where later ops of that name are far shorter."""
+    ops, calls = trace.ops, trace.calls
+    took = ops.end_ns - ops.start_ns
+    long = np.flatnonzero((ops.kind == OP) & (took >= FIRST_NS))
+    if not len(long) or not len(calls) or not len(trace.gpu):
+        return EMPTY, EMPTY
+    busy = Cover(union(trace.gpu.start_ns, trace.gpu.end_ns))
+    first_call, first_work = int(calls.start_ns.min()), _first_work_ns(trace)
+    created, loaded = [], []
+    for name in np.unique(ops.name[long]).tolist():
+        alike = np.flatnonzero((ops.name == name) & (ops.kind == OP))
+        row = int(alike[ops.start_ns[alike].argmin()])
+        begin, end, again = int(ops.start_ns[row]), int(ops.end_ns[row]), took[alike[alike != row]]
+        creates = begin <= first_call < end and begin < first_work
+        if not creates and (_PLANS.search(trace.strings[name]) or COMPILING.search(trace.strings[name])):
+            continue
+        longest = int(again.max()) if len(again) else (0 if creates else took[row])
+        if took[row] < FIRST_NS or longest > (HALF if creates else OF_LATER) * took[row]:
+            continue
+        for low, high in _own_stretches(trace, row, min(end, first_work) if creates else end):
+            if busy.between(np.array([low]), np.array([high]))[0] <= (1 - IDLE_SHARE) * (high - low):
+                (created if creates else loaded).append((low, high))
+    return _joined(created), _joined(loaded)
+
+
+def _own_stretches(trace: Trace, row: int, until: int) -> list[tuple[int, int]]:
+    """Stretches of an op of at least FIRST_NS in which its thread is in no other op and in no call."""
+    ops, calls = trace.ops, trace.calls
+    begin, end, thread = int(ops.start_ns[row]), int(ops.end_ns[row]), ops.thread[row]
+    inner = (ops.thread == thread) & (ops.start_ns >= begin) & (ops.end_ns <= end) & (ops.kind == OP)
+    inner[row] = False
+    inner &= (ops.end_ns - ops.start_ns) < end - begin  # an op that is all of it is its other name
+    within = (calls.thread == thread) & (calls.start_ns >= begin) & (calls.end_ns <= end)
+    covered = union(
+        np.concatenate([ops.start_ns[inner], calls.start_ns[within]]),
+        np.concatenate([ops.end_ns[inner], calls.end_ns[within]]),
+    )
+    free = complement(covered, begin, max(until, begin))
+    return [
+        (low, high) for low, high in zip(free.start.tolist(), free.end.tolist(), strict=True) if high - low >= FIRST_NS
+    ]
+
+
+def _joined(spans: list[tuple[int, int]]) -> Intervals:
+    table = np.array(spans, np.int64).reshape(-1, 2)
+    return union(table[:, 0], table[:, 1])

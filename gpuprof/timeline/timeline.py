@@ -61,7 +61,7 @@ def build_timeline(trace: Trace, step: str | None = None, skip: int = 0) -> Time
     if steps is None or not possible(trace, steps):
         return None
     category = categories(trace, links.op)
-    host = host_phases(trace, nesting, steps)
+    host = host_phases(trace, nesting, steps, links)
     kind = kinds(trace, category)
     low, high = steps.window
     phase = gpu_phases(trace, links, host)

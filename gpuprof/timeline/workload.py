@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from gpuprof.timeline.backward_threads import GRADIENT_KERNEL, OPTIMIZER_KERNEL
 from gpuprof.timeline.categories import CATEGORIES, TENSOR_CATEGORIES
 from gpuprof.timeline.phases import OPTIMIZER, HostPhases
 from gpuprof.timeline.serving import Activity, activity_of, engine_of, is_iteration
@@ -23,11 +24,6 @@ Kind = Literal["training", "inference", "unknown"]
 Unit = Literal["step", "iteration", "request", "token"]
 
 _TRAINING_OP = re.compile(r"_backward(_|$)|Backward\d*$|^aten::_fused_(adamw?|sgd|adagrad)|^Optimizer\.")
-_TRAINING_KERNEL = re.compile(
-    r"backward|[^a-z](?<!igemm_)bwd[^a-z]|wgrad|igemm_wrw|adam(?!ax)|multi_tensor_lamb", re.IGNORECASE
-)
-"""Not `dgrad` (MIOpen: `igemm_bwd`): the forward pass of a transposed convolution is the gradient of a convolution's
-input."""
 _DECODE_KERNEL = re.compile(
     r"paged_?attention|single_query_cached_kv|masked_multihead_attention|BatchDecode|flash_fwd_splitkv"
     r"|decode_(attention|attn)|unified_attention_3d|mla_decode|flash_mla|fmha_decode",
@@ -107,7 +103,7 @@ def _sign_of_training(trace: Trace, host: HostPhases) -> str:
         return "an optimizer's step was recorded"
     if _any(trace, trace.ops.name[trace.ops.kind == OP], _TRAINING_OP):
         return "ops of a backward pass or an optimizer were recorded"
-    if _any(trace, trace.gpu.name, _TRAINING_KERNEL):
+    if any(_any(trace, trace.gpu.name, pattern) for pattern in (GRADIENT_KERNEL, OPTIMIZER_KERNEL)):
         return "kernels of a backward pass or an optimizer were recorded"
     return ""
 

@@ -107,7 +107,7 @@ def _system(url: str) -> tuple[Any, str]:
         raise GpuprofError(f"{url}: reading from object stores needs fsspec: install gpuprof's extra `scale`") from None
     try:
         return url_to_fs(url)
-    except (ValueError, ImportError) as error:
+    except Exception as error:  # a host that is not there, a scheme that needs more than a path
         raise UnreadableTrace(f"{url}: {_first_line(error)}") from None
 
 

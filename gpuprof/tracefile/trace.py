@@ -276,6 +276,8 @@ class Reading:
     dropped_sample: str = ""
     rounded: int = 0
     """Times with digits below a nanosecond, rounded to the nearest."""
+    more: str = ""
+    """document: after the one that was read the file holds another; list: it holds two lists of events, both read."""
     reader: str = ""
     other_processes: tuple[str, ...] = ()
     """The other processes that the file holds, as `read_trace` takes them."""

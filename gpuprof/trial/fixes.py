@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
+from gpuprof.diagnosis.settle import patch_of
 from gpuprof.errors import GpuprofError
 from gpuprof.record.patches import NAMES, patch_named
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.trial import Fix, Interval
 
-_WORKERS = re.compile(r"num_workers=(\d+)")
-_MULTIPLE = re.compile(r"pad_to_multiple_of=(\d+)")
 ALTERNATIVES = (frozenset({"compile", "cuda_graphs"}), frozenset({"recompiles", "pad_to_multiple"}))
 """Of each of these at most one is part of a combination."""
 
@@ -78,15 +76,10 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
 
 def fix_for(finding: Finding) -> Fix | None:
     """The patch that does what the finding advises; None where it has to be done by hand."""
-    name, value = finding.id, ""
-    if finding.id == "autocast" and not finding.title.startswith("bf16"):
-        return None  # the patch has no gradient scaler, which fp16 needs
-    if finding.id == "input_workers":
-        value = _first(_WORKERS, finding.fix)
-    elif finding.id == "recompiles" and "enable_cudnn_sdp" not in finding.fix.splitlines()[0]:
-        name, value = "pad_to_multiple", _first(_MULTIPLE, finding.fix)
-    if name not in NAMES:
+    found = patch_of(finding.id, finding.title, finding.fix)
+    if found is None:
         return None
+    name, value = found
     patch = patch_named(name).PATCH
     value = value or patch.default
     return Fix(name, value) if patch.check(value) else None
@@ -105,11 +98,6 @@ def combination(names: Sequence[str]) -> list[str]:
         if not any(name in group and group & set(chosen) for group in ALTERNATIVES):
             chosen.append(name)
     return chosen
-
-
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    found = pattern.search(text)
-    return found[1] if found else ""
 
 
 def _interval(found: object) -> Interval:

@@ -123,8 +123,8 @@ class Run:
         if step == max(self.settle - 1 - self.alone, 0):
             self._synchronise()
             self._wait()
-        enough = self._end_of_free is not None and step >= self.settle + FREE - 1
-        if enough and time.perf_counter() >= self._end_of_free:
+        end, enough = self._end_of_free, step >= self.settle + FREE - 1
+        if end is not None and enough and time.perf_counter() >= end:
             self.free, self._end_of_free = step - self.settle + 1, None
         if step == self.settle - 1 or step >= self.settle + self.free - 1:
             self._synchronise()

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 from gpuprof.diagnosis.analysis import Analysis, Question
-from gpuprof.diagnosis.proposal import Proposal
+from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.run_model import Baseline, Run, RunMemory, Telemetry, Throughput, Work
 from gpuprof.diagnosis.stack import stack_of
 from gpuprof.replay.build import build
@@ -42,7 +42,7 @@ def case_of(path: Path, *, ms: float | None = None, as_recorded: bool = False, r
 
 def _nothing_removed(graph: Graph) -> Removal:
     step_ns = simulate(graph, ROUNDS).step_ns
-    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph)
+    return Removal(graph, step_ns, step_ns, step_ns, True, 0.0, 1.0, graph, graph, step_ns)
 
 
 def only(module: ModuleType, case: Analysis, key: str = "") -> Proposal:

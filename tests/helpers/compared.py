@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 from dataclasses import replace
 
-from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.compare import compare
-from gpuprof.diagnosis.comparison.comparison import Comparison, Side
-from gpuprof.diagnosis.comparison.counts import Counts, OpTable
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.kernels import KernelTable
+from gpuprof.diagnosis.comparison.comparison import Comparison
+from gpuprof.diagnosis.detect.pair.cells import Cells
+from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Range
 from helpers import diagnosed as recordings
 from helpers.paths import ROOT

@@ -11,16 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.comparison import mechanisms
-from gpuprof.diagnosis.comparison.cells import allot
 from gpuprof.diagnosis.comparison.compare import (
     phase_differences,
     terms,
 )
 from gpuprof.diagnosis.comparison.comparison import Work
-from gpuprof.diagnosis.comparison.counts import Counts, OpTable
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.kernels import KernelTable, compare_kernels, compare_ops, difference
+from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops, difference
 from gpuprof.diagnosis.comparison.mechanisms import explain
+from gpuprof.diagnosis.detect.pair.cells import allot
+from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable
 from gpuprof.diagnosis.gaps import CAUSES
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.exclusive_time import exclusive_ns

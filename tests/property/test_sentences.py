@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.evidence import SHOWN, spans
 from gpuprof.diagnosis.diagnosis import Kernels
-from gpuprof.diagnosis.evidence import SHOWN, spans
 from gpuprof.diagnosis.rest_of_step import MOST, rest_of_step
 
 KERNELS = Kernels(300, 100.0, 0, 3_000, 0, (), (), (), ())

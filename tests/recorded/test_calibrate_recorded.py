@@ -15,11 +15,12 @@ from benchmarks import calibrate, fit_or_test, refit
 from benchmarks.refit import Knob, Refit
 from gpuprof.calibration.table import numbers
 from gpuprof.diagnosis.analysis import analysis_of
-from gpuprof.diagnosis.findings import compile, recompute
+from gpuprof.diagnosis.detect import compiled_passes
+from gpuprof.diagnosis.findings import recompute
 from scenarios import catalogue
 
 PAIR = "tests/data/pairs/tiny.json.gz"
-HOST = Knob(("compile.HOST",), compile, ("HOST",))
+HOST = Knob(("compile.HOST",), compiled_passes, ("HOST",))
 
 
 @pytest.mark.parametrize("truth", [0.7, 1.3])
@@ -33,7 +34,7 @@ def test_a_known_number_is_found_again(truth, monkeypatch):
     assert made is not None
     monkeypatch.setattr(refit, "timed_fix", lambda *_: (case, replace(timed, step_ms=(made[0] / 1e6,) * 2)))
     assert present(refit.fitted_step(HOST, PAIR)).scale == pytest.approx(truth, rel=0.03)
-    assert numbers()["compile.HOST"].rising == compile.HOST, "left as it was"
+    assert numbers()["compile.HOST"].rising == compiled_passes.HOST, "left as it was"
 
 
 def test_a_step_that_no_value_explains_says_nothing(monkeypatch):

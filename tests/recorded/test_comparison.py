@@ -14,19 +14,19 @@ from jsonschema import Draft202012Validator
 import gpuprof
 from benchmarks import fixed_pairs
 from gpuprof.diagnosis.baseline import step_time
-from gpuprof.diagnosis.comparison.cells import busy_shares
 from gpuprof.diagnosis.comparison.compare import (
     compare,
     compare_steps,
     compare_work,
 )
-from gpuprof.diagnosis.comparison.comparison import Side
-from gpuprof.diagnosis.comparison.counts import own_work
 from gpuprof.diagnosis.comparison.json import dumps, schema, to_json
 from gpuprof.diagnosis.comparison.significance import (
     significance,
     unprofiled,
 )
+from gpuprof.diagnosis.detect.pair.cells import busy_shares
+from gpuprof.diagnosis.detect.pair.counts import own_work
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Measured
 from gpuprof.errors import GpuprofError
 from gpuprof.report.comparison_words import prediction

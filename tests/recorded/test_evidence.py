@@ -7,7 +7,7 @@ from helpers.diagnosed import diagnosed
 from helpers.paths import ROOT
 from helpers.present import present
 
-from gpuprof.diagnosis.evidence import AND_ON, BEGIN_NS, MOST
+from gpuprof.diagnosis.detect.evidence import AND_ON, BEGIN_NS, MOST
 
 RUNS = ROOT / "tests" / "data" / "runs"
 

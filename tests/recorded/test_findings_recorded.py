@@ -13,6 +13,7 @@ from helpers.traces import RUNS, each_shared, shared_trace
 
 import gpuprof
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
 from gpuprof.diagnosis.findings import (
     ABSENT,
     FINDINGS,
@@ -122,7 +123,7 @@ def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: st
 
 def test_double_batch_of_a_compute_bound_recording():
     case = recorded("h200/dense8b_lora_compute")
-    step = case.step_of(larger_batch.scaled_batch(case, 2)(case.graph)) / 1e6
+    step = case.step_of(batch_scaling.scaled_batch(case, 2)(case.graph)) / 1e6
     assert 0.95 * 1224 <= step <= 1.05 * 1242
     assert not list(larger_batch.find(case)), "twice the time for twice the tokens"
 
@@ -178,10 +179,10 @@ def test_memory_that_was_recorded_is_not_said_to_be_unknown():
 def test_torchs_own_transformer_that_looks_at_its_mask_stays_eager():
     """Lightning's example compiled measured 0.95 to 1.5 times as fast, within what its processes differ by."""
     case = case_of(ROOT / "scenarios" / "lightning_transformer_again" / "recording")
-    assert compile.looks_at_mask(case)
+    assert compiled_passes.looks_at_mask(case)
     assert not list(compile.find(case)) and not list(cuda_graphs.find(case))
-    assert ABSENT["compile"].why(case) == ABSENT["cuda_graphs"].why(case) == compile.EAGER
-    assert not compile.looks_at_mask(case_of(ROOT / "scenarios" / "small_batch" / "recording"))
+    assert ABSENT["compile"].why(case) == ABSENT["cuda_graphs"].why(case) == compiled_passes.EAGER
+    assert not compiled_passes.looks_at_mask(case_of(ROOT / "scenarios" / "small_batch" / "recording"))
 
 
 def test_a_closures_passes_are_no_part_of_the_optimizer():

@@ -155,7 +155,8 @@ def test_every_output_is_valid(name):
     for one in document["gpus"]:
         assert one["step_ns"]["low"] <= one["step_ns"]["expected"] <= one["step_ns"]["high"]
         assert [s["gpus"] for s in one["scaling"]] == [2, 8]
-        assert one["cost"]["kwh_per_epoch"] > 0
+        known = document["recorded"]["work"]["samples"] is not None  # of a run without a DataLoader they are not
+        assert (one["cost"]["kwh_per_epoch"] or 0) > 0 if known else one["cost"]["kwh_per_epoch"] is None
     reasons = document["explanation"]["reasons"]
     assert [reason["id"] for reason in reasons] == [
         "host_floor", "capacity", "host_speed", "compute", "bandwidth", "rest"

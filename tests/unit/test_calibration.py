@@ -49,7 +49,7 @@ DEFINITIONS = {
     "gpuprof/doctor/storage.py:SCARCE_DISK_BYTES": "what is worth a warning",
     "gpuprof/doctor/hardware.py:FEWEST_CPUS": "what is worth a warning",
     "gpuprof/trial/trial.py:OTHERS, IDLE": "what is worth a note",
-    "gpuprof/diagnosis/attention_planning.py:FIRST_TORCH": "a version of torch",
+    "gpuprof/diagnosis/detect/attention_planning.py:FIRST_TORCH": "a version of torch",
     "gpuprof/trial/same_training.py:FORMAT": "the resolution of number formats",
     "gpuprof/diagnosis/baseline.py:REACH": "how far a line may be drawn out",
     "gpuprof/diagnosis/findings/pageable_copies.py:MUCH_BYTES": "what two recordings must differ by",
@@ -268,7 +268,7 @@ QUOTED = {
         f"{percent(1 - allocator.LEFT.low)} %)",
     ),
     "recompiles": (
-        f"over {thresholds.PLANNING_NS.value / 1e6:g} ms and {thresholds.PLANNING_TIMES.value:g} times its usual",
+        f"silent for over {thresholds.PLANNING_NS.value / 1e6:g} ms",
         f"over {thresholds.FIRST_CALL_NS.value / 1e6:g} ms; at worst "
         f"{({0.5: 'half'})[shapes.STAYS.value]} of that stays",
         f"at worst {shapes.OTHER_KERNEL.value:g} times as long",

@@ -7,16 +7,16 @@ from dataclasses import replace
 import pytest
 from helpers.compared import MS, NOTHING, make_facts
 
-from gpuprof.diagnosis.comparison.cells import Cell, Cells
 from gpuprof.diagnosis.comparison.compare import (
     compare_steps,
     compare_work,
 )
 from gpuprof.diagnosis.comparison.comparison import Work
-from gpuprof.diagnosis.comparison.counts import Counts
-from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain
+from gpuprof.diagnosis.detect.pair.cells import Cell, Cells
+from gpuprof.diagnosis.detect.pair.counts import Counts
+from gpuprof.diagnosis.detect.pair.facts import Facts
 
 BASE: Cells = {
     ("busy", "gemm", "forward"): 20 * MS,
@@ -37,7 +37,7 @@ def less(cell: Cell, ns: int) -> Cells:
 
 
 CHANGES = {
-    "compile": (counts({}), BASE, counts({("backward", "elementwise"): 50.0}, compiled=9.0)),
+    "compile": (counts({}), BASE, counts({("backward", "elementwise"): 50.0}, compiled=0.9)),
     "cuda_graphs": (counts({}), BASE, counts({}, graph_kernels=490.0, launches=30.0)),
     "recompute": (counts({("recompute", "gemm"): 60.0}), less(("idle", "launch", "recompute"), 9 * MS), counts({})),
     "optimizer": (

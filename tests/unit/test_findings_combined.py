@@ -12,16 +12,17 @@ from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.diagnosis import predict
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect import recomputed_passes
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
-from gpuprof.diagnosis.passes import shapes_in
-from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
 from gpuprof.replay.graph import HOST, Graph
-from gpuprof.replay.noise import PROCESS_NOISE
+from gpuprof.replay.noise import PROCESS_NOISE, change_noise
 from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD
 
@@ -63,7 +64,8 @@ def test_noise_counts_once_and_each_fix_for_itself(monkeypatch, tmp_path):
     assert found.step_ns.expected == pytest.approx(0.8 * 0.5 * case.step_ns, rel=0.03)
     for end, factor in ((found.step_ns.low, 0.4), (found.step_ns.high, 0.7)):
         of_fix = math.log((0.8 * factor * KERNEL + GAP) / (0.8 * 0.5 * KERNEL + GAP))
-        away = math.hypot(math.log1p(PROCESS_NOISE), of_fix)
+        scatter = change_noise(found.step_ns.expected / case.step_ns)
+        away = math.hypot(math.log1p(PROCESS_NOISE), max(scatter, abs(of_fix)))
         assert abs(math.log(end / found.step_ns.expected)) == pytest.approx(away, rel=0.015)
 
 
@@ -108,10 +110,10 @@ def test_memory_serves_a_larger_batch_or_what_is_not_repeated(times: int, either
     for _ in range(4):
         program.step(lambda: checkpointed(program))
     bare = program.case(tmp_path)
-    extra, size = recompute.extra_bytes(bare), recompute.free_bytes(bare)[1]
+    extra, size = recompute.extra_bytes(bare), recomputed_passes.free_bytes(bare)[1]
     assert extra is not None
     assert size is not None
-    peak = round(recompute.USABLE_SHARE * size - times * extra[1])
+    peak = round(recomputed_passes.USABLE_SHARE * size - times * extra[1])
     found = only(recompute, program.case(tmp_path, run_of(memory=RunMemory(None, None, peak))))
     assert ("larger_batch" in found.excludes) == either
 
@@ -123,7 +125,7 @@ def test_hooks_around_saved_tensors_go_with_checkpointing(tmp_path):
     for event in program.trace.events:  # the engine runs an ordinary op, whose saved tensors a hook computes again
         event["name"] = event["name"].replace("CheckpointFunctionBackward", "MmBackward0")
     case = program.case(tmp_path)
-    graph, again = case.graph, recompute.recomputed(case)
+    graph, again = case.graph, recomputed_passes.recomputed(case)
     left = only(recompute, case).change(graph).duration_ns
     host = (graph.lane >= 0) & ~again & (graph.duration_ns > 0) & (graph.resource == HOST)
     for phase, share in ((FORWARD, recompute.HOOKED_SHARE[1]), (BACKWARD, recompute.UNPACKED_SHARE[1])):

@@ -12,6 +12,9 @@ from helpers.program import GAP, MS, SHORT, US, Program
 
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.detect import batch_scaling, compiled_passes, compiling
+from gpuprof.diagnosis.detect.compiled_code import compiled_share
+from gpuprof.diagnosis.detect.micro_batches import micro_batches
 from gpuprof.diagnosis.findings import (
     allocator,
     compile,
@@ -23,7 +26,6 @@ from gpuprof.diagnosis.findings import (
     recompiles,
     syncs,
 )
-from gpuprof.diagnosis.micro_batches import micro_batches
 from gpuprof.diagnosis.predict import WORTH, predict
 from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.mean_step import MeanStep
@@ -74,11 +76,11 @@ def test_compile_keeps_products_and_one_launch_for_each_chain(tmp_path):
     case = eager(tmp_path)
     layer_ns = (1 + CHAIN) * (20 * US + PAUSE)
     assert case.step_ns == pytest.approx(2 * LAYERS * layer_ns, rel=0.02)
-    found = compile.passes(case)
+    found = compiled_passes.passes(case)
     assert found is not None
     assert len(found.speaker) == 2 * LAYERS * case.steps
     proposal = only(compile, case)
-    host, left, once = compile.HOST[1], compile.LEFT, compile.PASS_NS[1]
+    host, left, once = compiled_passes.HOST[1], compiled_passes.LEFT, compiled_passes.PASS_NS[1]
     expected = 2 * (LAYERS * 20 * US * host * (1 + left) + once)
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.03)
     assert "reduce-overhead" not in proposal.fix
@@ -97,12 +99,14 @@ def test_work_of_its_own_inside_a_pass_is_not_compiled_away(tmp_path):
 def test_cuda_graphs_leave_the_passes_and_the_gpu(tmp_path):
     case = eager(tmp_path)
     proposal = only(cuda_graphs, case)
-    assert "mark_step_begin()  # before each forward pass" in proposal.fix
+    assert "mark_step_begin()  # before each pass" in proposal.fix
     assert (cuda_graphs.CLONED in proposal.fix) == ((micro_batches(case) or 1) > 1)
-    products = 2 * LAYERS * (3 * US * compile.REST[1] + 3 * US * compile.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
-    expected = max(products, 2 * compile.PASS_NS[1])
+    products = (
+        2 * LAYERS * (3 * US * compiled_passes.REST[1] + 3 * US * compiled_passes.FUSED[1] + 2 * cuda_graphs.NEXT_NS)
+    )
+    expected = max(products, 2 * compiled_passes.PASS_NS[1])
     step = case.step_of(proposal.change(case.graph))
-    assert 0.8 * expected <= step <= expected + 2.2 * compile.PASS_NS[1]
+    assert 0.8 * expected <= step <= expected + 2.2 * compiled_passes.PASS_NS[1]
     assert step < 0.6 * case.step_of(only(compile, case).change(case.graph))
 
 
@@ -124,16 +128,16 @@ def test_fused_kernels_are_as_long_as_their_longest(tmp_path):
         program.step(body)
     case = program.case(tmp_path)
     proposal = only(compile, case)
-    expected = 40 * 100 * US * (compile.REST[1] + compile.FUSED[1])
+    expected = 40 * 100 * US * (compiled_passes.REST[1] + compiled_passes.FUSED[1])
     assert case.step_of(proposal.change(case.graph)) == pytest.approx(expected, rel=0.05)
     assert not list(cuda_graphs.find(case)), "a GPU that is busy needs no graphs"
 
 
 def test_no_compile_where_values_part_the_graph(tmp_path):
     case = eager(tmp_path, within=lambda program, i: program.item() if i % 6 == 0 else None)
-    assert compile.passes(case) is None
+    assert compiled_passes.passes(case) is None
     few = eager(tmp_path, within=lambda program, i: program.item() if i == 5 else None)
-    assert compile.passes(few) is not None
+    assert compiled_passes.passes(few) is not None
 
 
 @pytest.mark.parametrize("mark", ["Torch-Compiled Region: 0/0", "CompiledFunction"])
@@ -160,7 +164,7 @@ def test_no_compile_where_it_is_compiled(tmp_path, mark):
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    assert compile.compiled_share(case) > 0.9
+    assert compiled_share(case.timeline) > 0.9
     assert not list(compile.find(case))
 
 
@@ -174,7 +178,7 @@ def test_one_compiled_region_does_not_make_a_model_compiled(tmp_path):
         program.now += 2 * US
 
     case = eager(tmp_path, begin=helper)
-    assert 0 <= compile.compiled_share(case) < 0.01
+    assert 0 <= compiled_share(case.timeline) < 0.01
     assert only(compile, case)
     assert not compile.ABSENT.why(case)
 
@@ -266,7 +270,7 @@ def test_kernels_that_fill_the_chip_grow_with_the_tokens(tmp_path):
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    doubled = case.step_of(larger_batch.scaled_batch(case, 2)(case.graph))
+    doubled = case.step_of(batch_scaling.scaled_batch(case, 2)(case.graph))
     assert doubled == pytest.approx(2 * case.step_ns, rel=0.05)
     assert not list(larger_batch.find(case))
 
@@ -464,7 +468,7 @@ def test_code_that_is_compiled_in_every_step(tmp_path, plans):
     assert proposal.title == "fixed shapes"
     assert proposal.fix.startswith("pad each batch")
     assert ("enable_cudnn_sdp(False)" in proposal.fix) == plans
-    assert recompiles.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
+    assert compiling.compiling_ns(case) == pytest.approx(60 * MS, rel=0.01)
 
 
 def test_work_of_the_processor_is_no_first_call(tmp_path):
@@ -494,7 +498,7 @@ def test_compiling_once_is_not_reported(tmp_path):
             program.trace.op("_compile.compile_inner (dynamo_timed)", start, program.now)
 
     case = eager(tmp_path, begin=begin)
-    assert not list(recompiles.find(case)) and recompiles.compiling_ns(case) == 0
+    assert not list(recompiles.find(case)) and compiling.compiling_ns(case) == 0
 
 
 def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Analysis:

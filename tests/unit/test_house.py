@@ -26,7 +26,7 @@ FLOORS = (
     {"ranks"},
     {"replay"},
     {"costs"},
-    {"memory"},
+    {"memory", "hang"},
     {"timeline"},
     {"tracefile"},
     {"record"},
@@ -173,6 +173,49 @@ def test_circles_are_found_and_named(tmp_path: Path):
     assert circles(graph) == ["gpuprof.room.a -> gpuprof.room.b -> gpuprof.room.c -> gpuprof.room.a"]
     (room / "c.py").write_text("import os.path\n")
     assert circles(import_graph(sorted(room.rglob("*.py")), tmp_path)) == []
+
+
+def folder_graphs(graph: dict[str, set[str]]) -> dict[str, dict[str, set[str]]]:
+    """For each package what lies directly in it, modules and folders, and which of these import which: a folder imports
+    what any module below it does."""
+    packages: dict[str, dict[str, set[str]]] = {}
+    for module, imported in graph.items():
+        for other in imported:
+            ours, theirs = module.split("."), other.split(".")
+            same = next(i for i, (a, b) in enumerate(zip([*ours, ""], [*theirs, ""], strict=False)) if a != b)
+            if same < min(len(ours), len(theirs)):
+                inside = packages.setdefault(".".join(ours[:same]), {})
+                inside.setdefault(ours[same], set()).add(theirs[same])
+                inside.setdefault(theirs[same], set())
+    return packages
+
+
+def test_no_folders_import_each_other_in_a_circle():
+    """At every depth: of two things in one folder, each a module or a folder, one is the lower."""
+    graphs = folder_graphs(import_graph(python_files()))
+    assert {"gpuprof", "gpuprof.diagnosis", "gpuprof.diagnosis.detect", "gpuprof.tracefile"} <= set(graphs)
+    found = [f"in {package}: {circle}" for package, graph in graphs.items() for circle in circles(graph)]
+    assert not found, "folders import each other: " + "; ".join(found)
+
+
+def test_circles_of_folders_are_found_at_every_depth():
+    """Modules of two folders that reach each other, though no module reaches itself."""
+    graph = {"p.a.x": {"p.b.y"}, "p.b.y": set(), "p.b.z": {"p.a.w"}, "p.a.w": set(), "p.a": set(), "p.b": set()}
+    assert {package: circles(inside) for package, inside in folder_graphs(graph).items()} == {"p": ["a -> b -> a"]}
+    deeper = {f"top.{name}": {f"top.{other}" for other in others} for name, others in graph.items()}
+    assert circles(folder_graphs(deeper)["top.p"]) == ["a -> b -> a"]
+    assert circles(folder_graphs({"p.a.x": {"p.low"}, "p.low": set(), "p.high": {"p.a.x"}})["p"]) == []
+
+
+def test_findings_stand_alone():
+    """A finding imports no other finding, nor what stands above them; what several need is in `detect`."""
+    findings = PACKAGE / "diagnosis" / "findings"
+    above = ("gpuprof.diagnosis.findings", "gpuprof.diagnosis.comparison", "gpuprof.diagnosis.projection_input")
+    detect = PACKAGE / "diagnosis" / "detect"
+    files = [*(path for path in findings.glob("*.py") if path.name != "__init__.py"), *detect.rglob("*.py")]
+    assert len(files) > 40
+    wrong = [f"{path.name} imports {name}" for path in files for name in imports_of(path) if name.startswith(above)]
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from helpers.paths import SHARED
 from helpers.program import FLOAT, MS, US, Program
 
 import gpuprof
+from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.findings import compile, cuda_graphs, input_workers, optimizer
-from gpuprof.diagnosis.torch_version import is_before_2
 
 OWN = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
 WORKERS = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -98,3 +98,73 @@ def test_with_ops_the_same_kernels_do(tmp_path):
     for k in range(100):
         builder.op("aten::mm", k * 10 * US - 1 * US, k * 10 * US + 5 * US)
     assert diagnosed(builder, tmp_path).verdict.bound == "compute"
+
+
+def unnamed_training(inner: bool = True, update: bool = True, gradient: str = "gemm") -> TraceBuilder:
+    """Two threads that launch in turns, and nothing that names autograd's: `inner`: its ops were recorded; `update`: so
+    was the optimizer."""
+    builder = old_training(names=("aten::mul", "aten::sum"))
+    kept = []
+    for event in builder.events:
+        if event["cat"] == "cpu_op" and event["name"].startswith("Optimizer.") and not update:
+            continue
+        if event["cat"] == "cpu_op" and event["tid"] == AUTOGRAD and not inner:
+            continue
+        if event["cat"] == "kernel" and event["ts"] % STEP >= 3 * MS and event["name"] == "gemm":
+            event["name"] = gradient
+        kept.append(event)
+    builder.events = kept
+    return builder
+
+
+def busy(builder: TraceBuilder, folder: Path) -> dict[str, int]:
+    return {phase.phase: phase.busy_ns for phase in diagnosed(builder, folder).phases}
+
+
+def test_a_second_thread_that_launches_in_turns_is_the_backward_pass(tmp_path):
+    found = busy(unnamed_training(), tmp_path)
+    assert found["backward"] > 3 * 3.5 * MS
+    assert found["optimizer"] > 0
+    assert busy(unnamed_training(inner=False), tmp_path)["backward"] > 3 * 3.5 * MS, "without ops, too"
+
+
+def test_so_it_is_by_the_names_of_its_kernels(tmp_path):
+    named = unnamed_training(update=False, gradient="layer_norm_backward_kernel")
+    assert busy(named, tmp_path)["backward"] > 3 * 3.5 * MS
+    plain_names = unnamed_training(update=False)
+    assert "backward" not in busy(plain_names, tmp_path), "two threads of an inference alternate as well"
+
+
+def test_threads_that_mix_their_launches_are_no_forward_and_backward(tmp_path):
+    builder = unnamed_training()
+    k = 0
+    for event in builder.events:
+        if event["cat"] in ("cpu_op", "cuda_runtime") and event["ts"] % STEP < 8 * MS:
+            k += event["cat"] == "cuda_runtime"
+            event["tid"] = (MAIN, AUTOGRAD)[k % 2]
+    assert "backward" not in busy(builder, tmp_path)
+
+
+def test_phases_in_the_names_of_a_pipeline_schedule_are_read(tmp_path):
+    """F is the forward pass of a stage; B and W are the gradients of its inputs and weights."""
+    builder = TraceBuilder()
+    for step in range(3):
+        at = step * STEP
+        builder.step(step, at, at + STEP)
+        for k, name in enumerate(("ATTN(F)", "MLP(F)", "MLP(B)", "MLP(W)", "DISPATCH(B)")):
+            t = at + k * MS
+            builder.annotation(name, t, t + MS)
+            builder.op("aten::mm", t + 10 * US, t + 900 * US)
+            builder.launch("gemm", (t + 20 * US, t + 30 * US), (t + 50 * US, t + 450 * US))
+    found = busy(builder, tmp_path)
+    assert found["forward"] == 3 * 2 * 400 * US
+    assert found["backward"] == 3 * 3 * 400 * US
+
+
+def test_a_thread_with_autograds_name_is_its_own(tmp_path):
+    """Whatever its ops are called."""
+    builder = unnamed_training(update=False)
+    builder.event(ph="M", name="thread_name", pid=1, tid=AUTOGRAD, ts=0, args={"name": "not pt_autograd_0"})
+    assert "backward" not in busy(builder, tmp_path), "a name that only contains it"
+    builder.event(ph="M", name="thread_name", pid=1, tid=AUTOGRAD, ts=0, args={"name": "thread 7 (pt_autograd_0)"})
+    assert busy(builder, tmp_path)["backward"] > 3 * 3.5 * MS

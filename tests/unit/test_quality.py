@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import inspect
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -171,6 +172,13 @@ class Boundary:
     """Where the neighbour has issues of its own; most have none."""
 
 
+def halves(data: bytes) -> tuple[bytes, bytes]:
+    return data[: len(data) // 2], data[len(data) // 2 :]
+
+
+LISTED = json.dumps(json.loads(sound().text())["traceEvents"])
+"""The events without a document around them."""
+
 WARNED, NOTED, FAILED = "degraded", "ok", "unusable"
 GUESSES = {"no_steps": "warning"}
 BARE = {"no_host_events": "warning", "gpu_events_unlinked": "warning", **GUESSES}
@@ -203,6 +211,34 @@ CASES = {
         {"repaired_events": "info"},
         NOTED,
         "^1 event",
+    ),
+    "several_documents": Boundary(
+        lambda: 2 * sound().text().encode(),
+        lambda: sound(),
+        {"several_documents": "warning"},
+        WARNED,
+        "only the first",
+    ),
+    "several_documents: members of gzip": Boundary(
+        lambda: 2 * gzip.compress(sound().text().encode()),
+        lambda: b"".join(gzip.compress(half) for half in halves(sound().text().encode())),
+        {"several_documents": "warning"},
+        WARNED,
+        "only the first",
+    ),
+    "two_event_lists": Boundary(
+        lambda: sound().text().replace('], "traceName"', '], "traceEvents": ' + LISTED + ', "traceName"').encode(),
+        lambda: sound().event(ph="X", cat="x", name='a "traceEvents": [', pid=1, tid=1, ts=0, dur=1),
+        {"two_event_lists": "warning"},
+        WARNED,
+        "read as one",
+    ),
+    "two_event_lists: one after the other": Boundary(
+        lambda: (2 * LISTED).encode(),
+        lambda: LISTED.encode(),
+        {"two_event_lists": "warning"},
+        WARNED,
+        of_the_fine={},
     ),
     "no_events": Boundary(
         lambda: TraceBuilder().op("aten::mm", 5, 5),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.present import present
 from helpers.program import BF16, MS, PRODUCT, US, Program
 from helpers.valid_json import document
 
@@ -166,3 +167,100 @@ def test_a_single_step_that_is_mostly_loading_has_no_verdict(tmp_path):
     found = diagnosed(program, tmp_path)
     assert found.start_up is not None and found.start_up.share > 0.5
     assert found.verdict.bound is None and not found.findings
+
+
+def first_to(program: Program, own: int, api: int = 2 * MS) -> None:
+    """The first `.to()`: the context is created in it, of which no call is recorded."""
+    start = program.now
+    program.trace.call("cudaGetDeviceCount", start + 10 * US, start + 20 * US)
+    program.trace.call("cudaMalloc", start + own, start + own + api)
+    program.now = start + own + api + 10 * US
+    program.launch(
+        "Memcpy HtoD (Pageable -> Device)", (program.now, program.now + 50 * US), 40 * US, cat="gpu_memcpy", bytes=10**4
+    )
+    program.now += 60 * US
+    for depth, name in enumerate(("aten::to", "aten::_to_copy")):
+        program.trace.op(name, start - (2 - depth) * US, program.now + (2 - depth) * US)
+    program.trace.op("aten::empty_strided", start, start + own + api + US)
+
+
+@pytest.mark.parametrize("own", [300 * MS, 1 * MS])
+def test_a_context_that_the_first_op_creates_is_start_up(tmp_path, own):
+    """Nothing is recorded of it but that the op lasts."""
+    program = Program()
+    first_to(program, own)
+    layers(program)
+    parts = dict(timeline_of(program, tmp_path).start_up.parts)
+    assert parts.get("creating the context", 0) == (own - 20 * US if own > 10 * MS else 0)
+
+
+def test_an_op_that_lasts_after_the_gpu_has_worked_creates_no_context(tmp_path):
+    program = Program()
+    layers(program)
+    first_to(program, 300 * MS)
+    layers(program)
+    assert timeline_of(program, tmp_path).start_up.parts == (("first allocations", 2 * MS),)
+
+
+def test_a_first_call_that_lasts_creates_the_context(tmp_path):
+    for name, expected in (("cudaHostRegister", 300 * MS), ("cudaMemcpyAsync", 0)):
+        program = Program()
+        call(program, name, 300 * MS)
+        layers(program)
+        parts = dict(timeline_of(program, tmp_path).start_up.parts)
+        assert parts.get("creating the context", 0) == expected
+
+
+def loads(later: int, step: int = 0, cut: bool = False, name: str = "aten::addmm") -> Program:
+    """Steps of 5 ms, in one of which the first op of a name loads a library for 40 ms; later ones take `later`."""
+    program, made = Program(), []
+
+    def body():
+        layers(program, 150)
+        if program.steps >= step:
+            program.op(name, PRODUCT, 20 * US, host=later if made else 40 * MS)
+            made.append(program.steps)
+        layers(program, 150)
+
+    for _ in range(1 if cut else 4):
+        program.step(body)
+    if cut:  # the recording ends in the step that follows
+        start = program.now
+        body()
+        program.trace.step(9, start, program.now + MS)
+        kept = [e for e in program.trace.events if e["ts"] < start + 2 * MS or e["name"].startswith("ProfilerStep")]
+        again = [e for e in program.trace.events if e["name"] == "aten::addmm" and e["ts"] > start]
+        program.trace.events = kept + again
+    return program
+
+
+@pytest.mark.parametrize("step", [0, 1, 2])
+def test_a_library_that_one_step_loads_is_start_up_in_any_of_them(tmp_path, step):
+    found = timeline_of(loads(20 * US, step), tmp_path)
+    loaded = dict(found.start_up.parts).get("loading code", 0)
+    if found.steps.starting:
+        assert step == 0 and not loaded, "the first step is left out for it"
+    else:
+        assert loaded == pytest.approx(40 * MS, rel=0.01)
+
+
+def test_an_op_that_lasts_each_time_loads_nothing(tmp_path):
+    assert timeline_of(loads(39 * MS), tmp_path).start_up.parts == ()
+
+
+def test_planning_for_a_new_shape_is_no_start_up(tmp_path):
+    """Another shape is planned for again."""
+    assert timeline_of(loads(20 * US, 1, name="aten::_cudnn_attention_backward"), tmp_path).start_up.parts == ()
+
+
+def test_a_library_in_the_only_whole_step_lowers_the_confidence(tmp_path):
+    """The step after it was cut, so that what it loads looks like its work."""
+    (tmp_path / "other").mkdir()
+    program = loads(20 * US, cut=True)
+    timeline = timeline_of(program, tmp_path)
+    assert timeline.steps.cut == 1 and len(timeline.steps.start_ns) == 1
+    assert dict(timeline.start_up.parts)["loading code"] == pytest.approx(40 * MS, rel=0.01)
+    found = diagnosed(program, tmp_path)
+    assert found.verdict.bound is None or present(found.verdict.confidence) < 0.2
+    again = diagnosed(loads(39 * MS, cut=True), tmp_path / "other")
+    assert again.verdict.bound == "host" and present(again.verdict.confidence) > 0.6

@@ -5,22 +5,18 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from gpuprof.diagnosis.comparison.cells import Cells
 from gpuprof.diagnosis.comparison.comparison import (
     Comparison,
-    Known,
     Mechanism,
     Outcome,
     PhaseDifference,
     PhasePart,
     RankDifference,
-    Side,
     Significance,
     Step,
     Term,
     Work,
 )
-from gpuprof.diagnosis.comparison.facts import best_known, facts, usable
 from gpuprof.diagnosis.comparison.kernels import compare_kernels, compare_ops
 from gpuprof.diagnosis.comparison.leftovers import WORK
 from gpuprof.diagnosis.comparison.mechanisms import explain, mechanisms
@@ -28,6 +24,9 @@ from gpuprof.diagnosis.comparison.notes import notes, other_program, same_progra
 from gpuprof.diagnosis.comparison.same_model import other_model
 from gpuprof.diagnosis.comparison.significance import LIKELY, significance
 from gpuprof.diagnosis.comparison.unit_words import reworded
+from gpuprof.diagnosis.detect.pair.cells import Cells
+from gpuprof.diagnosis.detect.pair.facts import best_known, facts, usable
+from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Steps
 from gpuprof.diagnosis.sentences import capital, size_in_ms
 from gpuprof.errors import GpuprofError

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from gpuprof.diagnosis.detect.pair.side import Known, Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 from gpuprof.timeline.unit_words import common_unit
 from gpuprof.timeline.workload import Unit
@@ -16,52 +17,8 @@ from gpuprof.tracefile.source import Severity
 
 SCHEMA = "gpuprof.comparison/1"
 
-Known = Literal["unprofiled", "estimated", "recorded"]
-"""How a step time is known: timed without a profiler, estimated by the replay without its cost, or as recorded under
-it."""
 Outcome = Literal["faster", "slower", "same"]
 """Of B, seen from A."""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two recordings."""
-
-    path: str
-    kind: str
-    quality: str
-    bound: str | None
-    """The verdict, and its cause."""
-    cause: str | None
-    gpu: str | None
-    rank: int | None
-    world_size: int | None
-    device: int
-    """The one with most work: the waterfall is of its step."""
-    steps: int
-    """That were recorded."""
-    step_ns: int
-    known: Known
-    recorded_ns: int
-    tokens: float | None
-    """A step, padding included."""
-    real_tokens: float | None
-    samples: float | None
-    product_flops: float | None
-    """Of matmuls a step, those of attention and recomputation left out; None where shapes were not recorded."""
-    products: float
-    """Those matmuls."""
-    kernels: float
-    """Kernels and copies a step."""
-    launches: float
-    """Calls that launch them."""
-    syncs: float
-    """Calls a step that wait for the GPU."""
-    peak_bytes: int | None
-    token_ns: float | None = None
-    """Mean time of a token over all steps that were timed without a profiler, padding left out where that is known."""
-    sample_ns: float | None = None
-    """Likewise of a sample."""
 
 
 @dataclass(frozen=True, slots=True)

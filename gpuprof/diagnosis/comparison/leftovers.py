@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import log
 
-from gpuprof.diagnosis.comparison.candidates import (
+from gpuprof.diagnosis.comparison.comparison import Work
+from gpuprof.diagnosis.detect.pair.candidates import (
     HOST_CAUSES,
     WEAK,
     WEAKER,
@@ -15,9 +16,9 @@ from gpuprof.diagnosis.comparison.candidates import (
     claim_where,
     is_communication,
 )
-from gpuprof.diagnosis.comparison.comparison import Side, Work
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import PACE, Quantity, idle_ns, number, quantity
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import PACE, Quantity, idle_ns, number, quantity
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING
 
 WORK = ("larger_batch", "padding", "work")

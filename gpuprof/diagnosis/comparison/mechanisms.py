@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
 
-from gpuprof.diagnosis.comparison.candidates import Candidate
-from gpuprof.diagnosis.comparison.cells import allot
 from gpuprof.diagnosis.comparison.comparison import Mechanism, PhaseShare, Step, Work
-from gpuprof.diagnosis.comparison.facts import Facts
 from gpuprof.diagnosis.comparison.leftovers import WORK, leftovers
 from gpuprof.diagnosis.comparison.predictions import combined, predictions
+from gpuprof.diagnosis.detect.pair.candidates import Candidate
+from gpuprof.diagnosis.detect.pair.cells import allot
+from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.diagnosis import Diagnosis
 from gpuprof.diagnosis.findings import CHANGES
 from gpuprof.timeline.phases import PHASES

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.comparison.comparison import Mechanism, Note, Side, Significance, Step, Work
-from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.comparison import Mechanism, Note, Significance, Step, Work
 from gpuprof.diagnosis.comparison.significance import CORRELATED
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.replay.noise import PROCESS_NOISE
 
 OTHER_PROGRAM = "other_program"

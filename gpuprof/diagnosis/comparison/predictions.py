@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from gpuprof.diagnosis.comparison.comparison import Prediction, Side, Work
-from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.comparison.comparison import Prediction, Work
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.side import Side
 from gpuprof.diagnosis.diagnosis import Diagnosis, Range
 
 LIKE_PREDICTED = 0.2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.detect.pair.facts import Facts
 
 FEWEST = 3
 """Shapes of weights that a recording must have to say anything about its model."""

@@ -7,7 +7,8 @@ made, `change(a, b)`, by which a comparison recognises it.
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.candidates import Recogniser
+from gpuprof.diagnosis.detect.pair.candidates import Recogniser
+from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
     adapter_casts,
@@ -42,7 +43,6 @@ from gpuprof.diagnosis.findings import (
     tf32,
     throttling,
 )
-from gpuprof.diagnosis.proposal import Absent, Finder, Page
 
 _MODULES = (
     input_workers,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import largest_factor, micro_size, room_note, scaled_batch, slower_host
-from gpuprof.diagnosis.micro_batches import micro_batch_of, micro_batches
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.stack import Code
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph

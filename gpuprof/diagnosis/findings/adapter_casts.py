@@ -11,13 +11,13 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, kernel_ns
-from gpuprof.diagnosis.comparison.signs import advised, alike_compiled, fewer_kernels
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import backward_of, siblings, without_recompute
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
+from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled

@@ -8,12 +8,12 @@ import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import Candidate, claim_idle
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
-from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL
-from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.replay.graph import SYNC, Graph
 from gpuprof.replay.transform import scaled, without_edges
 from gpuprof.tracefile.trace import ANNOTATION

@@ -12,12 +12,12 @@ from gpuprof.costs.dtypes import CODE, type_in_kernel_name
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.attention_planning import bf16_would_plan
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import shapes_vary
-from gpuprof.diagnosis.matmul_types import operand_bytes, typed_fp32, why_unknown
-from gpuprof.diagnosis.passes import host_ns_per_launch
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
+from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
+from gpuprof.diagnosis.detect.passes import host_ns_per_launch
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of

@@ -10,8 +10,8 @@ import numpy as np
 
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled

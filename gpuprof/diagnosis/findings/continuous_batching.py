@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import best_factor, scaled_batch, slower_host
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import DEVICE
 

@@ -10,14 +10,8 @@ import numpy as np
 
 from gpuprof.calibration import compile as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import Candidate, claim_model
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import number, quantity
-from gpuprof.diagnosis.comparison.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
-from gpuprof.diagnosis.compile_time import compile_ns
-from gpuprof.diagnosis.compiler_names import GRAPH_LAUNCH
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.compile import (
+from gpuprof.diagnosis.detect.compile_time import compile_ns
+from gpuprof.diagnosis.detect.compiled_passes import (
     EAGER,
     REWRITTEN,
     TOO_OLD,
@@ -29,9 +23,15 @@ from gpuprof.diagnosis.findings.compile import (
     passes_launch,
     shapes_vary,
 )
-from gpuprof.diagnosis.micro_batches import micro_batches
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.torch_version import is_before_2
+from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.micro_batches import micro_batches
+from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import number, quantity
+from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
@@ -266,11 +266,13 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
 
 
 def in_graphs(case: Analysis) -> bool:
-    """Whether CUDA graphs launch most kernels of the passes."""
-    timeline, graph = case.timeline, case.graph
+    """Whether CUDA graphs launch most of the passes' kernels, or most of their time: a graph may be recorded as one."""
+    timeline, graph, gpu = case.timeline, case.graph, case.trace.gpu
     rows = graph.gpu_row[graph.on_gpu & model_phases(graph)]
     launching = np.append(case.trace.rows_named(case.trace.calls.name, GRAPH_LAUNCH.search), False)
-    return bool(len(rows)) and float(launching[timeline.links.call[rows]].mean()) >= MOST_GRAPHED
+    by_graph, ns = launching[timeline.links.call[rows]], (gpu.end_ns - gpu.start_ns)[rows].clip(0)
+    whole = max(int(ns.sum()), 1)
+    return bool(len(rows)) and max(float(by_graph.mean()), float(ns[by_graph].sum()) / whole) >= MOST_GRAPHED
 
 
 def _graphed(found: Passes, way: int) -> Change:

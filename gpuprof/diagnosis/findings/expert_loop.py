@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -11,49 +10,18 @@ import numpy as np
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.comparison.candidates import PASSES, Candidate, claim_model
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import FEWER, kernel_counts, quantity
-from gpuprof.diagnosis.comparison.signs import fewer_kernels
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import backward_of, host_ns_per_launch, siblings, without_recompute
-from gpuprof.diagnosis.proposal import Page, Proposal
-from gpuprof.diagnosis.replace_work import replacement_of, with_replacement
-from gpuprof.replay.stretches import Stretches, nodes_in
-from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
+from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
+from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
+from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.replay.stretches import nodes_in
+from gpuprof.tracefile.trace import F64, I64, Mask
 
-RETURNS = frozenset(
-    {"aten::index_add_", "aten::index_add", "aten::index_put_", "aten::scatter_add_", "aten::scatter_add"}
-)
-"""How an expert's rows go back to their tokens: the last op of an expert's block."""
-PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::linear", "aten::matmul"})
-CHOICES = frozenset({"aten::nonzero", "aten::where", "aten::index", "aten::index_select", "aten::gather"})
-"""How an expert's rows are found or taken."""
-OF_LAYERS = frozenset(
-    {
-        "aten::topk",
-        "aten::sort",
-        "aten::embedding",
-        "aten::_grouped_mm",
-        "aten::rsqrt",
-        "aten::rms_norm",
-        "aten::scaled_dot_product_attention",
-        "aten::softmax",
-        "aten::layer_norm",
-    }
-)
-"""What a layer does once, and an expert does not: a sequence that repeats with these in it is the layers themselves."""
-ROUTING = frozenset({"aten::one_hot", "aten::nonzero", "aten::where", "aten::bincount", "aten::zeros_like"})
-"""What prepares the loop in front of its first expert, and goes with it."""
-BLOCK_OPS = 250
-"""An expert's block has fewer ops than this in a row; two such ops further apart are of different layers."""
-LONGER = 1.35
-"""A block may be this much longer than the usual one (an expert whose tensors take another path) and is still one of
-the loop."""
-LEAST_BLOCKS = 4
-"""Fewer experts than this in a row are not a loop that is worth grouping."""
-MOST = 0.9
-"""Blocks that must look like an expert's: one may be cut, or be a shared expert's."""
 FORWARD_LAUNCHES, BACKWARD_LAUNCHES = calibrated.FORWARD_LAUNCHES.rising, calibrated.BACKWARD_LAUNCHES.rising
 """Kernels of grouped experts per layer and pass (sorting the rows by expert, offsets, gather, two grouped matmuls,
 activation, masking, weighting, scatter, sum): at best a fused path, at worst experts with biases."""
@@ -102,19 +70,6 @@ experts are hit (a short batch), the gain is smaller. On GPUs older than Hopper 
 here.
 """,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Loops:
-    """Loops over experts as stretches of the forward pass (or of its repetition), one per layer and step."""
-
-    stretches: Stretches
-    blocks: I64
-    """Experts that each goes through."""
-    row_bytes: F64
-    """Of the rows that all experts of the loop work on, at the model's width; NaN where shapes were not recorded."""
-    width: I64
-    """The model's width; -1 likewise."""
 
 
 def find(case: Analysis) -> Iterator[Proposal]:
@@ -184,75 +139,6 @@ def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
     own_ns = float(graph.duration_ns[mine & ~graph.on_gpu & ~graph.waits].sum()) / max(launches, 1)
     usual = host_ns_per_launch(case, inside, mine)
     return min(usual, own_ns) if launches else usual
-
-
-def find_loops(case: Analysis) -> Loops | None:
-    """Loops over experts in the window; None if there are none."""
-    ops = case.trace.ops
-    if not case.ops_named(RETURNS.__contains__).any():
-        return None
-    rows, family = siblings(case)
-    at = np.flatnonzero(case.ops_named(RETURNS.__contains__)[rows])
-    runs = _runs(at, family[at])
-    kinds = [case.ops_named(names.__contains__)[rows] for names in (PRODUCTS, CHOICES, OF_LAYERS, ROUTING)]
-    found = [span for run, usual in runs if (span := _span(run, usual, family, *kinds))]
-    if not found:
-        return None
-    first, last, blocks = (np.array(column, np.int64) for column in zip(*found, strict=True))
-    sizes = [_rows_of(case, rows[at[(at >= a) & (at <= b)]]) for a, b in zip(first, last, strict=True)]
-    return Loops(
-        Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]]),
-        blocks,
-        np.array([size for size, _ in sizes]),
-        np.array([width for _, width in sizes], np.int64),
-    )
-
-
-def _runs(at: I64, family: I64) -> list[tuple[I64, int]]:
-    """Positions that follow one another at the usual distance, with that distance: the length of a block."""
-    apart = np.diff(at)
-    near = (np.diff(family) == 0) & (apart <= BLOCK_OPS)
-    if not near.any():
-        return []
-    usual = int(np.bincount(apart[near]).argmax())
-    joined = near & (apart <= LONGER * usual) & (apart * LONGER >= usual)
-    cuts = np.flatnonzero(~joined) + 1
-    return [(run, usual) for run in np.split(at, cuts) if len(run) >= LEAST_BLOCKS]
-
-
-def _span(
-    run: I64, usual: int, family: I64, products: Mask, choices: Mask, of_layers: Mask, routing: Mask
-) -> tuple[int, int, int] | None:
-    """(first op, last op, blocks) of a loop, its preparation included; None if its blocks are no experts."""
-    last = int(run[-1])
-    if of_layers[run[0] : last + 1].any():
-        return None
-    # Nothing of the loop lies before what its layer does once, nor in another op.
-    limits = np.flatnonzero((of_layers | (family != family[last]))[: run[0]])
-    bound = int(limits[-1]) + 1 if len(limits) else 0
-    first = max(int(run[0]) - usual + 1, bound)
-    blocks = np.append(first, run + 1)
-    hit = [np.add.reduceat(mask[first : last + 1], blocks[:-1] - first) > 0 for mask in (products, choices)]
-    if (hit[0] & hit[1]).mean() < MOST:
-        return None
-    bound = max(first - usual, bound)
-    before = np.flatnonzero(routing[bound:first])
-    return bound + int(before[0]) if len(before) else first, last, len(run)
-
-
-def _rows_of(case: Analysis, returns: I64) -> tuple[float, int]:
-    """Bytes of the rows that a loop's blocks give back, and their width, from the shapes of these ops."""
-    ops, total, width = case.trace.ops, 0.0, -1
-    texts, counts = np.unique(np.stack([ops.dims[returns], ops.types[returns]]), axis=1, return_counts=True)
-    for (dims, types), times in zip(texts.T.tolist(), counts.tolist(), strict=True):
-        if dims == NO_TEXT:
-            return float("nan"), -1
-        tensors = parse("", case.trace.text(dims), case.trace.text(types), None, None).tensors
-        source = tensors[-1] if tensors else None
-        if source is None or len(source.shape) < 2:
-            return float("nan"), -1
-        total, width = total + times * source.bytes, source.shape[-1]
-    return total, width
 
 
 def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:

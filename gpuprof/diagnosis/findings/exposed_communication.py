@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled

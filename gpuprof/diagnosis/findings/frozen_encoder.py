@@ -10,9 +10,9 @@ import numpy as np
 
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.evidence import spans
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.frozen_passes import FrozenPasses
-from gpuprof.diagnosis.proposal import Page, Proposal
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in

@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuprof.calibration import loader as calibrated
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.sample_preparation import preparing
 from gpuprof.replay.graph import HOST, Graph

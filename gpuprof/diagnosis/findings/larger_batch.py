@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
-import numpy as np
-
-from gpuprof.calibration import batch as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.passes import shapes_in
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import (
+    FACTORS,
+    best_factor,
+    largest_factor,
+    micro_size,
+    micro_tokens,
+    room_note,
+    scaled_batch,
+    slower_host,
+)
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.stack import Code
 from gpuprof.projection.batch import (
-    GROWS,
-    another_batch,
     communication_at_worst,
-    event_growth,
     model_phases,
 )
-from gpuprof.projection.per_sample_attention import ROUND
-from gpuprof.replay.graph import DEVICE, Graph
-from gpuprof.replay.transform import scaled
-from gpuprof.timeline.categories import TENSOR_CATEGORIES
-from gpuprof.tracefile.trace import F64
-
-FACTORS = (2, 4, 8)
-DOUBLING = 1.2
-"""What the last doubling of a batch has to gain to be advised: less is not worth the memory."""
-MEMORY_SHARE = 0.9
-"""Of a GPU's memory what an allocator can give out before it begins to search for room."""
-HOST_WORST = calibrated.HOST_WORST.value
-"""At worst the host is slower as well."""
+from gpuprof.replay.graph import DEVICE
 
 PAGE = Page(
     id="larger_batch",
@@ -100,24 +90,6 @@ def find(case: Analysis) -> Iterator[Proposal]:
     )
 
 
-def best_factor(case: Analysis) -> tuple[int, float] | None:
-    """The largest of the factors whose last doubling gains enough and fits in memory, and the step with it, ns; None
-    where none does."""
-    graph = case.graph
-    if not (model_phases(graph) & case.nodes_of_gpu(case.category(*TENSOR_CATEGORIES))).any():
-        return None  # what multiplies nothing is no model
-    limit = largest_factor(case)
-    chosen, before = 1, case.step_ns
-    for factor in FACTORS:
-        if limit is not None and factor > limit:
-            break
-        step = case.step_of(scaled_batch(case, factor)(graph))
-        if (factor // chosen) * before < DOUBLING * step:
-            break
-        chosen, before = factor, step
-    return None if chosen == 1 else (chosen, before)
-
-
 def _absent(case: Analysis) -> str | None:
     limit = largest_factor(case)
     if limit is not None and limit < FACTORS[0]:
@@ -131,78 +103,7 @@ def _absent(case: Analysis) -> str | None:
 ABSENT = Absent("larger batch", _absent)
 
 
-def slower_host(case: Analysis, then: Change) -> Change:
-    """A change at worst: the host is slower as well."""
-    host = (case.graph.lane >= 0) & ~case.graph.waits
-
-    def change(graph: Graph) -> Graph:
-        return then(scaled(graph, host, HOST_WORST))
-
-    return change
-
-
-def scaled_batch(case: Analysis, factor: float, level: int = 1) -> Change:
-    """The same step with `factor` times the tokens in each batch; level: 0 at best, 1 usually, 2 at worst."""
-    return another_batch(case.graph, _growth(case, factor) ** GROWS[level], factor, of_a_round=ROUND[level])
-
-
 def _at_worst(case: Analysis, factor: float) -> Change:
     """Kernels grow most, and so does communication."""
     grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
     return lambda graph: moving(grown(graph))
-
-
-def _growth(case: Analysis, factor: float) -> F64:
-    """`event_growth` of a factor, found once."""
-    name = f"growth {factor}"
-    if name not in case.memo:
-        case.memo[name] = event_growth(case.timeline, case.roofline, factor, micro_tokens(case))
-    return case.memo[name]
-
-
-def micro_tokens(case: Analysis) -> int | None:
-    """Tokens of one forward pass: as the run counts them, else the indices of the embedding; None if not known, or if
-    the model is not trained on tokens."""
-    if not case.trains_on_tokens:
-        return None
-    work = case.run.work if case.run else None
-    if work and work.tokens:
-        return round(work.tokens / (work.micro_steps or 1))
-    shape = indices(case)
-    return math.prod(shape) or None if shape else None
-
-
-def micro_size(case: Analysis) -> int | None:
-    """Samples that the loader hands out for one forward and backward pass; None where no run reports it. Rows of the
-    forward tensors are something else: a preference pair has two, a packed batch one."""
-    work = case.run.work if case.run else None
-    return round(work.samples / (work.micro_steps or 1)) if work and work.samples else None
-
-
-def indices(case: Analysis) -> tuple[int, ...] | None:
-    """Shape of the indices that one forward pass embeds, the largest; None where it is not known."""
-    ops = case.trace.ops
-    low, high = case.timeline.window
-    rows = np.flatnonzero(
-        case.ops_named(lambda text: text == "aten::embedding") & (ops.start_ns >= low) & (ops.end_ns <= high)
-    )
-    shapes = (shapes_in(case, dims)[1:2] for dims in np.unique(ops.dims[rows]).tolist())
-    return max((shape[0] for shape in shapes if shape and shape[0]), key=math.prod, default=None)
-
-
-def room_note(case: Analysis) -> str:
-    """A comment behind a larger batch where it is not known whether that fits."""
-    if largest_factor(case) is not None:
-        return ""
-    return "  # if memory allows" if len(case.trace.memory) else "  # if memory allows: its use was not recorded"
-
-
-def largest_factor(case: Analysis) -> float | None:
-    """How many times as large a batch may be; None where the run does not record what it uses."""
-    run = case.run
-    totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
-    if run is None or not totals or not run.memory.peak_bytes or run.memory.allocated_bytes is None:
-        return None
-    fixed = min(run.memory.allocated_bytes, run.memory.peak_bytes)
-    activations = run.memory.peak_bytes - fixed
-    return (MEMORY_SHARE * min(totals) - fixed) / activations if activations else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.proposal import Page
+from gpuprof.diagnosis.detect.proposal import Page
 
 PAGE = Page(
     id="memory_peak",

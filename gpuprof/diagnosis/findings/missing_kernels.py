@@ -11,9 +11,9 @@ import re
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.passes import backward_of
+from gpuprof.diagnosis.detect.proposal import Page
 from gpuprof.diagnosis.diagnosis import Issue
-from gpuprof.diagnosis.passes import backward_of
-from gpuprof.diagnosis.proposal import Page
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed

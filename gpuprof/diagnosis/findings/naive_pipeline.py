@@ -10,9 +10,9 @@ import numpy as np
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import MEMORY_SHARE
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.replay.transform import removed
 from gpuprof.timeline.gpu_concurrency import take_turns
 

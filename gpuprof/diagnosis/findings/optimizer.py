@@ -9,12 +9,12 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import Candidate, claim_where
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
-from gpuprof.diagnosis.torch_version import is_before_2
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb

@@ -11,10 +11,10 @@ from gpuprof.calibration import padding as calibrated
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import micro_tokens
-from gpuprof.diagnosis.findings.recompiles import MULTIPLE
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
+from gpuprof.diagnosis.detect.compiling import MULTIPLE
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import Graph

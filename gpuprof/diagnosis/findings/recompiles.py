@@ -10,24 +10,21 @@ import numpy as np
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, claim_idle
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.reach.planning import planning
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
-from gpuprof.timeline.startup import COMPILING, LOADING
+from gpuprof.timeline.startup import LOADING
 from gpuprof.tracefile.trace import OP, Mask
 
 LONG_NS = thresholds_calibrated.PLANNING_NS.value
-"""What an op's own host work takes at least when it plans or compiles; launching takes microseconds."""
-TIMES = thresholds_calibrated.PLANNING_TIMES.value
-"""And this many times the usual of the same op; a host that is merely interrupted or slow does not do that to one
-op."""
-SHARE = 0.5
-"""Part of the recorded steps that it must happen in: once is warming up."""
+"""What a call that loads code takes at least to count; launching takes microseconds."""
 USUAL_NS = calibrated.USUAL_NS.value
 """What such an op takes otherwise, where the recording shows it only while planning."""
 MACHINERY = re.compile(r"^(dynamo$|CompiledFunction|Torch-Compiled Region|## Call CompiledFxGraph)")
@@ -40,15 +37,16 @@ STAYS = calibrated.STAYS.value
 OTHER_KERNEL = calibrated.OTHER_KERNEL.value
 """At worst the attention kernel that is used instead takes so much longer."""
 CUDNN_ATTENTION = re.compile(r"cudnn_attention")
-MULTIPLE = 64
-"""Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
 LEAST = 0.05
 """Share of the mean step that new shapes cost, from which on that is worth a fix."""
 LEFT = calibrated.LEFT.value
 """Of the new shapes, those that are left when lengths are padded: each of the few lengths is new once."""
 PADDED = calibrated.PADDED.value
 """Tokens with the padding, over those without."""
-COMPILING_CAUSES = ("launch", "python", "sync")
+FEW_KNOWN = calibrated.FEW_KNOWN.value
+"""The same where fewer than FEWEST_KNOWN steps without new shapes were timed in the free stretch."""
+FEWEST_KNOWN = 3
+COMPILING_CAUSES = ("slow_call", "launch", "python", "sync")
 """What the GPU waits for while the host compiles."""
 MOSTLY = 0.5
 """Of the difference in such waits: where compiling explains more of it than this, all of it is treated as that."""
@@ -63,7 +61,8 @@ nothing is launched meanwhile.
 """,
     detected="""
 In at least half of the recorded steps: ranges in which Dynamo or Inductor compile, driver calls that load code, or an
-op whose own CPU time is over 3 ms and 30 times its usual time. Or, over all steps that a run timed: steps with new
+op that launches GPU work and is silent for over 3 ms, the first time that its shapes come up on its thread, where ops
+of its name usually take less than a tenth of that. Or, over all steps that a run timed: steps with new
 lengths take at least 15 % longer than steps with lengths seen before, and this adds 5 % to the mean step.
 """,
     gain="""
@@ -85,30 +84,31 @@ def find(case: Analysis) -> Iterator[Proposal]:
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
     # What compiling runs on the GPU goes with it: candidates of a kernel, tried one after another.
-    compiling = _compiling(case)
+    compiling = compiling_nodes(case)
     loads = trace.rows_named(trace.calls.name, LOADING.search)
     compiling |= case.nodes_in_calls(loads) & host & (graph.duration_ns >= LONG_NS)
-    planning, usual_ns = _planning(case, host & ~compiling)
-    compiling = _in_steps(graph, compiling)
-    planning = _in_steps(graph, planning)
-    if not (compiling | planning).any():
+    planned = planning(case.graph)
+    new_shapes = _new_shapes_excess(case)
+    compiling = in_most_steps(graph, compiling)
+    plans = planned.nodes if new_shapes else in_most_steps(graph, planned.nodes)
+    if not (compiling | plans).any():
         yield from _per_length(case)
         return
-    lost_ms = case.per_step(float(graph.duration_ns[(compiling | planning) & host].sum())) / 1e6
-    names = trace.ops.name[np.unique(graph.scope[planning])]
-    by_name = sorted({trace.strings[i] for i in np.unique(names).tolist()})
+    recorded = planned.own_ns / graph.steps if plans.any() else 0.0
+    lost_ms = (case.per_step(float(graph.duration_ns[compiling & host].sum())) + recorded) / 1e6
+    by_name = planned.names if plans.any() else []
     cudnn = any(CUDNN_ATTENTION.search(name) for name in by_name)
 
     first = np.zeros(len(graph), bool)
     if case.per_step(float(graph.duration_ns[compiling & host].sum())) >= LONG_NS:
-        first = _first_calls(case, host & ~compiling & ~planning, np.unique(graph.step[compiling]))
+        first = _first_calls(case, host & ~compiling & ~plans, np.unique(graph.step[compiling]))
 
     def change_to(kernels: float, stays: float) -> Change:
         attention = np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
 
         def change(graph: Graph) -> Graph:
             less = removed(graph, compiling)
-            duration = np.where(planning, np.minimum(less.duration_ns, usual_ns), less.duration_ns)
+            duration = np.where(plans, np.minimum(less.duration_ns, planned.usual_ns), less.duration_ns)
             once = USUAL_NS + stays * (duration - USUAL_NS)
             less = less.with_durations(np.where(first, np.minimum(duration, once), duration))
             return scaled(less, attention, kernels) if kernels != 1.0 else less
@@ -124,41 +124,68 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="no cuDNN attention (it plans again for every length)" if instead else "fixed shapes",
         evidence=spans(
-            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of CPU time a step", compiling | planning
-        ),
+            case, f"{' and '.join(what)} in most steps: {lost_ms:,.1f} ms of CPU time a step", compiling | plans
+        )
+        + _of_timed(case),
         fix=_fix(case, cudnn, bool(compiling.any())),
         change=likely,
         best=likely,
         worst=change_to(OTHER_KERNEL if instead else 1.0, STAYS),
+        lumps={"new_shapes": LEFT} if new_shapes else {},
+        spread=_spread(case) if new_shapes else 1.0,
     )
+
+
+def _new_shapes_excess(case: Analysis) -> float:
+    """What new shapes add to the mean step, ns; 0 where that is not worth a fix or was not timed."""
+    budget = case.budget
+    found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
+    if budget is None or found is None or (found.mean_ns or 0) < LEAST * budget.mean_ns:
+        return 0.0
+    return float(found.mean_ns or 0)
+
+
+def _spread(case: Analysis) -> float:
+    """How well the step without new shapes is known: of few such steps, badly."""
+    budget = case.budget
+    found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
+    if budget is None or found is None:
+        return PADDED
+    return PADDED if budget.steps - found.steps >= FEWEST_KNOWN else FEW_KNOWN
 
 
 def _per_length(case: Analysis) -> Iterator[Proposal]:
     """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
-    budget = case.budget
-    found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
-    if budget is None or found is None or (found.mean_ns or 0) < LEAST * budget.mean_ns:
+    if not _new_shapes_excess(case):
         return
     cudnn = bool(case.ops_named(CUDNN_ATTENTION.search).any())
+    yield Proposal(
+        title=f"lengths padded to a multiple of {MULTIPLE}" if case.trains_on_tokens else "fewer different shapes",
+        evidence=_of_timed(case),
+        fix=_fix(case, cudnn, compiling=False),
+        change=lambda graph: graph,
+        lumps={"new_shapes": LEFT},
+        spread=_spread(case),
+    )
+
+
+def _of_timed(case: Analysis) -> tuple[Evidence, ...]:
+    """What the timed steps show of new shapes, and what they will cost the rest of the run."""
+    budget, run = case.budget, case.run
+    if budget is None or not _new_shapes_excess(case):
+        return ()
+    found = next(one for one in budget.excess if one.cause == "new_shapes")
     text = (
         f"{found.steps} of {budget.steps} timed steps meet new shapes and take "
         f"{(found.mean_ns or 0) * budget.steps / max(found.steps, 1) / 1e6:,.0f} ms more than steps with known ones"
     )
     ahead = next((one.ahead_ns for one in budget.once if one.cause == "new_shapes"), None)
-    run = case.run
     if ahead is not None and run is not None and run.steps_total:
         text += (
             f"; they repeat, so it becomes rarer: about {ahead / 1e9:,.1f} s in what is left of {run.steps_total:,} "
             "steps"
         )
-    yield Proposal(
-        title=f"lengths padded to a multiple of {MULTIPLE}" if case.trains_on_tokens else "fewer different shapes",
-        evidence=(Evidence(text),),
-        fix=_fix(case, cudnn, compiling=False),
-        change=lambda graph: graph,
-        lumps={"new_shapes": LEFT},
-        spread=PADDED,
-    )
+    return (Evidence(text),)
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -177,36 +204,6 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def compiling_ns(case: Analysis) -> float:
-    """Host time of a step in which code is compiled, ns."""
-    graph = case.graph
-    host = (graph.lane >= 0) & ~graph.waits
-    return case.per_step(float(graph.duration_ns[_in_steps(graph, _compiling(case) & host)].sum()))
-
-
-def _compiling(case: Analysis) -> Mask:
-    return case.nodes_within(case.ops_named(COMPILING.search))
-
-
-def _planning(case: Analysis, host: Mask) -> tuple[Mask, float]:
-    """Host segments in which an op plans, and what such an op usually takes."""
-    graph, trace = case.graph, case.trace
-    in_op = host & (graph.call < 0) & np.append(_launching(case), False)[graph.scope]
-    rows = np.flatnonzero(in_op & (graph.duration_ns >= LONG_NS))
-    found = np.zeros(len(graph), bool)
-    usual = []
-    name_of = np.append(trace.ops.name, -1)[graph.scope]
-    for name in np.unique(name_of[rows]).tolist():
-        mine = in_op & (name_of == name)
-        others = graph.duration_ns[mine & (graph.duration_ns < LONG_NS)]
-        median = float(np.median(others)) if len(others) else USUAL_NS
-        hit = rows[name_of[rows] == name]
-        hit = hit[graph.duration_ns[hit] >= TIMES * median]
-        found[hit] = True
-        usual += [median] * len(hit)
-    return found, float(np.median(usual)) if usual else USUAL_NS
-
-
 def _first_calls(case: Analysis, host: Mask, steps: np.ndarray) -> Mask:
     """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
     launch something, and in what runs generated code. Work that only the processor does is as long every time."""
@@ -222,12 +219,6 @@ def _launching(case: Analysis) -> Mask:
     rows = case.timeline.links.op
     launches[rows[rows >= 0]] = True
     return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
-
-
-def _in_steps(graph: Graph, nodes: Mask) -> Mask:
-    """The nodes, if there are some in enough of the steps."""
-    steps = len(np.unique(graph.step[nodes]))
-    return nodes if graph.steps > 1 and steps >= SHARE * graph.steps else np.zeros(len(graph), bool)
 
 
 def _fix(case: Analysis, cudnn: bool, compiling: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -13,24 +12,21 @@ from gpuprof.calibration import memory as memory_calibrated
 from gpuprof.calibration import recompute as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import OWN, Candidate, is_model_wait
-from gpuprof.diagnosis.comparison.cells import Cell
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import kernel_counts, kernel_ns, quantity
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import FACTORS, indices
-from gpuprof.diagnosis.projection_input.kept_ops import kept_of, mean_tokens
-from gpuprof.diagnosis.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import FACTORS, indices
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens
+from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, is_model_wait
+from gpuprof.diagnosis.detect.pair.cells import Cell
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
 from gpuprof.replay.graph import HOST, Graph
-from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
-from gpuprof.timeline.nesting import climb
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
-from gpuprof.tracefile.distinct import ordered
-from gpuprof.tracefile.trace import I64, OP, Mask
+from gpuprof.tracefile.trace import Mask
 
-CHECKPOINT = re.compile("heckpoint")
-"""Autograd functions that checkpoint: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
 SAVED_SHARE = calibrated.SAVED_SHARE.value, calibrated.SAVED_SHARE.high
 """Of the bytes that the repeated forward pass reads and writes, the part that would have to stay in memory instead:
 usually, and at most. A third of the traffic is writes, and most of what is written (casts, intermediate results of
@@ -48,9 +44,6 @@ READ_BACK = calibrated.READ_BACK.rising
 """Part of the repetition's time that is left: values that were kept are read from memory, not from the cache."""
 PLANNING_NS = thresholds_calibrated.PLANNING_NS.value
 """A piece of an op's host work that takes this long is a library that plans, not a hook."""
-USABLE_SHARE = calibrated.USABLE_SHARE.value
-"""Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
-rest."""
 
 PAGE = Page(
     id="recompute",
@@ -187,47 +180,6 @@ def _hooked(case: Analysis, again: Mask) -> tuple[Mask, Mask]:
     return forward, host & (graph.phase == BACKWARD)
 
 
-def recomputed(case: Analysis) -> Mask:
-    """Nodes of the repeated forward passes, with what Python does between their ops."""
-    timeline = case.timeline
-    ops, phase = case.trace.ops, timeline.host.op
-    again = (phase == RECOMPUTE) & (ops.kind == OP)
-    nodes = case.graph.phase == RECOMPUTE
-    if not again.any():
-        return nodes
-    # The ops that a repetition happens in: from the first to the last repeated op inside, all is repetition.
-    parent = timeline.nesting.parent
-    rows = np.flatnonzero(again)
-    around = climb(parent[rows], parent, (phase != RECOMPUTE) & (ops.kind == OP))
-    rows, around = rows[around >= 0], around[around >= 0]
-    rows, around = rows[phase[around] == BACKWARD], around[phase[around] == BACKWARD]
-    owner, which = np.unique(around, return_inverse=True)
-    if not len(owner):
-        return nodes
-    start, end = np.full(len(owner), np.iinfo(np.int64).max), np.zeros(len(owner), np.int64)
-    np.minimum.at(start, which, ops.start_ns[rows])
-    np.maximum.at(end, which, ops.end_ns[rows])
-    start, end = _with_its_python(case, owner, start, end)
-    inside = nodes_in(case.graph, Stretches(ops.thread[owner].astype(np.int64), start, end)) >= 0
-    return nodes | (inside & (case.graph.phase == BACKWARD))
-
-
-def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
-    """The stretches of ops that are a checkpoint's own function from its beginning, where it restores the random state
-    and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that happened to ask
-    for the first saved tensor has work of its own."""
-    ops, phase = case.trace.ops, case.timeline.host.op
-    own = owner[case.ops_named(CHECKPOINT.search)[owner]]
-    nested = (ops.kind == OP) & (phase == BACKWARD)
-    start, end = start.copy(), end.copy()
-    for thread in np.unique(ops.thread[own]).tolist():
-        mine = np.isin(owner, own[ops.thread[own] == thread])
-        begins = np.append(ordered(ops.start_ns[nested & (ops.thread == thread)]), np.iinfo(np.int64).max)
-        following = begins[np.searchsorted(begins, end[mine])]
-        start[mine], end[mine] = ops.start_ns[owner[mine]], np.minimum(following, ops.end_ns[owner[mine]])
-    return start, end
-
-
 def extra_bytes(case: Analysis) -> tuple[float, float] | None:
     """What would have to be kept without repeating it, usually and at most: counted op by op, else by what the repeated
     ops read and write; None where that is not known either."""
@@ -259,13 +211,6 @@ def _moved_share(case: Analysis) -> tuple[float, float] | None:
     micro = case.run.work.micro_steps if case.run and case.run.work.micro_steps else 1.0
     moved /= max(micro, 1.0) * case.devices
     return (SAVED_SHARE[0] * moved, SAVED_SHARE[1] * moved) if moved else None
-
-
-def free_bytes(case: Analysis) -> tuple[float | None, float | None]:
-    """(memory that a training could still fill, memory of the GPU); None where it is not known."""
-    size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
-    peak = case.run.memory.peak_bytes if case.run else None
-    return (USABLE_SHARE * size - peak if size is not None and peak is not None else None), size
 
 
 def _memory_text(extra: tuple[float, float] | None, free: float | None, size: float | None) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 
 from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.larger_batch import scaled_batch
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 

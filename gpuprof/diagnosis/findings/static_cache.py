@@ -9,8 +9,8 @@ import numpy as np
 
 from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask
 

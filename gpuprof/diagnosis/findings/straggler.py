@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.diagnosis import Evidence, Finding, Range
-from gpuprof.diagnosis.proposal import MARKED, SEVERE, WORTH, Page
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.replay.noise import PROCESS_NOISE
 

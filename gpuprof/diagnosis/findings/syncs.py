@@ -8,16 +8,17 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.comparison.candidates import Candidate, is_model_wait
-from gpuprof.diagnosis.comparison.cells import Cell
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import FEW, FEWER, quantity
-from gpuprof.diagnosis.comparison.signs import advised
+from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
+from gpuprof.diagnosis.detect.pair.cells import Cell
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
+from gpuprof.diagnosis.detect.pair.signs import advised
+from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.findings.expert_loop import find_loops
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
-from gpuprof.diagnosis.proposal import WORTH, Page, Proposal
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
 from gpuprof.replay.graph import COPY, SYNC, Graph
@@ -146,19 +147,6 @@ def waiting_nodes(case: Analysis) -> Mask:
     allocator = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)
     waits &= ~np.append(allocator, False)[graph.call]
     return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case)
-
-
-def copies_to_device(case: Analysis, waits: Mask) -> Mask:
-    """Waits in ops that copy from the host to the device."""
-    trace, graph, links = case.trace, case.graph, case.timeline.links
-    up = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text)
-    copying = np.zeros(len(trace.ops) + 1, bool)
-    copying[links.op[up]] = True
-    copying[-1] = False
-    calls = np.zeros(len(trace.calls) + 1, bool)
-    calls[links.call[up]] = True
-    calls[-1] = False
-    return waits & (copying[graph.scope] | calls[graph.call])
 
 
 def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:

@@ -11,8 +11,8 @@ import numpy as np
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.evidence import spans
-from gpuprof.diagnosis.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.costs.gemm import is_matmul
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.passes import shapes_in
+from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.projection.activations import Loss
 from gpuprof.tracefile.trace import NO_TEXT
 

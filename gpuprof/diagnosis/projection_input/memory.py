@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.batch_scaling import indices
+from gpuprof.diagnosis.detect.kept_ops import kept_of, mean_tokens, training_of
+from gpuprof.diagnosis.detect.recomputed_passes import recomputed
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.findings.larger_batch import indices
-from gpuprof.diagnosis.findings.recompute import recomputed
-from gpuprof.diagnosis.projection_input.kept_ops import kept_of, mean_tokens, training_of
 from gpuprof.diagnosis.projection_input.logits import loss_of
 from gpuprof.diagnosis.projection_input.pass_peaks import PassPeaks, pass_peaks
 from gpuprof.projection.activations import SCORE_BYTES, Recorded

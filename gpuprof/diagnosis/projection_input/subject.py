@@ -7,11 +7,11 @@ from gpuprof.costs.hardware import Gpu, find
 from gpuprof.costs.roofline import roofline
 from gpuprof.diagnosis.analysis import Analysis, analysis_of
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.detect.batch_scaling import indices, micro_tokens
+from gpuprof.diagnosis.detect.expert_loops import find_loops
+from gpuprof.diagnosis.detect.passes import backward_of, without_recompute
 from gpuprof.diagnosis.diagnosis import Diagnosis
-from gpuprof.diagnosis.findings.expert_loop import find_loops
-from gpuprof.diagnosis.findings.larger_batch import indices, micro_tokens
 from gpuprof.diagnosis.limits import limits
-from gpuprof.diagnosis.passes import backward_of, without_recompute
 from gpuprof.diagnosis.projection_input.memory import gradient_size, recorded_memory, trained_parameters
 from gpuprof.errors import GpuprofError
 from gpuprof.projection.depth import find_layers

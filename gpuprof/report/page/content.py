@@ -11,8 +11,8 @@ from markdown_it import MarkdownIt
 
 from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
+from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
-from gpuprof.diagnosis.evidence import AND_ON
 from gpuprof.diagnosis.findings import PAGES
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
@@ -115,6 +115,10 @@ class Card:
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
+    chance: str = ""
+    """How likely it gains, of what is worth trying; empty of a fix."""
+    settle: str = ""
+    """Likewise, what settles it."""
 
 
 def label(diagnosis: Diagnosis) -> tuple[str, str]:
@@ -173,13 +177,13 @@ def _step_tile(diagnosis: Diagnosis) -> Tile:
     budget = diagnosis.budget
     if budget is not None and budget.source == "free":
         usually = f"usually {duration(budget.usual_ns)}, " if words.differs(budget) else ""
-        note = f"{usually}{words.as_recorded(steps, budget.usual_ns)}"
+        note = f"{usually}{words.as_recorded(diagnosis, budget.usual_ns)}"
         return Tile(duration(budget.mean_ns), f"{each}, mean", note)
     if steps.unprofiled_ns is not None:
-        note = words.as_recorded(steps, steps.unprofiled_ns)
+        note = words.as_recorded(diagnosis, steps.unprofiled_ns)
         return Tile(duration(steps.unprofiled_ns), f"{each}, measured", note)
     if steps.estimated_ns is not None:
-        note = words.as_recorded(steps, steps.estimated_ns)
+        note = words.as_recorded(diagnosis, steps.estimated_ns)
         return Tile(f"≈ {duration(steps.estimated_ns)}", f"{each}, estimated", note)
     return Tile(recorded, each, "as recorded")
 
@@ -320,10 +324,27 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     now = fixes.now_ns(diagnosis)
     if not now:
         return []
-    longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
+    longest = _longest(diagnosis, float(now))
     return [
         _card(number, finding, diagnosis, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)
     ]
+
+
+def tries(diagnosis: Diagnosis) -> list[Card]:
+    """What is worth trying, in the order of the diagnosis, numbered behind the findings."""
+    now = fixes.now_ns(diagnosis)
+    if not now:
+        return []
+    longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
+    return [
+        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=fixes.settle(one))
+        for number, one in enumerate(diagnosis.worth_trying, first)
+    ]
+
+
+def _longest(diagnosis: Diagnosis, now: float) -> float:
+    """The longest step that a card shows, ns."""
+    return max([now, *(f.step_ns.high / f.work for f in (*diagnosis.findings, *diagnosis.worth_trying))])
 
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
@@ -397,7 +418,7 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
 
 
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Usual remedies that are not advised, and why."""
+    """Usual remedies that are ruled out, and why."""
     return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]
 
 

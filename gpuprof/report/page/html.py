@@ -75,6 +75,7 @@ def render(diagnosis: Diagnosis, most_events: int = MOST_EVENTS, links: Sequence
         combined=content.combined(diagnosis),
         uncertain=content.uncertain_mean(diagnosis),
         considered=content.considered(diagnosis),
+        tries=content.tries(diagnosis),
         remaining=fixes.remaining(diagnosis),
         profiler=words.profiler(diagnosis),
         lacks=content.lacks(diagnosis),

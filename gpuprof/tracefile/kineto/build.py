@@ -52,6 +52,7 @@ def build(parsed: Parsed, path: str, size_bytes: int) -> Trace:
         dropped=parsed.dropped,
         dropped_sample=parsed.dropped_sample,
         rounded=parsed.rounded,
+        more=parsed.more,
         reader=parsed.reader,
     )
     return Trace(reading=reading, meta=_meta(parsed.keys), strings=strings, threads=threads, **tables)

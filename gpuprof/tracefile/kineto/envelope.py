@@ -78,6 +78,20 @@ def may_be_tail(data: bytes) -> bool:
     )
 
 
+def another_document(tail: bytes) -> bool:
+    """Whether another document begins after the one that `tail`, what follows the `]` of its events, ends."""
+    try:
+        _, at, _ = _members(tail, 0)
+    except (NeedMore, ValueError):
+        return False
+    return tail[_skip(tail, at) :][:1] in (b"{", b"[")
+
+
+def another_list(between: bytes) -> bool:
+    """Whether what stands between the `]` of a list of events and the next event begins another such list."""
+    return bool(_EVENTS.search(between)) or between.lstrip().startswith(b"[")
+
+
 def object_end(data: bytes, at: int = 0) -> int | None:
     """Offset just after the object or list that begins at `at`, or None if it does not end in `data`."""
     depth = 0

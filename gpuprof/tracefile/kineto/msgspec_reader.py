@@ -108,12 +108,17 @@ class Parsed:
     dropped: int = 0
     dropped_sample: str = ""
     rounded: int = 0
+    more: str = ""
+    """What the file holds in addition to one document with one list of events, see `trace.Reading`."""
     reader: str = ""
 
 
 def read_small(data: bytes) -> Parsed | None:
-    """Reads a whole document; None if it is damaged: not JSON as a whole, or without a list of events."""
+    """Reads a whole document; None if it is damaged (not JSON as a whole, or without a list of events) or names two
+    lists of events, of which a JSON parser keeps one."""
     keys, events = {}, None
+    if data.count(b'"traceEvents"') > 1:
+        return None
     try:
         _check_encoding(data)
         if data.lstrip()[:1] == b"[":

@@ -21,7 +21,16 @@ from gpuprof.tracefile.background import processors
 from gpuprof.tracefile.kineto import layout, scan
 from gpuprof.tracefile.kineto.blocks import Block, Blocks
 from gpuprof.tracefile.kineto.columns import Tables
-from gpuprof.tracefile.kineto.envelope import LIMIT_BYTES, NeedMore, find_events, may_be_tail, object_end, parse_tail
+from gpuprof.tracefile.kineto.envelope import (
+    LIMIT_BYTES,
+    NeedMore,
+    another_document,
+    another_list,
+    find_events,
+    may_be_tail,
+    object_end,
+    parse_tail,
+)
 from gpuprof.tracefile.kineto.msgspec_reader import NO_END, Parsed, Strings, add_texts, drop, event_then_close, is_whole
 from gpuprof.tracefile.kineto.scan_plan import make_plan
 from gpuprof.tracefile.kineto.source import Text, open_text
@@ -223,6 +232,8 @@ class Gathered:
             self._end_list(self._left.strip(BETWEEN))
         if self._tail is not None:
             parsed.keys |= parse_tail(self._tail)
+            if another_document(self._tail):
+                parsed.more = "document"
         texts = self._texts()
         return dataclasses.replace(parsed, tables=self._tables, strings=texts)
 
@@ -251,7 +262,10 @@ class Gathered:
                 self.complete = len(tail) > LIMIT_BYTES
                 return
             self._false_ends += 1
-            drop(self._odd, tail[:200].decode("utf-8", "replace"))
+            if another_list(tail[: event - at]):
+                self._odd.more = "list"
+            else:
+                drop(self._odd, tail[:200].decode("utf-8", "replace"))
             self._tail = None
             block.scan(event, final, self.distrust)
             self._keep(block)

@@ -15,6 +15,7 @@ def train(run: Run) -> None:
     config = GPT2Config(n_layer=layers, n_embd=width, n_head=8, vocab_size=32_000, n_positions=512, use_cache=False)
     model = GPT2LMHeadModel(config).to(run.device).train()
     device = run.device.split(":")[0]
+    forward = torch.compile(model) if run.fix == "compile" else model
     bf16 = run.fix in ("bf16", "bf16_fused")
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=1e-4, fused=True if run.fix in ("fused", "bf16_fused") else None
@@ -23,7 +24,7 @@ def train(run: Run) -> None:
     tokens = torch.randint(0, config.vocab_size, (rows, length), device=run.device)
     for _ in run.steps():
         with torch.autocast(device, torch.bfloat16 if bf16 or run.tiny else torch.float16):
-            loss = model(input_ids=tokens, labels=tokens).loss
+            loss = forward(input_ids=tokens, labels=tokens).loss
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)

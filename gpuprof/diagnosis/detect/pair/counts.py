@@ -10,7 +10,8 @@ import numpy as np
 
 from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.roofline import Roofline
-from gpuprof.diagnosis.compiler_names import COMPILED, GRAPH_LAUNCH
+from gpuprof.diagnosis.detect.compiled_code import compiled_share
+from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
 from gpuprof.diagnosis.gaps import calls_by_cause
 from gpuprof.timeline.categories import CATEGORIES
 from gpuprof.timeline.intervals import clip, union
@@ -57,7 +58,7 @@ class Counts:
     graph_kernels: float
     """Work that CUDA graphs launch."""
     compiled: float
-    """Ranges and kernels of torch.compile's making."""
+    """Of what a compiler writes or would fuse the share that is compiled, 0 to 1."""
     compiling_ns: float
     """Host time in compilers and the loading of code."""
     syncs: float
@@ -111,7 +112,7 @@ def count(timeline: Timeline, roof: Roofline | None) -> Counts:
         kernel_ns=_keyed(times / steps),
         launches=(len(np.unique(launching[launching >= 0])) + int((launching < 0).sum())) / steps,
         graph_kernels=float(graphs[launching].sum()) / steps,
-        compiled=(_named(trace, low, high, COMPILED) + _generated(timeline, rows)) / steps,
+        compiled=compiled_share(timeline),
         compiling_ns=_compiling(trace, low, high) / steps,
         syncs=float((sync & now).sum()) / steps,
         blocking_copies=float((copy & now).sum()) / steps,
@@ -138,11 +139,6 @@ def _named(trace: Trace, low: int, high: int, pattern: re.Pattern[str]) -> int:
     """Ops and ranges of the window whose name passes."""
     ops = trace.ops
     return int((trace.rows_named(ops.name, pattern.search) & (ops.start_ns >= low) & (ops.start_ns < high)).sum())
-
-
-def _generated(timeline: Timeline, rows: I64) -> int:
-    """Kernels that Inductor wrote."""
-    return int((timeline.category[rows] == CATEGORIES.index("triton_fused")).sum())
 
 
 def _compiling(trace: Trace, low: int, high: int) -> int:

@@ -202,7 +202,8 @@ def _outermost(case: Analysis, op: int, start: float) -> int:
 
 def _device(case: Analysis, rows: np.ndarray) -> np.ndarray:
     gpu_row = case.graph.gpu_row[rows]
-    return np.where(gpu_row >= 0, case.trace.gpu.device[gpu_row], 0)
+    # A device that was not recorded, or is less than none, counts with the first.
+    return np.where(gpu_row >= 0, case.trace.gpu.device[gpu_row].clip(0), 0)
 
 
 def _track(case: Analysis, track: int) -> str:

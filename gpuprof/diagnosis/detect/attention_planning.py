@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.torch_version import torch_version
+from gpuprof.diagnosis.detect.torch_version import torch_version
 
 FUSED = re.compile(
     r"^aten::_(scaled_dot_product_)?(flash|efficient)_attention|^aten::_scaled_dot_product_\w+_attention"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.cells import Cells, added, cells, device_step, excess
-from gpuprof.diagnosis.comparison.comparison import Known, Side
-from gpuprof.diagnosis.comparison.counts import Counts, OpTable, count, op_table
-from gpuprof.diagnosis.comparison.kernels import KernelTable, kernel_table
-from gpuprof.diagnosis.comparison.weights import weight_shapes
+from gpuprof.diagnosis.detect.pair.cells import Cells, added, cells, device_step, excess
+from gpuprof.diagnosis.detect.pair.counts import Counts, OpTable, count, op_table
+from gpuprof.diagnosis.detect.pair.kernel_table import KernelTable, kernel_table
+from gpuprof.diagnosis.detect.pair.side import Known, Side
+from gpuprof.diagnosis.detect.pair.weights import weight_shapes
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding, Issue, Steps
 from gpuprof.errors import GpuprofError
 

@@ -13,7 +13,9 @@ from gpuprof.replay.loader_queue import Loader
 WORTH = 1.05
 """A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
 SURE = 1.02
-"""A fix that may gain less than this, at the low end of its 80 % interval, is considered and not advised."""
+"""A fix is sure where it gains this much at the low end of its 80 % interval: nine of ten do."""
+EVEN = 0.5
+"""A fix that is less likely than this to gain that much is not worth trying."""
 SEVERE, MARKED = 1.3, 1.1
 """Speedups from which a finding is of high and of medium severity."""
 

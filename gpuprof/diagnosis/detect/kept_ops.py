@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from gpuprof.costs.arguments import argument_shapes, parse
@@ -32,8 +34,8 @@ def training_of(model: dict) -> Training:
 
 def mean_tokens(case: Analysis, passes: float) -> float | None:
     """Tokens that a pass of the window embeds, on average; None where the shapes do not show it."""
-    shapes = [(op.shapes[1], op.count) for op in _ops(case, passes) if op.name == "aten::embedding"]
-    found = [(int(np.prod(shape)), count) for shape, count in shapes if shape]
+    embeddings = [op for op in _ops(case, passes) if op.name == "aten::embedding" and len(op.shapes) > 1]
+    found = [(math.prod(shape), op.count) for op in embeddings if (shape := op.shapes[1])]
     # Positions and token types are embedded as well, one for each token.
     once = sum(count for _, count in found)
     total = sum(size * count for size, count in found)

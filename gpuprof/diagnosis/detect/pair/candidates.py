@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.cells import Cell
-from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.detect.pair.cells import Cell
+from gpuprof.diagnosis.detect.pair.facts import Facts
 
 Claim = Callable[[Cell], float]
 """Weight with which a candidate claims a cell against others that act there too; 0: not at all."""
@@ -31,7 +31,7 @@ Recogniser = Callable[[Facts, Facts], Iterator[Candidate]]
 
 PASSES = ("forward", "backward")
 MODEL = (*PASSES, "recompute")
-HOST_CAUSES = ("launch", "python", "sync", "device", "profiler", "unknown")
+HOST_CAUSES = ("launch", "slow_call", "python", "sync", "device", "profiler", "unknown")
 """Idle time that fewer launches shorten: the host's, and the pauses between kernels."""
 
 OWN = 1e6

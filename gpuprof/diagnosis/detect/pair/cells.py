@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.comparison.comparison import Known
-from gpuprof.diagnosis.comparison.counts import own_work
+from gpuprof.diagnosis.detect.pair.counts import own_work
+from gpuprof.diagnosis.detect.pair.side import Known
 from gpuprof.diagnosis.diagnosis import CauseTime, Device, DeviceEstimate, Diagnosis
 from gpuprof.diagnosis.gaps import CAUSES, GapColumns
 from gpuprof.timeline.categories import CATEGORIES

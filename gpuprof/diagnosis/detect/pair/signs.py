@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.comparison.candidates import MODEL
-from gpuprof.diagnosis.comparison.facts import Facts
-from gpuprof.diagnosis.comparison.quantities import Quantity, kernel_counts, quantity
+from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED
+from gpuprof.diagnosis.detect.pair.candidates import MODEL
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.pair.quantities import Quantity, kernel_counts, quantity
 
 IN_GRAPHS = 0.3
 """Share of the kernels in CUDA graphs that makes a step one of graphs."""
@@ -31,7 +32,7 @@ def advised(a: Facts, b: Facts, name: str, amount: Quantity) -> bool:
 
 def alike_compiled(a: Facts, b: Facts) -> bool:
     """Whether both run compiled code, or both eager code."""
-    return bool(a.counts.compiled) == bool(b.counts.compiled)
+    return (a.counts.compiled >= MOST_COMPILED) == (b.counts.compiled >= MOST_COMPILED)
 
 
 def graph_shares(a: Facts, b: Facts) -> Quantity:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.comparison.facts import Facts
+from gpuprof.diagnosis.detect.pair.facts import Facts
 
 HALF = 0.5
 """What falls to less than this of what it was is as good as gone."""

@@ -1,0 +1,27 @@
+"""Ops whose CPU time is far above that of their like."""
+
+from __future__ import annotations
+
+from gpuprof.calibration.number import Number
+
+LEAST_NS = Number(
+    1_000_000.0, 600_000.0, 3_000_000.0, "ns", "measured",
+    "Own CPU time from which on an op can be slow: an op that launches work takes 5 to 90 µs on hosts of H100s and "
+    "H200s under the profiler; the first call with a shape of cuBLAS 0.3 to 0.6 ms; cuDNN plans attention in 40 to "
+    "80 ms.",
+    ("scenarios/recompiles/recording",),
+)  # fmt: skip
+TIMES = Number(
+    10.0, 5.0, 30.0, "", "assumed",
+    "The same in units of the median of the ops of its name that are shorter.",
+)  # fmt: skip
+USUAL_NS = Number(
+    80_000.0, 70_000.0, 90_000.0, "ns", "measured",
+    "Own CPU time of an op that launches GPU work and of which the recording shows only slow ones: a cuDNN attention "
+    "that plans nothing takes 70 to 90 µs on an H200's host.",
+    ("scenarios/recompiles/recording",),
+)  # fmt: skip
+LONG_PLANNING = Number(
+    5.0, 3.0, 10.0, "", "assumed",
+    "An op without like ones that are short plans only if it takes this many times what planning takes at least.",
+)  # fmt: skip

@@ -1,0 +1,281 @@
+"""The forward and backward passes as a compiler would rewrite them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.calibration import compile as calibrated
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.compiled_code import FUSABLE, MOST_COMPILED, compiled_share
+from gpuprof.diagnosis.detect.compiler_names import COMPILED
+from gpuprof.diagnosis.detect.pair.facts import Facts
+from gpuprof.diagnosis.detect.passes import shapes_in
+from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.projection.batch import ACCUMULATE
+from gpuprof.replay.graph import COPY, SYNC, Graph, launcher_of
+from gpuprof.replay.transform import Removing
+from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import F64, I64, NO_TEXT, Mask
+
+REWRITTEN = (*FUSABLE, "triton_fused", "gather/scatter/index", "embedding", "memset", "memcpy")
+"""Categories of work that differs between compiled code and eager code."""
+MOST_BREAKS = 4
+"""Waits for a value in one forward and backward, more of which part the graph too often: a model's own checks of its
+inputs are one or two, a loop over experts or a hook per layer is many."""
+OWN = frozenset({"nn.Module: TransformerEncoder", "nn.Module: TransformerDecoder"})
+"""Modules of torch.nn that look at the values of their mask unless `is_causal` is passed. A graph breaks there, and
+Dynamo does not go on in torch's own code: all layers in them stay eager."""
+HOST = calibrated.HOST.rising
+"""What the host does for a launch of a compiled graph, of what the op itself takes in eager mode: at best, usually, at
+worst. A generated wrapper calls the same entry of the library with memory already found, but not without torch's
+dispatcher."""
+PASS_NS = calibrated.PASS_NS.rising
+"""Guards, flattening and saving of tensors, once for each forward and each backward pass."""
+LASTING_NS = calibrated.LASTING_NS.value
+"""Host work that takes longer without a pause does more than dispatch ops; a compiler need not remove it."""
+FUSED = calibrated.FUSED.rising
+"""What the fused kernels of a chain take, of its longest kernel, as the traffic of that one is about what the chain
+reads from outside and leaves there."""
+LEFT = calibrated.LEFT.value
+"""Fused kernels per chain of neighbouring ones: Inductor also fuses what is not next to each other, or ends in the same
+place."""
+REST = calibrated.REST.rising
+"""What matmuls take after, of what they took."""
+ATTENTION = calibrated.ATTENTION.rising
+"""The same of attention that gets no mask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """The forward and backward work of a graph, as it would be compiled; masks are over its nodes."""
+
+    host: Mask
+    """Host work of the passes."""
+    kept: Mask
+    """Part of it that launches what is not fused."""
+    accumulate: Mask
+    """Part of it that accumulates gradients, which stays as it is."""
+    group: I64
+    """Per GPU node the chain that it is fused in, else -1."""
+    rest: Mask
+    """Other GPU work of the passes."""
+    attention: Mask
+    """Part of it that is attention to which no mask is passed."""
+    speaker: I64
+    """Per chain the GPU node that stands for it."""
+    launcher: I64
+    """Per chain the host node that launches it."""
+    first: I64
+    """First host node of each pass."""
+    launch_ns: float
+    """What the host does for one launch: the median of the matmuls'."""
+    without_all: Change
+    """The graph without what is fused, and without the host work that goes with it."""
+    without_fused: Change
+    """Likewise, but host work that lasts stays."""
+
+
+TOO_OLD = "this torch is older than 2.0, which brought torch.compile"
+EAGER = "torch.nn's Transformer looks at its mask's values, and stays eager; pass is_causal (tgt_is_causal) first"
+
+
+def looks_at_mask(case: Analysis) -> bool:
+    """Whether torch's own encoder or decoder waits for a value of its mask, and would not be compiled."""
+    return bool((_waiting(case) & case.nodes_within(case.ops_named(OWN.__contains__))).any())
+
+
+def passes_launch(case: Analysis) -> str:
+    """`forward and backward launch`: what a compiler would rewrite."""
+    return "the forward pass launches" if case.workload.is_inference else "forward and backward launch"
+
+
+def code_of(side: Facts) -> str:
+    return "compiled code" if side.counts.compiled >= MOST_COMPILED else "eager code"
+
+
+def shapes_vary(case: Analysis) -> bool:
+    """Whether the batches of the recorded steps have different shapes, as what is embedded (else multiplied) tells."""
+    ops, steps = case.trace.ops, case.timeline.steps
+    for names in (("aten::embedding",), ("aten::mm", "aten::addmm")):
+        rows = np.flatnonzero(case.ops_named(names.__contains__) & (ops.dims != NO_TEXT))
+        step = np.searchsorted(steps.start_ns, ops.start_ns[rows], side="right") - 1
+        inside = (step >= 0) & (ops.start_ns[rows] < steps.end_ns[np.maximum(step, 0)])
+        seen = [set(ops.dims[rows[inside & (step == s)]].tolist()) for s in range(len(steps.start_ns))]
+        if all(seen):
+            return any(shapes != seen[0] for shapes in seen)
+    return False
+
+
+@remembered
+def passes(case: Analysis) -> Passes | None:
+    """The work that would be compiled; None where it is already, or cannot be as a whole."""
+    graph, trace, links = case.graph, case.trace, case.timeline.links
+    if case.stack.kind == "unsloth":  # compiles what it can by itself, and brings kernels for the rest
+        return None
+    if compiled_share(case.timeline) >= MOST_COMPILED or is_before_2(case):
+        return None
+    within, starts = _within(case)
+    within &= ~_compiled_nodes(case)
+    if not len(starts):
+        return None
+    if waits_in_passes(case) > MOST_BREAKS * len(case.timeline.host.backward) or looks_at_mask(case):
+        return None
+    accumulate = case.nodes_within(case.ops_named(lambda text: text == ACCUMULATE))
+    fusable = np.append(case.category(*FUSABLE), False)[graph.gpu_row] & graph.on_gpu & within & ~accumulate
+    memcpy = np.append(trace.rows_named(trace.gpu.name, lambda text: "DtoD" in text), False)[graph.gpu_row]
+    fusable |= memcpy & graph.on_gpu & within & ~accumulate
+    group, speaker, launcher = _chains(graph, fusable)
+    if not len(speaker):
+        return None
+    host = within & (graph.lane >= 0) & ~graph.waits
+    left = graph.gpu_row[graph.on_gpu & within & (group < 0)]
+    launching = np.zeros(len(trace.ops) + 1, bool)
+    launching[links.op[left]] = True
+    launching[-1] = False
+    products = np.zeros(len(trace.ops) + 1, bool)
+    rows = left[case.category("gemm")[left]]
+    products[links.op[rows]] = True
+    products[-1] = False
+    mine = host & products[graph.scope]
+    if not mine.any():
+        return None
+    ns = np.bincount(graph.scope[mine], weights=graph.duration_ns[mine], minlength=len(trace.ops))
+    kept = host & launching[graph.scope] & ~accumulate
+    gone = host & ~kept & ~accumulate
+    gone[launcher] = False
+    fused = group >= 0
+    fused[speaker] = False
+    return Passes(
+        host=host,
+        kept=kept,
+        accumulate=host & accumulate,
+        group=group,
+        rest=graph.on_gpu & within & (group < 0),
+        attention=_unmasked_attention(case) & within & (group < 0),
+        speaker=speaker,
+        launcher=launcher,
+        first=starts,
+        launch_ns=float(np.median(ns[ns > 0])),
+        without_all=Removing(gone | fused),
+        without_fused=Removing((gone & ~(host & (graph.duration_ns > LASTING_NS))) | fused),
+    )
+
+
+def _compiled_nodes(case: Analysis) -> Mask:
+    """Nodes in ranges of compiled code, and kernels that Inductor wrote."""
+    trace = case.trace
+    return case.nodes_within(case.ops_named(COMPILED.search)) | (
+        case.nodes_of_gpu(trace.rows_named(trace.gpu.name, COMPILED.search)) & case.graph.on_gpu
+    )
+
+
+def waits_in_passes(case: Analysis) -> int:
+    """Waits for the GPU inside forward and backward passes."""
+    return int((_waiting(case) & _within(case)[0]).sum())
+
+
+def _waiting(case: Analysis) -> Mask:
+    """Nodes that wait for GPU work or a copy."""
+    graph = case.graph
+    waiting = np.zeros(len(graph), bool)
+    waiting[graph.edges.target[np.isin(graph.edges.kind, (SYNC, COPY))]] = True
+    return waiting
+
+
+def compiled(found: Passes, way: int, launched: float = 1.0) -> Change:
+    """The graph with its passes compiled; `way` 0: as good as it gets, 1: as expected, 2: as bad.
+
+    launched: the part of the launches that the host still makes one by one; the others are in CUDA graphs.
+    """
+
+    def change(graph: Graph) -> Graph:
+        longest = _longest(found, graph.duration_ns)
+        graph = (found.without_fused if way else found.without_all)(graph)
+        duration = graph.duration_ns.copy()
+        duration[found.kept] *= HOST[way] * launched
+        duration[found.speaker] = longest * FUSED[way]
+        duration[found.launcher] = found.launch_ns * HOST[way] * LEFT * launched
+        duration[found.rest] *= REST[way]
+        duration[found.attention] *= ATTENTION[way] / REST[way]
+        duration[found.first] += PASS_NS[way]
+        return graph.with_durations(duration)
+
+    return change
+
+
+def _unmasked_attention(case: Analysis) -> Mask:
+    """GPU work of attention, if no mask was passed to most of it (or shapes were not recorded)."""
+    ops, graph = case.trace.ops, case.graph
+    rows = np.flatnonzero(case.ops_named(lambda text: text == "aten::scaled_dot_product_attention"))
+    masked = 0
+    for dims, count in zip(*np.unique(ops.dims[rows], return_counts=True), strict=True):
+        shapes = shapes_in(case, int(dims))
+        masked += int(count) if len(shapes) > 3 and shapes[3] else 0
+    if 2 * masked > len(rows):
+        return np.zeros(len(graph), bool)
+    return np.append(case.category("attention"), False)[graph.gpu_row] & graph.on_gpu
+
+
+def _longest(found: Passes, duration_ns: F64) -> F64:
+    """Per chain its longest kernel; chains of which another change has left nothing take nothing."""
+    longest = np.zeros(len(found.speaker))
+    rows = np.flatnonzero(found.group >= 0)
+    np.maximum.at(longest, found.group[rows], duration_ns[rows])
+    return longest
+
+
+def _chains(graph: Graph, fusable: Mask) -> tuple[I64, I64, I64]:
+    """Chains of neighbouring kernels that fuse: per node its chain, per chain its last node and what launches that."""
+    group = np.full(len(graph), -1, np.int64)
+    rows = np.flatnonzero(graph.on_gpu)
+    if not len(rows):
+        return group, rows, rows
+    may, phase = fusable[rows], graph.phase[rows]
+    begins = may & ~np.append(False, may[:-1] & (phase[1:] == phase[:-1]))
+    number = np.cumsum(begins) - 1
+    group[rows[may]] = number[may]
+    speaker = np.zeros(int(begins.sum()), np.int64)
+    speaker[number[may]] = rows[may]
+    source = launcher_of(graph)
+    launched = source[speaker] >= 0
+    if not launched.all():
+        # A chain whose launch was not recorded stays as it is.
+        renumber = np.where(launched, np.cumsum(launched) - 1, -1)
+        group = np.where(group >= 0, renumber[group], -1)
+        speaker = speaker[launched]
+    return group, speaker, source[speaker]
+
+
+def _within(case: Analysis) -> tuple[Mask, I64]:
+    """Nodes of the model's forward and backward passes, and the first host node of each pass.
+
+    A forward pass begins with its first embedding or product: what comes before prepares the batch, or belongs
+    to the step before.
+    """
+    graph, low = case.graph, case.timeline.window[0]
+    backward = case.timeline.host.backward
+    begin, end = (x.astype(np.float64) - low for x in (backward.start, backward.end))
+    within = np.isin(graph.phase, (BACKWARD, RECOMPUTE))
+    forward = graph.phase == FORWARD
+    host = (graph.lane >= 0) & ~graph.waits
+    source = launcher_of(graph)
+    model = np.append(case.category("gemm", "grouped_gemm"), False)[graph.gpu_row] & graph.on_gpu
+    model |= case.nodes_within(case.ops_named(lambda text: text == "aten::embedding")) & graph.on_gpu
+    model = source[model & forward]
+    model = model[model >= 0]
+    since = np.full(len(begin) + 1, np.inf)
+    np.minimum.at(
+        since, np.searchsorted(end, graph.recorded_start_ns[model], side="right"), graph.recorded_start_ns[model]
+    )
+    moment = np.where(source >= 0, graph.recorded_start_ns[source], graph.recorded_start_ns)
+    within |= forward & (moment >= since[np.searchsorted(end, moment, side="right")])
+    found = []
+    for phase, moments in ((FORWARD, since[np.isfinite(since)]), (BACKWARD, begin)):
+        rows = np.flatnonzero(host & within & (graph.phase == phase))
+        rows = rows[np.argsort(graph.recorded_start_ns[rows], kind="stable")]
+        k = np.searchsorted(graph.recorded_start_ns[rows], moments, side="left")
+        found.append(rows[k[k < len(rows)]])
+    return within, np.unique(np.concatenate(found))

@@ -1,0 +1,32 @@
+"""Time that the host spends compiling within the recorded steps, and lengths that limit it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.replay.graph import Graph
+from gpuprof.timeline.startup import COMPILING
+from gpuprof.tracefile.trace import Mask
+
+SHARE = 0.5
+"""Part of the recorded steps that it must happen in: once is warming up."""
+MULTIPLE = 64
+"""Lengths that are padded to this take 2048 / 64 = 32 different values at most, each planned once."""
+
+
+def compiling_ns(case: Analysis) -> float:
+    """Host time of a step in which code is compiled, ns."""
+    graph = case.graph
+    host = (graph.lane >= 0) & ~graph.waits
+    return case.per_step(float(graph.duration_ns[in_most_steps(graph, compiling_nodes(case) & host)].sum()))
+
+
+def compiling_nodes(case: Analysis) -> Mask:
+    return case.nodes_within(case.ops_named(COMPILING.search))
+
+
+def in_most_steps(graph: Graph, nodes: Mask) -> Mask:
+    """The nodes, if there are some in enough of the steps."""
+    steps = len(np.unique(graph.step[nodes]))
+    return nodes if graph.steps > 1 and steps >= SHARE * graph.steps else np.zeros(len(graph), bool)

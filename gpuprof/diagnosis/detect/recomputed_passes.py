@@ -1,0 +1,69 @@
+"""Forward passes that are repeated in the backward pass, and what memory is free to keep them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.calibration import recompute as calibrated
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.replay.stretches import Stretches, nodes_in
+from gpuprof.timeline.nesting import climb
+from gpuprof.timeline.phases import BACKWARD, RECOMPUTE
+from gpuprof.tracefile.distinct import ordered
+from gpuprof.tracefile.trace import I64, OP, Mask
+
+CHECKPOINT = re.compile("heckpoint")
+"""Autograd functions that checkpoint: torch's CheckpointFunction, Unsloth's, DeepSpeed's."""
+USABLE_SHARE = calibrated.USABLE_SHARE.value
+"""Of a GPU's memory that a training can fill: the context, the libraries' workspaces and fragmentation take the
+rest."""
+
+
+def recomputed(case: Analysis) -> Mask:
+    """Nodes of the repeated forward passes, with what Python does between their ops."""
+    timeline = case.timeline
+    ops, phase = case.trace.ops, timeline.host.op
+    again = (phase == RECOMPUTE) & (ops.kind == OP)
+    nodes = case.graph.phase == RECOMPUTE
+    if not again.any():
+        return nodes
+    # The ops that a repetition happens in: from the first to the last repeated op inside, all is repetition.
+    parent = timeline.nesting.parent
+    rows = np.flatnonzero(again)
+    around = climb(parent[rows], parent, (phase != RECOMPUTE) & (ops.kind == OP))
+    rows, around = rows[around >= 0], around[around >= 0]
+    rows, around = rows[phase[around] == BACKWARD], around[phase[around] == BACKWARD]
+    owner, which = np.unique(around, return_inverse=True)
+    if not len(owner):
+        return nodes
+    start, end = np.full(len(owner), np.iinfo(np.int64).max), np.zeros(len(owner), np.int64)
+    np.minimum.at(start, which, ops.start_ns[rows])
+    np.maximum.at(end, which, ops.end_ns[rows])
+    start, end = _with_its_python(case, owner, start, end)
+    inside = nodes_in(case.graph, Stretches(ops.thread[owner].astype(np.int64), start, end)) >= 0
+    return nodes | (inside & (case.graph.phase == BACKWARD))
+
+
+def _with_its_python(case: Analysis, owner: I64, start: I64, end: I64) -> tuple[I64, I64]:
+    """The stretches of ops that are a checkpoint's own function from its beginning, where it restores the random state
+    and detaches inputs, to the first op of the backward pass that it starts. Others stay: the op that happened to ask
+    for the first saved tensor has work of its own."""
+    ops, phase = case.trace.ops, case.timeline.host.op
+    own = owner[case.ops_named(CHECKPOINT.search)[owner]]
+    nested = (ops.kind == OP) & (phase == BACKWARD)
+    start, end = start.copy(), end.copy()
+    for thread in np.unique(ops.thread[own]).tolist():
+        mine = np.isin(owner, own[ops.thread[own] == thread])
+        begins = np.append(ordered(ops.start_ns[nested & (ops.thread == thread)]), np.iinfo(np.int64).max)
+        following = begins[np.searchsorted(begins, end[mine])]
+        start[mine], end[mine] = ops.start_ns[owner[mine]], np.minimum(following, ops.end_ns[owner[mine]])
+    return start, end
+
+
+def free_bytes(case: Analysis) -> tuple[float | None, float | None]:
+    """(memory that a training could still fill, memory of the GPU); None where it is not known."""
+    size = next((float(info.memory_bytes) for info in case.trace.meta.gpus if info.memory_bytes), None)
+    peak = case.run.memory.peak_bytes if case.run else None
+    return (USABLE_SHARE * size - peak if size is not None and peak is not None else None), size

@@ -1,0 +1,99 @@
+"""A single copy that blocks the CPU for most of an iteration: the answer names it, as what to look at first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpuprof.diagnosis.gaps import calls_by_cause
+from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.timeline.intervals import Cover, union
+from gpuprof.timeline.timeline import Timeline
+from gpuprof.tracefile.remembered import remembered
+from gpuprof.tracefile.trace import MEMCPY
+
+MOST = 0.5
+"""Share of an iteration from which on a single copy is most of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongCopy:
+    """The longest such copy."""
+
+    text: str
+    """`Memcpy HtoD (Pageable -> Device)`."""
+    bytes: int
+    """-1: not recorded."""
+    op: str | None
+    """The op that copies."""
+    ns: int
+    """The copy, waiting for work before it not included."""
+    step_ns: int
+    """The iteration that it is most of."""
+    steps: int
+    """Iterations with such a copy."""
+    of: int
+    """Recorded iterations."""
+
+    @property
+    def share(self) -> float:
+        """Of its iteration."""
+        return self.ns / self.step_ns
+
+    @property
+    def sentence(self) -> str:
+        """` One copy (Memcpy HtoD, 1,000 MB, aten::copy_) blocks the CPU for 80 of 90 ms.`"""
+        size = f", {self.bytes / 1e6:,.0f} MB" if self.bytes > 0 else ""
+        op = f", {self.op}" if self.op else ""
+        which = (
+            "" if self.of == 1 else " in each step" if self.steps == self.of else f" in {self.steps} of {self.of} steps"
+        )
+        return (
+            f" One copy{which} ({self.text}{size}{op}) blocks the CPU (host) for {in_ms(self.ns)} of"
+            f" {in_ms(self.step_ns)}."
+        )
+
+
+def copy_sentence(timeline: Timeline) -> str:
+    """The sentence on the copy, with a space before it; empty without such a copy."""
+    found = long_copy(timeline)
+    return "" if found is None else found.sentence
+
+
+@remembered
+def long_copy(timeline: Timeline) -> LongCopy | None:
+    """The longest copy that blocks the CPU for most of an iteration; None where no copy does.
+
+    Its time is that of its call in which the devices do no other work: a copy to the CPU also waits for what was
+    launched before it, which is not its own.
+    """
+    trace, links, steps = timeline.trace, timeline.links, timeline.steps
+    calls, gpu = trace.calls, trace.gpu
+    rows = np.flatnonzero((links.call >= 0) & (gpu.kind == MEMCPY))
+    rows = rows[calls_by_cause(timeline)[0][links.call[rows]]]
+    step = np.searchsorted(steps.start_ns, calls.start_ns[links.call[rows]], side="right") - 1
+    known = (step >= 0) & (calls.start_ns[links.call[rows]] < steps.end_ns[step])
+    rows, step = rows[known], step[known]
+    if not len(rows):
+        return None
+    others = np.setdiff1d(np.arange(len(gpu)), rows)
+    call = links.call[rows]
+    begin, end = calls.start_ns[call], np.minimum(calls.end_ns[call], steps.end_ns[step])
+    busy = Cover(union(gpu.start_ns[others], gpu.end_ns[others]))
+    own = (end - begin - busy.between(begin, end)).clip(0)
+    took = steps.end_ns[step] - steps.start_ns[step]
+    long = np.flatnonzero(own >= MOST * took)
+    if not len(long):
+        return None
+    first = int(long[own[long].argmax()])
+    op = int(links.op[rows[first]])
+    return LongCopy(
+        text=trace.strings[gpu.name[rows[first]]],
+        bytes=int(gpu.bytes[rows[first]]),
+        op=None if op < 0 else trace.strings[trace.ops.name[op]],
+        ns=int(own[first]),
+        step_ns=int(took[first]),
+        steps=len(np.unique(step[long])),
+        of=len(steps.start_ns),
+    )

@@ -1,0 +1,1 @@
+"""What a step should cost, and what lies above that."""

@@ -1,0 +1,1 @@
+"""Why a job hangs: flight recorder dumps, Python stacks and processes in, the rank and the line out."""

@@ -1,0 +1,218 @@
+"""From what a user names (a run, dumps, processes) to what is known of each rank."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+from gpuprof import runfile
+from gpuprof.errors import GpuprofError, UnreadableTrace
+from gpuprof.hang import processes
+from gpuprof.hang.dump import Dump, frames_of, is_dump, rank_of, read
+from gpuprof.hang.rank_state import RankState
+from gpuprof.hang.stacks import Stack, is_stack, parse
+
+MOST_TEXT = 4 << 20
+"""Bytes of a stack's file that are looked at."""
+_TAIL = 64 << 10
+ANSWER_S = 20.0
+"""How long the processes of a run may take to write where they are: the first dump has torch import its compiler, which
+takes seconds. One that holds the GIL never answers."""
+_PHASES = (("save_ns", "save"), ("evaluation_ns", "evaluation"), ("logging_ns", "logging"))
+
+
+def states_of(places: Sequence[str]) -> tuple[list[RankState], int | None]:
+    """Of a run, of dumps or of processes, as a user names them; and when that was, ns since 1970 (None: unknown).
+
+    Raises GpuprofError, one line, for what is none of them.
+    """
+    if places and all(place.isdigit() and not Path(place).exists() for place in places):
+        return states_of_processes([int(place) for place in places]), time.time_ns()
+    folder = Path(places[0]).expanduser() if len(places) == 1 else None if places else latest_run()
+    if folder is not None and (folder / runfile.MANIFEST).is_file():
+        asked = ask(folder)
+        return states_of_run(folder), time.time_ns() if asked else None
+    return states_of_dumps([Path(place).expanduser() for place in places]), None
+
+
+def latest_run() -> Path:
+    """The latest run in the working directory. Raises GpuprofError where there is none."""
+    folder = Path(runfile.RUNS) / runfile.LATEST
+    if not folder.is_dir():
+        raise GpuprofError(f"there is no run in {runfile.RUNS}: name a run, flight recorder dumps, or processes")
+    return folder.resolve()
+
+
+def ask(folder: Path) -> bool:
+    """Asks the processes of a run that still runs for their stacks, and waits until they have answered or do not.
+
+    Whether the run still runs.
+    """
+    manifest = runfile.read_json(folder / runfile.MANIFEST) or {}
+    if manifest.get("status") != "running":
+        return False
+    place = folder / runfile.HANG
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        begun_ns = time.time_ns()
+        (place / runfile.ASKED).write_text(f"{begun_ns}\n", encoding="ascii")
+    except OSError as error:
+        raise GpuprofError(
+            f"{place}: cannot be written ({error.strerror}): the run's processes cannot be asked"
+        ) from None
+    ranks = [int(m[1]) for path in folder.iterdir() if (m := re.fullmatch(r"rank(\d{1,6})\.json", path.name))]
+    alive = [rank for rank in ranks if _pid_runs(runfile.read_json(folder / runfile.rank_file(rank)))]
+    until = time.monotonic() + ANSWER_S
+    while time.monotonic() < until:
+        if all(_is_newer(place / runfile.answer_file(rank), begun_ns) for rank in alive):
+            break
+        time.sleep(0.1)
+    return True
+
+
+def _pid_runs(facts: dict[str, object] | None) -> bool:
+    pid = (facts or {}).get("pid")
+    return isinstance(pid, int) and processes.life_of(pid) == "running"
+
+
+def _is_newer(path: Path, unix_ns: int) -> bool:
+    try:
+        return path.stat().st_mtime_ns >= unix_ns
+    except OSError:
+        return False
+
+
+def states_of_dumps(paths: Sequence[Path]) -> list[RankState]:
+    """Of files and folders of flight recorder dumps and texts of stacks, by rank. A damaged one is said, and does not
+    end it. Raises UnreadableTrace where nothing of a rank is in them."""
+    files = [file for path in paths for file in _files(path)]
+    states: dict[int, RankState] = {}
+    for file in files:
+        head = _head(file)
+        rank = rank_of(file)
+        if rank is None:
+            continue
+        state = states.get(rank, RankState(rank))
+        text = head.decode("utf-8", "replace")
+        if is_stack(text):
+            states[rank] = replace(state, stack=parse(_text(file)) or state.stack)
+        elif is_dump(head):
+            states[rank] = _with_dump(state, file)
+        elif len(paths) == len(files):
+            states[rank] = replace(state, error=f"{file.name} is neither a dump nor a stack")
+    if not any(state.dump or state.stack for state in states.values()):
+        said = next((state.error for state in states.values() if state.error), None)
+        where = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+        raise UnreadableTrace(
+            said or f"{where}: no flight recorder dump and no stack of a rank, such as nccl_trace_rank_0"
+        )
+    return [states[rank] for rank in sorted(states)]
+
+
+def states_of_run(folder: Path) -> list[RankState]:
+    """Of a run of `gpuprof trace`: what its ranks wrote when they stalled, their processes, and their last steps."""
+    ranks = {int(m[1]): path for path in folder.iterdir() if (m := re.fullmatch(r"rank(\d{1,6})\.json", path.name))}
+    written = folder / runfile.HANG
+    found = {state.rank: state for state in states_of_dumps([written])} if _has_files(written) else {}
+    last = _last_steps(folder)
+    status = (runfile.read_json(folder / runfile.MANIFEST) or {}).get("status")
+    for rank, path in sorted(ranks.items()):
+        facts = runfile.read_json(path) or {}
+        pid = facts.get("pid")
+        state = found.get(rank, RankState(rank))
+        if isinstance(pid, int) and status == "running":
+            state = replace(state, life=processes.life_of(pid))
+        error = runfile.read_json(written / runfile.ended_file(rank)) if written.is_dir() else None
+        if error and error.get("error"):
+            frames = frames_of(error.get("frames"))
+            state = replace(
+                state, life="dead", error=str(error["error"]), stack=Stack(frames) if frames else state.stack
+            )
+        found[rank] = replace(state, **last.get(rank, {}))
+    if not found:
+        raise UnreadableTrace(f"{folder}: no rank has taken a step yet, and none has written its stack")
+    return [found[rank] for rank in sorted(found)]
+
+
+def states_of_processes(pids: Sequence[int]) -> list[RankState]:
+    """Of running processes: their ranks by RANK in their environment, else in the order that they are given."""
+    for pid in pids:
+        processes.check(pid)
+    with ThreadPoolExecutor(8) as pool:
+        stacks = list(pool.map(processes.stack_of, pids))
+    states = []
+    for number, (pid, (stack, why)) in enumerate(zip(pids, stacks, strict=True)):
+        rank = processes.environment_of(pid, "RANK") or ""
+        states.append(
+            RankState(int(rank) if rank.isdigit() else number, stack=stack, life=processes.life_of(pid), error=why)
+        )
+    if len({state.rank for state in states}) < len(states):
+        states = [replace(state, rank=number) for number, state in enumerate(states)]
+    return sorted(states, key=lambda state: state.rank)
+
+
+def _files(path: Path) -> list[Path]:
+    try:
+        if path.is_dir():
+            return sorted(one for one in path.iterdir() if one.is_file() and rank_of(one) is not None)
+        if path.is_file():
+            return [path]
+        raise GpuprofError(
+            f"{path}: no such file or folder, and no process" if not path.exists() else f"{path} is no file"
+        )
+    except (OSError, ValueError) as error:
+        raise GpuprofError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+
+
+def _has_files(folder: Path) -> bool:
+    return folder.is_dir() and any(rank_of(one) is not None for one in folder.iterdir())
+
+
+def _head(file: Path) -> bytes:
+    try:
+        with runfile.open_regular(file) as opened:
+            return opened.read(4096)
+    except OSError:
+        return b""
+
+
+def _text(file: Path) -> str:
+    with runfile.open_regular(file) as opened:
+        return opened.read(MOST_TEXT).decode("utf-8", "replace")
+
+
+def _with_dump(state: RankState, file: Path) -> RankState:
+    try:
+        dump: Dump = read(file, state.rank)
+    except UnreadableTrace as error:
+        return replace(state, error=str(error))
+    if state.dump is not None and state.dump.last_ns > dump.last_ns:
+        return state
+    return replace(state, dump=dump)
+
+
+def _last_steps(folder: Path) -> dict[int, dict[str, object]]:
+    """Rank → its last step, when it ended and what took most of it, from the end of the table of steps."""
+    import json
+
+    try:
+        with runfile.open_regular(folder / runfile.STEPS) as file:
+            file.seek(0, 2)
+            file.seek(max(file.tell() - _TAIL, 0))
+            lines = file.read().splitlines()
+    except OSError:
+        return {}
+    found: dict[int, dict[str, object]] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+            rank, step, ended = int(row["rank"]), int(row["step"]), int(row["unix_ns"])
+        except (ValueError, KeyError, TypeError):  # the first may be cut
+            continue
+        phase = next((name for key, name in _PHASES if isinstance(row.get(key), int) and row[key] > 0), None)
+        found[rank] = {"last_step": step, "last_step_unix_ns": ended, "phase": phase}
+    return found

@@ -1,0 +1,143 @@
+"""Notices that no step ends any more, and writes down where the process is: its Python stacks and, of several ranks,
+torch's flight recorder.
+
+A thread of its own looks once a second, at a file that asks for it too (`gpuprof hang` of a run that still runs). It
+needs the GIL: a process that holds it for good is seen by its silence.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..runfile import ASKED, HANG, STALLED, answer_file, ended_file, flight_file, log, stack_file, write_json
+from .redact import redact_text
+
+LOOK_S = 1.0
+LEAST_S = 60.0
+"""A step that takes no longer than this is no stall, whatever is usual."""
+TIMES_USUAL = 20
+"""Nor is one that takes fewer times the usual step: evaluation and saving are within that in most trainings."""
+MOST_FRAMES = 50
+USUAL_OF = 32
+"""Steps that the usual one is the middle of."""
+
+
+class StallWatch(threading.Thread):
+    """Watches the training of one rank. `step_ended` costs the training well under a microsecond.
+
+    tell: says a line of the run, where this rank speaks for it.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int, tell: Callable[[str], None]) -> None:
+        super().__init__(name="gpuprof-stall", daemon=True)
+        self._folder, self._rank, self._world_size, self._tell = folder, rank, world_size, tell
+        self._ended = threading.Event()
+        self._last_s = time.monotonic()
+        self._steps: deque[float] = deque(maxlen=USUAL_OF)
+        self._count = 0
+        self._answered_ns = _changed_ns(folder / HANG / ASKED)
+        self.pid = os.getpid()
+
+    def step_ended(self) -> None:
+        now = time.monotonic()
+        if self._count:
+            self._steps.append(now - self._last_s)
+        self._last_s = now
+        self._count += 1
+
+    def close(self) -> None:
+        """Ends the watch; writes down the error that the program ends with, and its collectives, for the ranks that go
+        on waiting."""
+        self._ended.set()
+        error: Any = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        if error is not None and self._world_size > 1 and os.getpid() == self.pid:
+            self._write_flight()
+            text = redact_text(f"{type(error).__name__}: {error}")[:1000]
+            found = {"error": text, "unix_ns": time.time_ns(), "frames": _frames(error)}
+            write_json(self._folder / HANG / ended_file(self._rank), found)
+
+    def run(self) -> None:
+        reported = -1
+        while not self._ended.wait(LOOK_S):
+            try:
+                asked_ns = _changed_ns(self._folder / HANG / ASKED)
+                if asked_ns != self._answered_ns:
+                    self._answered_ns = asked_ns
+                    self._write()
+                stalled_s = time.monotonic() - self._last_s
+                if self._count and self._count != reported and stalled_s > self._patience_s():
+                    reported = self._count
+                    self._write()
+                    (self._folder / HANG / STALLED).touch()
+                    self._tell(
+                        f"no step for {stalled_s:,.0f} s after step {self._count}: where each rank is, is written"
+                    )
+            except Exception as error:
+                log(self._folder, f"rank {self._rank}: the stall is not written down: {error!r}")
+                return
+
+    def _patience_s(self) -> float:
+        usual = sorted(self._steps)[len(self._steps) // 2] if self._steps else 0.0
+        return max(LEAST_S, TIMES_USUAL * usual)
+
+    def _write(self) -> None:
+        self._make_folder()
+        place = self._folder / HANG
+        with _opened(place / f".{stack_file(self._rank)}") as file:
+            faulthandler.dump_traceback(file, all_threads=True)
+        os.replace(place / f".{stack_file(self._rank)}", place / stack_file(self._rank))
+        self._write_flight()
+        (place / answer_file(self._rank)).touch()
+
+    def _write_flight(self) -> None:
+        self._make_folder()
+        place, dump = self._folder / HANG, flight_recorder()
+        if dump:
+            with _opened(place / f".{flight_file(self._rank)}") as file:
+                file.write(dump)
+            os.replace(place / f".{flight_file(self._rank)}", place / flight_file(self._rank))
+
+    def _make_folder(self) -> None:
+        (self._folder / HANG).mkdir(mode=0o700, exist_ok=True)
+
+
+def flight_recorder() -> bytes | None:
+    """What torch remembers of this process's collectives, as a pickle; None without several ranks, or where this torch
+    has no flight recorder or it is off (TORCH_FR_BUFFER_SIZE=0)."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    from torch._C import _distributed_c10d as made
+
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):
+        dump = getattr(made, name, None)
+        found = dump() if dump is not None else None
+        if found:
+            return bytes(found)
+    return None
+
+
+def _frames(error: BaseException) -> list[dict[str, Any]]:
+    """Where it was raised, the innermost frame first."""
+    frames = traceback.extract_tb(error.__traceback__)[-MOST_FRAMES:]
+    return [{"filename": one.filename, "line": one.lineno or 0, "name": one.name} for one in reversed(frames)]
+
+
+def _opened(path: Path) -> Any:
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb")
+
+
+def _changed_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0

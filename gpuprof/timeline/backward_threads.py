@@ -1,0 +1,64 @@
+"""The thread of the backward pass where nothing names it: no op of autograd, no range, no name of the thread.
+
+In a training two threads launch work in turns: the one that runs the program launches the forward pass and the
+optimizer, autograd's launches the backward pass while the other waits in `backward()`.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gpuprof.timeline.links import Links, annotating_thread
+from gpuprof.tracefile.trace import KERNEL, Trace
+
+GRADIENT_KERNEL = re.compile(r"backward|[^a-z](?<!igemm_)bwd[^a-z]|wgrad|igemm_wrw", re.IGNORECASE)
+"""Kernels of a backward pass. Not `dgrad` (MIOpen: `igemm_bwd`): the forward pass of a transposed convolution is the
+gradient of a convolution's input."""
+OPTIMIZER_KERNEL = re.compile(r"adam(?!ax)|multi_tensor_lamb", re.IGNORECASE)
+_OPTIMIZER = re.compile(r"^Optimizer\.|^aten::_fused_(adamw?|sgd|adagrad)|^aten::_foreach_addc")
+
+LEAST = 0.1
+"""Both threads launch at least this share of the work."""
+TURNS = 0.9
+"""Of each thread's launches this share follow a launch of the same thread. Threads that work independently of each
+other mix theirs."""
+NEARLY_ALL = 0.95
+"""Of the kernels that are named as gradients the share that the thread launches."""
+
+
+def backward_threads(trace: Trace, links: Links) -> frozenset[int]:
+    """The thread that launches the backward pass by what it launches and when; none where that does not show.
+
+    For recordings in which no op, range or thread name shows it.
+    """
+    gpu = trace.gpu
+    rows = np.flatnonzero((links.call >= 0) & (links.thread >= 0) & (gpu.kind == KERNEL))
+    rows = rows[np.argsort(links.begun_ns[rows], kind="stable")]
+    threads, counts = np.unique(links.thread[rows], return_counts=True)
+    working = threads[counts >= LEAST * len(rows)]
+    if len(working) != 2:
+        return frozenset()
+    launching = links.thread[rows]
+    launching = launching[np.isin(launching, working)]
+    same = launching[1:] == launching[:-1]
+    if any(same[launching[1:] == thread].mean() < TURNS for thread in working.tolist()):
+        return frozenset()
+    first = int(launching[0])
+    main = annotating_thread(trace)
+    main = main if main in working else first
+    other = int(working[working != main][0])
+    found = frozenset({other})
+    gradients = rows[trace.rows_named(gpu.name, GRADIENT_KERNEL.search)[rows]]
+    if len(gradients):
+        return found if float(np.mean(links.thread[gradients] == other)) >= NEARLY_ALL else frozenset()
+    return found if _optimizes(trace, links, rows, main) else frozenset()
+
+
+def _optimizes(trace: Trace, links: Links, rows: np.ndarray, thread: int) -> bool:
+    """Whether an optimizer's work was recorded on this thread and on no other."""
+    ops = trace.ops
+    found = rows[trace.rows_named(trace.gpu.name, OPTIMIZER_KERNEL.search)[rows]]
+    threads = np.concatenate([links.thread[found], ops.thread[trace.rows_named(ops.name, _OPTIMIZER.search)]])
+    return bool(len(threads)) and bool(np.all(threads == thread))

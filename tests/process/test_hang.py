@@ -1,0 +1,97 @@
+"""`gpuprof hang` finds the rank and the line of twelve injected faults in jobs of three gloo ranks, from what torch and
+Python themselves wrote."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import hang_jobs
+from helpers.paths import ROOT
+from jsonschema import Draft202012Validator
+
+from gpuprof.hang.json import schema
+
+pytest.importorskip("torch")
+CULPRIT = hang_jobs.CULPRIT
+KINDS = {
+    "missing_rank": ("missing", [CULPRIT]), "order": ("mismatch", [CULPRIT]), "size": ("mismatch", [CULPRIT]),
+    "dtype": ("mismatch", [CULPRIT]), "exception": ("dead", [CULPRIT]), "loader": ("loader", [CULPRIT]),
+    "checkpoint": ("save", [CULPRIT]), "stopped": ("stopped", [CULPRIT]), "dead": ("dead", [CULPRIT]),
+    "nested_groups": ("deadlock", [0, 1]), "unequal_batches": ("mismatch", [CULPRIT]),
+    "cpu_loop": ("missing", [CULPRIT]),
+}  # fmt: skip
+COLLECTIVES = {
+    "missing_rank": ("all_reduce", 2), "order": ("all_reduce", 2), "loader": ("all_reduce", 2),
+    "checkpoint": ("all_reduce", 2), "stopped": ("all_reduce", 2), "unequal_batches": ("all_reduce", 3),
+    "cpu_loop": ("all_reduce", 2), "nested_groups": ("all_reduce", 2),
+}  # fmt: skip
+"""Where the others hang; not where a failed rank made them fail."""
+
+
+@pytest.fixture(scope="module")
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hang") / "jobs"
+    subprocess.run(
+        [sys.executable, "-m", "helpers.hang_jobs", str(folder), *KINDS],
+        check=True, cwd=ROOT / "tests", env={**os.environ, "TORCH_FR_BUFFER_SIZE": "100"}, timeout=180,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    return folder
+
+
+def marked_lines(fault: str) -> set[int]:
+    """Lines of the job's file that are its fault: those marked, in the fault's function and in what that calls."""
+    lines = Path(hang_jobs.__file__).read_text(encoding="utf-8").splitlines()
+    begun = next(i for i, line in enumerate(lines) if line.startswith(f"def {fault}("))
+    ended = next((i for i in range(begun + 1, len(lines)) if re.match(r"\S", lines[i])), len(lines))
+    within = {i + 1 for i in range(begun, ended) if "# FAULT" in lines[i]}
+    shared = {
+        i + 1
+        for i, line in enumerate(lines)
+        if "dist.all_reduce(" in line or line.strip() == "time.sleep(3600)  # FAULT"
+    }
+    return within | shared
+
+
+@pytest.mark.parametrize("fault", KINDS)
+def test_rank_collective_and_line(jobs: Path, fault: str):
+    answer = json.loads((jobs / fault / "answer.json").read_text(encoding="utf-8"))
+    Draft202012Validator(schema()).validate(answer)
+    assert (answer["kind"], answer["ranks"]) == KINDS[fault]
+    if fault in COLLECTIVES:
+        assert (answer["waiting"]["op"], answer["waiting"]["seq"]) == COLLECTIVES[fault]
+    if fault not in ("dead", "stopped"):  # these left no stack
+        assert answer["at"]["file"].endswith("hang_jobs.py") and answer["at"]["line"] in marked_lines(fault)
+    if fault == "exception":
+        assert "the batch is empty" in " ".join(answer["notes"])
+
+
+@pytest.mark.parametrize("fault", ["missing_rank", "order"])
+def test_without_the_culprits_dump(jobs: Path, fault: str, tmp_path: Path):
+    """What the others wrote says who is silent."""
+    for rank in range(hang_jobs.RANKS):
+        if rank != CULPRIT:
+            for name in (f"flight.rank{rank}", f"stack.rank{rank}"):
+                (tmp_path / name).write_bytes((jobs / fault / "hang" / name).read_bytes())
+    (tmp_path / f"flight.rank{CULPRIT}").write_bytes(
+        (jobs / fault / "hang" / f"flight.rank{CULPRIT}").read_bytes()[:700]
+    )
+    answer = hang(tmp_path)
+    assert (answer["kind"], answer["ranks"]) == ("no_dump", [CULPRIT])
+    assert any("cut off" in note for note in answer["notes"])
+
+
+def hang(*places: object) -> dict:
+    found = subprocess.run(
+        [sys.executable, "-m", "gpuprof", "hang", "--json", *map(str, places)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return json.loads(found.stdout)
