@@ -16,6 +16,7 @@ from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
+from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
 from gpuprof.diagnosis.shares import estimate, shares_of, with_excess, with_step
@@ -87,6 +88,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         combined=advice.combined,
         considered=advice.considered,
         worth_trying=advice.worth_trying,
+        above_reach=above_reach(analysis, _usual_ns(analysis), {one.id for one in advice.findings}) if advise else None,
     )
 
 
@@ -131,6 +133,11 @@ def by_shares(analysis: Analysis) -> Diagnosis:
         devices_estimated=None if measured is None else tuple(map(estimate, measured)),
         roofline=found_roof,
     )
+
+
+def _usual_ns(analysis: Analysis) -> int | None:
+    """The usual step as it was timed, None where it was not."""
+    return analysis.budget.usual_ns if analysis.budget is not None else analysis.step_times.unprofiled_ns
 
 
 def _failed(finding: tuple[str, str]) -> Issue:

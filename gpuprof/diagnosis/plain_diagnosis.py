@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.diagnosis import (
@@ -47,6 +48,7 @@ def plain_diagnosis(
     combined: Combined | None = None,
     considered: tuple[Considered, ...] = (),
     worth_trying: Sequence[Finding] = (),
+    above_reach: AboveReach | None = None,
 ) -> Diagnosis:
     """All of a diagnosis of recorded steps; `profiler` and `budget`: where more is concluded than was recorded."""
     timeline, folder, on_gpu = analysis.whole, analysis.folder, bool(analysis.device_times)
@@ -75,6 +77,7 @@ def plain_diagnosis(
         combined=combined,
         considered=considered,
         worth_trying=with_measured(worth_trying, folder.path if folder else None),
+        above_reach=above_reach,
         ranges=range_times(timeline),
         activity=phase_activity(timeline),
         _analysis=analysis,
