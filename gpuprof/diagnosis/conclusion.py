@@ -17,6 +17,7 @@ from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.share_verdict import gains_of_shares, holds_with_missing_events, judge_shares, undecided
 from gpuprof.diagnosis.shares import estimate, shares_of, with_excess, with_step
@@ -72,7 +73,7 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         estimated_ns=round(analysis.step_ns),
         inflation=_inflation(steps, analysis.removal, analysis.step_ns) if comparable else None,
     )
-    found_roof = roof and summarize(roof, analysis.step_ns)
+    found_roof = roof and summarize(with_useful_flops(analysis, roof), analysis.step_ns)
     quality = judged((*analysis.quality.issues, *map(_failed, advice.failed)))
     return plain_diagnosis(
         analysis,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuprof.diagnosis.analysis import Analysis, Question
+from gpuprof.diagnosis.analysis import Analysis, Question, analysis_of
 from gpuprof.diagnosis.conclusion import by_replay, by_shares, no_gpu_work
 from gpuprof.diagnosis.diagnosis import Diagnosis
+from gpuprof.diagnosis.host import host_of
 from gpuprof.diagnosis.plain_diagnosis import without_steps
 from gpuprof.diagnosis.quality import judged, of_start_up
 from gpuprof.diagnosis.run import no_trace
@@ -16,6 +18,7 @@ from gpuprof.diagnosis.unit_words import reworded
 from gpuprof.errors import GpuprofError
 from gpuprof.timeline.startup import MOST_START_UP, MUCH_START_UP
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.samples import read_samples
 from gpuprof.tracefile.trace import Trace
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ def diagnose(
     if found.start_up is not None and analysis.device_times and found.start_up.share >= MOST_START_UP:
         found = replace(found, verdict=of_start_up(found.verdict, analysis.whole.start_up), sensitivities=None)
     found = reworded(found)
-    return _with_memory(found, analysis) if advise or not analysis.device_times else found
+    return _with_memory(_with_host(found, analysis), analysis) if advise or not analysis.device_times else found
 
 
 def _concluded(analysis: Analysis, advise: bool) -> Diagnosis:
@@ -83,6 +86,13 @@ def _without_trace(analysis: Analysis) -> Diagnosis:
     others = (issue for issue in facts.issues if issue.id not in said)
     quality = judged((no_trace(run, facts.run, analysis.question.failure), *others))
     return without_steps(analysis, quality)
+
+
+def _with_host(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
+    """The diagnosis with the Python functions of the run's unprofiled steps, where they were sampled."""
+    run = analysis.folder
+    samples = None if run is None else read_samples(Path(run.path), run.rank)
+    return replace(diagnosis, host=host_of(samples, analysis_of(diagnosis))) if samples is not None else diagnosis
 
 
 def _with_memory(diagnosis: Diagnosis, analysis: Analysis) -> Diagnosis:
