@@ -116,8 +116,10 @@ def command(*words: str) -> Callable[..., None]:
     def call(*paths: str) -> None:
         done = in_process(*words, *paths, cwd=Path.cwd(), GPUPROF_CACHE=os.environ["GPUPROF_CACHE"])
         if done.returncode:
-            # `history` goes on to the next one, and says at the end that there was none.
-            raise GpuprofError(one_line("".join(done.stderr.splitlines(True)[: 1 if words == ("history",) else None])))
+            # `history` goes on to the next one, and says at the end that there was none; of a report's content is said
+            # what is in it.
+            lines = [line for line in done.stderr.splitlines(True) if "whole environment" not in line]
+            raise GpuprofError(one_line("".join(lines[: 1 if words == ("history",) else None])))
 
     return call
 
