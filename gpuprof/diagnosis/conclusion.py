@@ -14,6 +14,7 @@ from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.limits import part_shares
 from gpuprof.diagnosis.long_copy import copy_sentence
 from gpuprof.diagnosis.plain_diagnosis import plain_diagnosis
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
@@ -74,7 +75,8 @@ def by_replay(analysis: Analysis, advise: bool) -> Diagnosis:
         inflation=_inflation(steps, analysis.removal, analysis.step_ns) if comparable else None,
     )
     found_roof = roof and summarize(with_useful_flops(analysis, roof), analysis.step_ns)
-    quality = judged((*analysis.quality.issues, *map(_failed, advice.failed)))
+    left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
+    quality = judged((*analysis.quality.issues, *map(_failed, advice.failed), *left_out))
     return plain_diagnosis(
         analysis,
         verdict=verdict,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.fix import Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
@@ -337,6 +338,7 @@ class Finding:
     severity: Literal["high", "medium", "low"]
     evidence: tuple[Evidence, ...]
     fix: str
+    """What to do, as text."""
     step_ns: Range
     """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
@@ -356,6 +358,10 @@ class Finding:
     """That it gains 2 % or more, 0 to 1."""
     settle: str | None = None
     """The command that settles whether it gains; None where it has to be made by hand."""
+    settings: tuple[Setting, ...] = ()
+    """What the fix sets, in the order of its text."""
+    patch: Patch | None = None
+    """By which `gpuprof try` makes it; None: by hand."""
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""

@@ -14,7 +14,8 @@ from gpuprof.costs.attention import attends_packed, has_mask, is_attention, is_b
 from gpuprof.costs.dtypes import DTYPES, UNKNOWN
 from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Fix, as_fix, joined
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL, NO_TEXT, Mask
 
@@ -143,10 +144,10 @@ def _part(useful: float) -> str:
     return f"1 in {1 / useful:,.0f}" if useful < 0.2 else f"{100 * useful:.0f} %"
 
 
-def _fix(case: Analysis) -> str:
+def _fix(case: Analysis) -> Fix:
     """What this stack has: lengths for a variable-length kernel, a block mask, or rows that are not packed."""
     stack = case.stack
-    ways = []
+    ways: list[Fix] = []
     for options, note in ((FLASH, "  # lengths follow from position_ids"), (FLEX, "  # a block mask, compiled")):
         name = options["attn_implementation"]
         if stack.takes_attention(name):
@@ -155,15 +156,16 @@ def _fix(case: Analysis) -> str:
             if loaded:
                 ways.append(loaded + note)
     if stack.kind in ("trl", "unsloth") and stack.has("padding_free") is not False:
-        ways.append(stack.setting({"padding_free": True}) or "padding_free=True")
+        ways.append(stack.setting({"padding_free": True}) or as_fix("padding_free=True"))
     if stack.kind in ("trl", "unsloth") and stack.has("packing") is not False:
-        ways.append(stack.setting({"packing": False}) or "packing=False")
+        ways.append(stack.setting({"packing": False}) or as_fix("packing=False"))
     if not ways:
         ways = [
-            "torch.nn.attention.flex_attention with a block mask per document",
-            "flash_attn.flash_attn_varlen_func with the lengths of the documents",
+            as_fix("torch.nn.attention.flex_attention with a block mask per document"),
+            as_fix("flash_attn.flash_attn_varlen_func with the lengths of the documents"),
         ]
-    return "\nor ".join(dict.fromkeys(ways))
+    first, *others = {str(way): way for way in ways}.values()
+    return joined((first, *(other.otherwise() for other in others)), "\nor ")
 
 
 def _absent(case: Analysis) -> str | None:
@@ -176,3 +178,12 @@ def _absent(case: Analysis) -> str | None:
 
 
 ABSENT = Absent("attention that skips masked blocks", _absent)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("flex_attention", "varlen", "block_mask", "document_mask", "packed_attention"),
+    titles=("attention_that_skips_what_its_mask_excludes",),
+)

@@ -16,8 +16,9 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import WORTH, Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
@@ -82,7 +83,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield Proposal(
             title="no values read from the GPU within the step",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
-            fix=_look_fix(case, looks),
+            fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
             worst=_without(looks, np.zeros(len(graph), bool)),
@@ -92,8 +93,13 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
-            "if rows must be selected: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
+            fix=as_fix("compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n").by(
+                "syncs"
+            )
+            + "if rows must be selected: "
+            + call("torch.nonzero_static", Code("mask"), size=Code("n")).otherwise()
+            + ", "
+            + call("repeat_interleave", ..., output_size=Code("n")).otherwise(),
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
         )
@@ -101,8 +107,10 @@ def find(case: Analysis) -> Iterator[Proposal]:
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
-            fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
-            "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
+            fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
+            + "\nor, to time steps: "
+            + call("torch.cuda.Event", enable_timing=True).otherwise()
+            + ", which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
             key="explicit",
         )
@@ -251,14 +259,14 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
-def _look_fix(case: Analysis, looks: Mask) -> str:
+def _look_fix(case: Analysis, looks: Mask) -> Fix:
     torch = (
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
         "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
     if case.workload.is_inference:
-        return (
+        return as_fix(
             "keep results on the GPU until all are computed: one .cpu() at the end\n"
             f"test for the end of a sequence every {EVERY} tokens, not after each\n"
             "torch.where(...)  # instead of `if tensor:`"
@@ -267,3 +275,16 @@ def _look_fix(case: Analysis, looks: Mask) -> str:
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = f"\nand in callbacks and losses of your own:\n{torch}"
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
+    titles=(
+        "no_values_read_from_the_gpu_within_the_step",
+        "no_sizes_that_depend_on_values",
+        "no_torch_cuda_synchronize_in_the_step",
+    ),
+)
