@@ -29,7 +29,7 @@ RUNS = ROOT / "tests" / "data" / "runs"
 
 @cache
 def case_of(run: str) -> Analysis:
-    case = gpuprof.diagnose(RUNS / run).case
+    case = analysis_of(gpuprof.diagnose(RUNS / run))
     assert case is not None
     return case
 
