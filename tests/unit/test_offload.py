@@ -10,7 +10,7 @@ import pytest
 from helpers.case import case_of, only, run_of
 from helpers.program import MS, US, Program
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import offload
 from gpuprof.diagnosis.reach.ledger import above_reach
 from gpuprof.diagnosis.run_model import RunMemory
@@ -21,7 +21,7 @@ GB = 10**9
 
 def trained(
     folder: Path, *, down: int = GB, up: int = GB, silence: int = 200 * MS, pieces: int = 1, peak: int = 4 * 2**30
-) -> Case:
+) -> Analysis:
     """10 ms of matmuls, gradients to the host in 50 ms, an optimizer of `silence` on the CPU, weights back in 50 ms."""
     made = Program()
     for _ in range(3):

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration import slow as slow_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
@@ -80,7 +80,7 @@ class Offload:
     """More on the GPU without it."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The same training with all on the GPU, where that fits."""
     found = find_offload(case)
     if found is None:
@@ -115,7 +115,7 @@ _TITLES = {
 }
 
 
-def find_offload(case: Case) -> Offload | None:
+def find_offload(case: Analysis) -> Offload | None:
     """What is offloaded, by the copies of a step; None where nothing is."""
     trace, graph, timeline = case.trace, case.graph, case.timeline
     gpu = trace.gpu
@@ -147,7 +147,7 @@ def find_offload(case: Case) -> Offload | None:
     return None
 
 
-def _stretches(case: Case) -> Mask:
+def _stretches(case: Analysis) -> Mask:
     """Pieces of the CPU's work of over 1 ms in which it launches nothing: in no call, and in no op that launches."""
     graph, ops = case.graph, case.trace.ops
     launches = np.zeros(len(ops) + 1, bool)
@@ -164,13 +164,13 @@ def _is_of(parameters: float, moved_bytes: float) -> bool:
     return PER_PARAMETER[0] * parameters <= moved_bytes <= PER_PARAMETER[1] * parameters and parameters > 0
 
 
-def _of_weights(case: Case, up: Mask, up_bytes: float) -> bool:
+def _of_weights(case: Analysis, up: Mask, up_bytes: float) -> bool:
     """Whether what comes to the GPU are weights: many tensors, and a good part of the model's parameters."""
     parameters = float(((case.run.model or {}).get("parameters") if case.run else None) or 0)
     return int(up.sum()) >= FEWEST_TENSORS * case.steps and _is_of(parameters, up_bytes)
 
 
-def _change(case: Case, found: Offload, level: int) -> Change:
+def _change(case: Analysis, found: Offload, level: int) -> Change:
     stays = calibrated.STAYS.rising[level]
     on_gpu_ns = 0.0
     if found.kind == "optimizer" and case.roofline is not None:
@@ -202,7 +202,7 @@ def _with_step(duration: F64, graph: Graph, found: Offload, ns: float) -> F64:
     return duration
 
 
-def _fix(case: Case, kind: Kind) -> Fix:
+def _fix(case: Analysis, kind: Kind) -> Fix:
     """For what the run imported."""
     packages = {str(name).lower() for name in case.versions}
     if kind == "activations":
@@ -227,7 +227,7 @@ def _fix(case: Case, kind: Kind) -> Fix:
     return joined((first, *(other.otherwise() for other in others)), "\nor ")
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     found, (free, _) = find_offload(case), free_bytes(case)
     if found is None:
         return None

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpuprof.diagnosis.above_reach import AboveReach, Item, Where
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.reach.host_parts import allocations, blocking_copies, python_stretches, slow_ops, waits
 from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
@@ -34,7 +34,7 @@ ORDER = (
 )  # fmt: skip
 
 
-def above_reach(case: Case, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
+def above_reach(case: Analysis, usual_ns: int | None, advised: Collection[str]) -> AboveReach | None:
     """The ledger of the usual step; None where nothing was replayed.
 
     `usual_ns`: as it was measured, where it was; `advised`: ids of the findings that are advised.
