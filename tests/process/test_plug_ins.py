@@ -178,6 +178,7 @@ def test_looking_for_plug_ins_takes_no_time(tmp_path: Path):
         (info / "entry_points.txt").write_text("[console_scripts]\na = b:c\n" if i % 2 else f"[x]\na{i} = b:c\n")
     installed(tmp_path)
     path, took_s = [str(tmp_path), str(tmp_path), str(tmp_path / "absent"), str(ROOT / "README.md")], []
+    found: list[tuple[str, str]] = []
     for _ in range(5):
         begun = time.process_time()
         found = list(plug_ins.entries(path))

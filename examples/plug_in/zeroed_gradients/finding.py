@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -39,7 +39,7 @@ A parameter without a gradient is skipped by the optimizer, while one with a zer
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The step without these fills, where there are some."""
     inside = case.ops_within(case.ops_named(RANGE.match)) & case.ops_named(FILLS.match)
     nodes = case.nodes_within(inside)
