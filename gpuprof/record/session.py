@@ -35,6 +35,8 @@ from .observer import observer
 from .options import options_of, planned
 from .other_profilers import patch_profilers, profiler_is_active, profiler_is_alive
 from .performance_warnings import warned
+from .phase_meter import PhaseMeter
+from .phase_names import DATA
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .samples import sampled
 from .sampling import NotSampled, Sampling
@@ -111,6 +113,7 @@ class Session:
         # The step at hand.
         self._step = 0
         self._meter = StepMeter()
+        self.phases = PhaseMeter(self, self._meter.phases)
         self._stall = StallWatch(folder, self.rank, self.world_size, self._journal.tell)
 
     # -- beginning
@@ -146,6 +149,7 @@ class Session:
         if self._under_tool or self.options["nvtx"]:
             self._ranges = Ranges(find_nvtx())
         warned.listen()
+        self.phases.watch()
         self._backward_patch = patch_backward(self)
         self._patches = [patch_loader(self), *patch_profilers(self)]
         sampled.watch(sys.modules["torch.utils.data.dataloader"])
@@ -203,6 +207,7 @@ class Session:
         if not self._is_here():
             return
         self.source, self._follows_optimizers = source, False
+        self.phases.watch()
         self._training.total = None if left is None else self._step + left
         self._training.meet(model, optimizer)
         if not self._step:
@@ -250,9 +255,11 @@ class Session:
         self._finder.backward()
         self._meter.backward(time.perf_counter_ns())
         self._mark("backward")
+        depth = self._meter.phases.backward()
         close = self._ranges.open("backward")
 
         def ended() -> None:
+            self._meter.phases.backward_ended(depth)
             if close is not None:
                 close()
             self._mark("backward_end")
@@ -274,9 +281,12 @@ class Session:
         self._training.meet(batches=batches)
         begun = time.perf_counter_ns()
         self._mark("data")
+        self._meter.phases.fetching()
+        depth = self._meter.phases.enter(DATA)
         close = self._ranges.open("data")
 
         def fetched(batch: Any) -> None:
+            self._meter.phases.leave(depth)
             if close is not None:
                 close()
             self._mark("data_end")
@@ -303,6 +313,7 @@ class Session:
             return
         if self._training.is_in_training_mode:
             self._meter.trained(time.perf_counter_ns())
+            self._meter.phases.trained()
             self._mark("forward")
             self._meter.work.called(arguments)
         else:
@@ -347,6 +358,22 @@ class Session:
             return None
         self._mark("optimizer")
         return self._ranges.open("optimizer")
+
+    # -- phases of an iteration
+
+    def is_here(self) -> bool:
+        """Whether the caller is the thread that trains, while steps are timed."""
+        return not self._over and self._is_here()
+
+    def open_range(self, name: str) -> Callable[[], None] | None:
+        """A range for whoever listens."""
+        return self._ranges.open(name)
+
+    def on_forward_of_generation(self, number: int) -> None:
+        """The forward pass of this number of a generate loop is over."""
+
+    def on_generation_end(self) -> None:
+        """A generate loop is over."""
 
     # -- the end of a step
 
@@ -717,6 +744,7 @@ class Session:
         self._meter.lumps.leave()
         loader_meter.stop()
         sampled.stop()
+        self.phases.leave()
         for patch in self._patches:
             patch.undo()
         self._patches.clear()
