@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
+    from gpuprof.record.phase_marks import phase
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "diagnose",
     "load",
+    "phase",
     "project",
     "write_comparison",
     "write_report",
@@ -52,6 +54,7 @@ _HOMES = {
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
+    "phase": "gpuprof.record.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }
@@ -213,7 +216,7 @@ def _trace_html(trace: Trace) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Types and the charts, on first use."""
+    """Types, the charts and `phase`, on first use."""
     if name in _HOMES:
         from importlib import import_module
 

@@ -19,6 +19,7 @@ from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
+    from gpuprof.diagnosis.iterations.model import Iteration
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
@@ -473,6 +474,8 @@ class Diagnosis:
     """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
+    iteration: Iteration | None = None
+    """Of a training on its own generations: the mean iteration by phase. None of any other."""
     job: Any | None = None
     """Their joint replay (`gpuprof.ranks.summary.Job`)."""
     _tables: Tables | None = field(default=None, repr=False, compare=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from .phase_names import BACKWARD, FORWARD, OPTIMIZER, OTHER, REWARD, TRAINING, WHOLE
+from .phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, OTHER, REWARD, TRAINING, WHOLE
 
 MOST_PARTS = 64
 """Names of parts that are kept of one step."""
@@ -23,17 +23,22 @@ class PhaseClock:
         self.marked = False
         """Whether a phase was marked, by the program or in its trainer."""
         self.generation = Generation()
+        self.iteration_steps = 0
+        """Optimizer steps from one generation to the next; 0 before the second."""
+        self._apart: int | None = None
+        """Steps since the last one that generated; None before that."""
         self._stack: list[str] = []
         self._rest = OTHER
         """Whose the time outside of all marks is."""
         self._since = 0
         self._ns: dict[str, int] = {}
         self._parts: dict[str, int] = {}
+        self._parts_cpu: dict[str, int] = {}
 
     def begin(self, now: int) -> None:
         """A step begins; 0 for one that is not timed."""
         self._since, self._rest = now, OTHER
-        self._ns, self._parts = {}, {}
+        self._ns, self._parts, self._parts_cpu = {}, {}, {}
         self.generation.take()
 
     @property
@@ -79,19 +84,24 @@ class PhaseClock:
         """The next batch is asked for: what came before is over."""
         self._becomes(OTHER)
 
-    def add_part(self, name: str, ns: int) -> None:
-        """A part of a phase took so long, maybe at the same time as others: a reward function."""
+    def add_part(self, name: str, ns: int, cpu_ns: int) -> None:
+        """A part of a phase took so long, maybe at the same time as others: a reward function. cpu_ns: of its thread's
+        CPU time, which is far less where it waits for something else."""
         if name in self._parts or len(self._parts) < MOST_PARTS:
             self._parts[name] = self._parts.get(name, 0) + ns
+            self._parts_cpu[name] = self._parts_cpu.get(name, 0) + cpu_ns
 
     def take(self, now: int) -> dict[str, Any]:
         """The step that ends now, as its line in steps.jsonl has it; nothing where no phase was ever marked."""
         self._account(now)
         if not self.marked or not self._ns:
             return {}
+        self._apart = None if self._apart is None else self._apart + 1
+        if GENERATION in self._ns:
+            self.iteration_steps, self._apart = self._apart or self.iteration_steps, 0
         found: dict[str, Any] = {"phases_ns": self._ns}
         if self._parts:
-            found["rewards_ns"] = self._parts
+            found["rewards_ns"], found["rewards_cpu_ns"] = self._parts, self._parts_cpu
         generated = self.generation.take()
         if generated is not None:
             found["generation"] = generated

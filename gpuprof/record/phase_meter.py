@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
+from .decode_window import DecodeWindow
 from .guard import guarded
 from .phase_clock import PhaseClock
 from .phase_names import GENERATION, PART_RANGE, range_of
@@ -20,8 +21,8 @@ class Around(Protocol):
     def close(self) -> None: ...
     def is_here(self) -> bool: ...
     def open_range(self, name: str) -> Callable[[], None] | None: ...
-    def on_forward_of_generation(self, number: int) -> None: ...
-    def on_generation_end(self) -> None: ...
+    def pausable_window(self) -> Any: ...
+    def pause_window(self, window: Any, forwards: int | None) -> None: ...
 
 
 class PhaseMeter:
@@ -32,6 +33,9 @@ class PhaseMeter:
         self._patches = PhasePatches(self)
         self._loops = 0
         """Generate loops that are open: one may call another."""
+        self._decode = DecodeWindow(0)
+        self._forwards = self._left_out = 0
+        """Forward passes of the loop at hand, and those that the window leaves out so far."""
 
     @property
     def ended(self) -> bool:
@@ -77,9 +81,9 @@ class PhaseMeter:
         self._clock.leave(depth)
 
     @guarded
-    def on_part(self, name: str, ns: int) -> None:
-        """A reward function took so long, on any thread."""
-        self._clock.add_part(name, ns)
+    def on_part(self, name: str, ns: int, cpu_ns: int) -> None:
+        """A reward function took so long, on any thread, and so much of that thread's CPU time."""
+        self._clock.add_part(name, ns, cpu_ns)
 
     def is_in_reward(self) -> bool:
         """Whether rewards are being computed."""
@@ -95,15 +99,31 @@ class PhaseMeter:
             return
         if generating:
             self._clock.generation.begin()
-        else:
-            self._clock.generation.end()
-            self._session.on_generation_end()
+            self._forwards = 0
+            return
+        self._clock.generation.end()
+        self._record(True)
+        self._decode.seen(self._forwards)
 
     @guarded
     def on_token(self, sequences: int) -> None:
         """A forward pass of a generate loop is over."""
-        if self._loops and self._session.is_here():
-            self._session.on_forward_of_generation(self._clock.generation.token(sequences))
+        if not self._loops or not self._session.is_here():
+            return
+        self._forwards = self._clock.generation.token(sequences)
+        self._record(self._decode.records(self._forwards + 1))
+
+    def _record(self, on: bool) -> None:
+        """Whether the window, if there is one, records what comes next."""
+        window = self._session.pausable_window()
+        if window is None:
+            return
+        self._left_out += 0 if on else 1
+        if window.paused and on:
+            self._session.pause_window(window, self._left_out)
+            self._left_out = 0
+        elif not window.paused and not on:
+            self._session.pause_window(window, None)
 
     @guarded
     def on_completions(self, lengths: list[int]) -> None:

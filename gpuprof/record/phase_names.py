@@ -29,8 +29,8 @@ RANGE = "phase: "
 """What the name of a phase's range in a trace begins with."""
 PART_RANGE = "part: "
 """The same of a part of a phase, such as one reward function."""
-UNRECORDED_RANGE = "not recorded: "
-"""The same of a stretch of generation that the window left out; the number of its tokens follows."""
+UNRECORDED_RANGE = "not recorded: decoding"
+"""The name of the range around forward passes of a generate loop that the window left out."""
 
 CONTEXTS: dict[str, str] = {
     "transformers.generate": GENERATION,

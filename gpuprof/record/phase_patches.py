@@ -24,7 +24,7 @@ class PhaseListener(Protocol):
     """What a session does about phases."""
 
     def on_phase(self, phase: str, part: str | None = None) -> Callable[[], None] | None: ...
-    def on_part(self, name: str, ns: int) -> None: ...
+    def on_part(self, name: str, ns: int, cpu_ns: int) -> None: ...
     def on_generate(self, generating: bool) -> None: ...
     def on_token(self, sequences: int) -> None: ...
     def on_completions(self, lengths: list[int]) -> None: ...
@@ -103,7 +103,7 @@ class PhasePatches:
 
     def _contexts(self, context: Any) -> None:
         """TRL's contexts: those with a phase's name are one, those within the rewards are a reward function's."""
-        opened: dict[int, tuple[int, Callable[[], None] | None, str | None]] = {}
+        opened: dict[int, tuple[int, int, Callable[[], None] | None, str | None]] = {}
 
         def enter(call: Any) -> Any:
             def wrapper(self_: Any) -> Any:
@@ -111,18 +111,19 @@ class PhasePatches:
                 phase = CONTEXTS.get(name)
                 part = name if phase is None and self._listener.is_in_reward() and name not in METHODS else None
                 close = self._listener.on_phase(phase or "", part) if phase or part else None
-                opened[id(self_)] = (time.perf_counter_ns(), close, part)
+                opened[id(self_)] = (time.perf_counter_ns(), time.thread_time_ns(), close, part)
                 return call(self_)
 
             return wrapper
 
         def leave(call: Any) -> Any:
             def wrapper(self_: Any, *args: Any) -> Any:
-                begun, close, part = opened.pop(id(self_), (0, None, None))
+                begun, cpu_begun, close, part = opened.pop(id(self_), (0, 0, None, None))
                 if close is not None:
                     close()
                 if part is not None:
-                    self._listener.on_part(part, time.perf_counter_ns() - begun)
+                    cpu_ns = time.thread_time_ns() - cpu_begun
+                    self._listener.on_part(part, time.perf_counter_ns() - begun, cpu_ns)
                 return call(self_, *args)
 
             return wrapper

@@ -40,7 +40,7 @@ from .phase_names import DATA
 from .ranges import Ranges, find_nvtx, tool_is_listening
 from .samples import sampled
 from .sampling import NotSampled, Sampling
-from .schedule import AFTER, LONGEST_SETTLE, SETTLE_S, plan
+from .schedule import AFTER, LONG_ITERATION_S, LONG_SETTLE, LONGEST_SETTLE, SETTLE_S, of_iterations, plan
 from .stall import StallWatch
 from .step_finder import INSIDE, StepFinder
 from .step_meter import StepMeter
@@ -369,11 +369,19 @@ class Session:
         """A range for whoever listens."""
         return self._ranges.open(name)
 
-    def on_forward_of_generation(self, number: int) -> None:
-        """The forward pass of this number of a generate loop is over."""
+    def pausable_window(self) -> Window | None:
+        """The window at hand, if it can leave something out."""
+        window = self._window
+        return window if isinstance(window, Window) and window.can_pause() else None
 
-    def on_generation_end(self) -> None:
-        """A generate loop is over."""
+    def pause_window(self, window: Window, forwards: int | None) -> None:
+        """Lets the window leave out what follows; or record again, after so many forward passes of a generate loop.
+        The device has nothing to do then, so that no kernel is recorded without its launch."""
+        synchronise(self._devices)
+        if forwards is None:
+            window.pause()
+        else:
+            window.resume(self._step + 1, forwards)
 
     # -- the end of a step
 
@@ -390,7 +398,9 @@ class Session:
             self._settling.append(now - self._meter.begun_ns)
         self._add_line(self._stage, now)
         self._left -= 1
-        if self._left <= 0 and self._stage == "settle" and not self._has_settled():
+        if self._stage == "settle" and self._left > 0 and self._long_iterations_settled():
+            self._left = 0
+        elif self._left <= 0 and self._stage == "settle" and not self._has_settled():
             self._left = 1
         elif self._stage == "baseline_free":
             self._free_ns.append(now - self._meter.begun_ns)
@@ -426,6 +436,19 @@ class Session:
             return True
         return self.world_size == 1 and sum(self._settling) > SETTLE_S * 1e9
 
+    def _iteration_s(self) -> float:
+        """Seconds of the last iteration that generated what it trains on; 0 where none has."""
+        return sum(self._settling[-self._meter.phases.iteration_steps :]) / 1e9 if self._iterates() else 0.0
+
+    def _iterates(self) -> bool:
+        return self._meter.phases.iteration_steps > 0
+
+    def _long_iterations_settled(self) -> bool:
+        """Whether iterations are so long that few of them are enough. Several ranks keep to the same number."""
+        if self._training.known or self.options["settle"] is not None or self.world_size > 1:
+            return False
+        return self._iteration_s() > LONG_ITERATION_S and self._step >= LONG_SETTLE * self._meter.phases.iteration_steps
+
     def _is_drained(self) -> bool:
         """Whether the batches are used up that workers had made ahead while the first steps took their time."""
         if self.world_size > 1 or (self._training.total is not None and self._room() <= 0):
@@ -454,7 +477,9 @@ class Session:
         """
         if self.world_size > 1 or not self._is_imprecise():
             return 0
-        return max(min(more_steps(self._free_ns, self._training.workers), self._room()), 0)
+        each = max(self._meter.phases.iteration_steps, 1)
+        wanted = -(-more_steps(self._free_ns, self._training.workers) // each) * each
+        return max(min(wanted, self._room()), 0)
 
     def _is_imprecise(self) -> bool:
         """Whether more steps are wanted for the mean; not by someone who asked for a number of them."""
@@ -585,6 +610,9 @@ class Session:
         left = None if total is None else total - self._step
         step_s = min(self._settling[-3:], default=0) / 1e9
         found = plan(**planned(self.options, settle=0), step_s=step_s, total=left)
+        if self._iterates() and self.options["baseline"] is None:
+            whole = plan(**planned(self.options, settle=0), step_s=step_s)
+            found = of_iterations(whole, self._iteration_s(), self._meter.phases.iteration_steps, left)
         if self._under_tool:
             found = replace(found, sample=0, trace=0, stacks=0, memory=0)
             self._journal.note(
