@@ -19,7 +19,7 @@ from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.case import Case
-    from gpuprof.diagnosis.iterations.model import Iteration
+    from gpuprof.diagnosis.iteration_model import Iteration
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport

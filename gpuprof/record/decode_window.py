@@ -21,7 +21,7 @@ class DecodeWindow:
         self.expected = expected
 
     def seen(self, forwards: int) -> None:
-        """A loop had so many forward passes."""
+        """A loop is over, after this number of forward passes."""
         self.expected = forwards
 
     def records(self, number: int) -> bool:

@@ -150,7 +150,7 @@ class Generation:
         self._begun = self._first = 0
 
     def completed(self, lengths: list[int]) -> None:
-        """Completions of so many tokens each, where the trainer knows them in host memory."""
+        """Completions of these lengths, where the trainer knows them in host memory."""
         self._lengths += lengths
 
     def take(self) -> dict[str, Any] | None:

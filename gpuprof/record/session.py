@@ -375,7 +375,7 @@ class Session:
         return window if isinstance(window, Window) and window.can_pause() else None
 
     def pause_window(self, window: Window, forwards: int | None) -> None:
-        """Lets the window leave out what follows; or record again, after so many forward passes of a generate loop.
+        """Lets the window leave out what follows; or record again, after this number of forward passes of generation.
         The device has nothing to do then, so that no kernel is recorded without its launch."""
         synchronise(self._devices)
         if forwards is None:

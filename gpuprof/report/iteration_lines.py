@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from gpuprof.diagnosis.iterations.model import Iteration
+from gpuprof.diagnosis.iteration_model import Iteration
 from gpuprof.report import iteration_words as words
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuprof.diagnosis.iteration_model import Change, GenerationBudget, Iteration
 from gpuprof.diagnosis.iterations.changes import WAITS, decode_busy_share
-from gpuprof.diagnosis.iterations.model import Change, GenerationBudget, Iteration
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, IDLE, OPTIMIZER, OTHER, REWARD, TRAINING
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import amount, count, duration, duration_range, share

@@ -440,7 +440,7 @@ def _rank(rank: int, document: dict[str, Any]) -> Rank:
                 _whole(window.get("first_step")),
                 _whole(window.get("steps")),
                 sum(_whole(one.get("forwards")) or 0 for one in _dicts(window.get("unrecorded"))),
-            )  # fmt: skip
+            )
             for window in _dicts(document.get("windows"))
             if (name := _text(window.get("window")))
         ),

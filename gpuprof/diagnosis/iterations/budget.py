@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
-from gpuprof.diagnosis.iterations.model import GenerationBudget, Iteration, PhaseBudget, RewardTime
+from gpuprof.diagnosis.iteration_model import GenerationBudget, Iteration, PhaseBudget, RewardTime
 from gpuprof.record.phase_names import BACKWARD, FORWARD, GENERATION, OPTIMIZER, TIMED
 from gpuprof.tracefile.phased_steps import Generated, PhasedStep
 from gpuprof.tracefile.run import RunFolder
@@ -56,7 +56,7 @@ def steps_of_iteration(steps: Sequence[PhasedStep]) -> int | None:
     generating = [one.step for one in steps if one.phases.get(GENERATION)]
     if len(generating) < SEEN:
         return None
-    return max(statistics.mode(b - a for a, b in zip(generating, generating[1:], strict=False)), 1)
+    return max(statistics.mode(b - a for a, b in pairwise(generating)), 1)
 
 
 def whole_iterations(steps: Sequence[PhasedStep], every: int) -> list[list[PhasedStep]]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpuprof.diagnosis.iterations.model import Change, Iteration, IterationRange
+from gpuprof.diagnosis.iteration_model import Change, Iteration, IterationRange
 from gpuprof.record.phase_names import ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC
 
 LEAST_GAIN = 0.03

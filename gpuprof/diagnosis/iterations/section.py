@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
-from gpuprof.diagnosis.iterations.model import Iteration, RecordedPhase, Unrecorded
 from gpuprof.timeline.intervals import clip, join
 from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unrecorded
 from gpuprof.timeline.timeline import Timeline
