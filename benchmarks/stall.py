@@ -1,4 +1,4 @@
-"""How long a training stands still while `gpuprof trace` stops the profiler and exports, by kernels in the window.
+"""How long a training stalls while `gpuprof trace` stops the profiler and exports, by kernels in the window.
 
     python -m benchmarks.stall [--kernels 5000,20000,50000,100000] [--kinds plain,stacks,memory] [--json FILE]
 

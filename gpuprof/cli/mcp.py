@@ -34,8 +34,8 @@ _KEPT = 4
 def command(allow_run: bool) -> int:
     """Serve diagnoses to an agent over the Model Context Protocol, on stdin and stdout.
 
-    Tools: runs, diagnose, findings, gaps, kernels, compare, project, explain. They only read; --allow-run adds try.
-    Needs the extra [mcp].
+    Tools: runs, diagnose, findings, gaps, kernels, functions, compare, project, explain. They only read; --allow-run
+    adds try. Needs the extra [mcp].
     """
     try:
         server = make_server(allow_run)
@@ -60,7 +60,7 @@ def make_server(allow_run: bool = False) -> Any:
     instructions = INSTRUCTIONS + (RUNS_TOO if allow_run else ONLY_READS)
     server = MCPServer("gpuprof", instructions=instructions, version=gpuprof.__version__, log_level="ERROR")
     reads = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
-    for tool in (runs, diagnose, findings, gaps, kernels, compare, project, explain):
+    for tool in (runs, diagnose, findings, gaps, kernels, functions, compare, project, explain):
         server.tool(annotations=reads, structured_output=False)(_in_one_line(tool))
     if allow_run:
         from gpuprof.cli.mcp_try import try_fixes
@@ -123,12 +123,14 @@ def diagnose(path: str = "") -> str:
 
 
 def findings(path: str = "", offset: int = 0, limit: int = 10) -> str:
-    """All findings with evidence, fix, predicted step time and speedup (80 % intervals), and what was considered and
-    rejected."""
+    """All findings with evidence, fix, predicted step time and speedup (80 % intervals), most useful first; what is
+    worth trying, with the probability that it gains and the command that settles it; and what is ruled out, with the
+    reason."""
     from gpuprof.diagnosis.json import plain
 
     found = _diagnosis(path)
-    return _page(plain(found.findings), offset, limit, considered=plain(found.considered))
+    others = {"worth_trying": plain(found.worth_trying), "considered": plain(found.considered)}
+    return _page(plain(found.findings), offset, limit, **others)
 
 
 def gaps(path: str = "", offset: int = 0, limit: int = 20) -> str:
@@ -148,6 +150,17 @@ def kernels(path: str = "", offset: int = 0, limit: int = 20) -> str:
     found = _diagnosis(path).kernels
     categories = plain(found.by_category) if found else []
     return _page(plain(found.top) if found else [], offset, limit, by_category=categories)
+
+
+def functions(path: str = "", offset: int = 0, limit: int = 20) -> str:
+    """The Python functions of unprofiled steps, sampled: file and line, CPU time a step, share in which the GPU waits,
+    and the step if the function were free (null: not known, see why_unknown). Only of runs that gpuprof trace
+    recorded."""
+    from gpuprof.diagnosis.json import plain
+
+    found = _diagnosis(path).host
+    more = {} if found is None else {"samples": found.samples, "steps": found.steps, "step_ns": plain(found.step_ns)}
+    return _page(plain(found.functions) if found else [], offset, limit, **more)
 
 
 def compare(a: str, b: str) -> str:
@@ -172,10 +185,10 @@ def project(path: str, to: list[str]) -> str:
 def explain(finding: str = "") -> str:
     """What a finding means, how it is detected, how its gain is computed and when it is wrong, as Markdown; without a
     name the list of all findings."""
-    from gpuprof.diagnosis.findings import PAGES
+    from gpuprof.diagnosis.plug_ins import declarations
     from gpuprof.report.pages import index, markdown
 
-    pages = {page.id: page for page in PAGES}
+    pages = {one.id: one.page for one in declarations()}
     if not finding:
         return index(list(pages.values()))
     if finding not in pages:

@@ -21,6 +21,7 @@ LARGEST_BYTES = 4000
 _TEXT = 240
 _ISSUES = 3
 _CAUSES = 6
+_TRIES = 4
 
 
 def dumps(diagnosis: Diagnosis) -> str:
@@ -56,6 +57,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "idle": _idle(diagnosis),
         "findings": [_finding(finding) for finding in d.findings],
         "findings_left_out": 0,
+        "worth_trying": [_worth_trying(finding) for finding in d.worth_trying[:_TRIES]],
     }
 
 
@@ -130,9 +132,22 @@ def _finding(finding: Finding) -> dict[str, Any]:
     }
 
 
+def _worth_trying(finding: Finding) -> dict[str, Any]:
+    return {
+        "id": finding.id,
+        "title": _short(finding.title, 100),
+        "changes": None if finding.changes is None else _short(finding.changes, 120),
+        "speedup": {name: round(getattr(finding.speedup, name), 3) for name in ("low", "expected", "high")},
+        "probability": round(finding.probability, 2),
+        "settle": finding.settle,
+    }
+
+
 def _lessen(document: dict[str, Any]) -> bool:
     """Takes away what matters least; False where only what is needed is left."""
-    if document["findings"]:
+    if len(document["worth_trying"]) > 2 or (document["worth_trying"] and not document["findings"]):
+        document["worth_trying"].pop()
+    elif document["findings"]:
         document["findings"].pop()
         document["findings_left_out"] += 1
     elif document["quality"]["issues"]:

@@ -6,19 +6,23 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case, Change
-from gpuprof.diagnosis.detect.proposal import MARKED, SEVERE, SURE, WORTH, Proposal
+from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.detect.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
+from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.loader_queue import Loader
 from gpuprof.replay.mean_step import MeanStep
-from gpuprof.replay.noise import PROCESS_NOISE, process_noise
+from gpuprof.replay.noise import GAIN_NOISE, change_noise, process_noise
 from gpuprof.replay.simulate import LARGE
 from gpuprof.replay.transform import scale
 from gpuprof.tracefile.background import Background
@@ -48,12 +52,25 @@ class _Predicted:
     """Whether the verdict names the problem that it removes."""
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        """The smaller, the further up: what leaves the training as it is before what changes it, then by what it gains.
-        A fix of what the verdict names counts with all that it may gain: another comes before it only if it is expected
-        to gain more than that."""
+    def probability(self) -> float:
+        """That it gains 2 % or more."""
+        return probability(self.prediction.speedup, SURE)
+
+    @property
+    def list(self) -> Literal["fixes", "worth_trying"] | None:
+        """Where it is advised; None: nowhere."""
         speedup = self.prediction.speedup
-        return bool(self.proposal.changes), -(speedup.high if self.named else speedup.expected)
+        if speedup.expected >= WORTH and speedup.low >= SURE:
+            return "fixes"
+        expected = 1 / time_left(speedup)
+        return "worth_trying" if expected >= WORTH and self.probability >= EVEN else None
+
+    def rank(self, left_ns: float | None) -> tuple[bool, int, bool]:
+        """The smaller, the further up: what leaves the training as it is before what changes it, then by what is
+        expected of it over the rest of the run, `left_ns`, in which it has to earn back what it costs once; among
+        those that differ by less than a hundredth of it first what the verdict names."""
+        once = self.proposal.once_ns[1] / left_ns if left_ns else 0.0
+        return bool(self.proposal.changes), round(100 * (time_left(self.prediction.speedup) + once)), not self.named
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +78,29 @@ class Fixes:
     """What is advised, and what could not be computed."""
 
     findings: tuple[Finding, ...]
-    """Most gain first, among about equal ones what the verdict names; those that change the batch, and so the training
-    itself, after those that do not."""
+    """Nine of ten gain. Those that leave the training as it is first, then by what is expected of them over the rest of
+    the run."""
     combined: Combined | None
     """What the best of them do together."""
     failed: tuple[tuple[str, str], ...]
     """(finding, error) of those that could not be evaluated."""
     considered: tuple[Considered, ...] = ()
-    """What is not advised although it often helps, and why."""
+    """What is ruled out although it often helps, and why."""
+    worth_trying: tuple[Finding, ...] = ()
+    """What more likely gains than not, and much if so, in the same order; each with what settles it."""
 
 
-def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
-    """All fixes that are expected to gain; `bound`: the verdict, which decides between those that gain about the same.
-    `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
+def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
+    """All fixes that are worth their expected gain; `bound`: the verdict, which decides between those that gain the
+    same. `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
-    steps = Steps(case)
+    steps, added = Steps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
-    for page, find in FINDINGS:
+    for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
         try:
@@ -95,30 +114,37 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
             if os.environ.get("GPUPROF_DEBUG"):
                 raise
             failed.append((page.id, type(error).__name__))
-    found.sort(key=lambda one: one.rank)
-    findings = tuple(_finding(case, one) for one in found)
-    return Fixes(findings, _combined(steps, found), tuple(failed), tuple(considered))
+    left_ns = _left_ns(case)
+    found.sort(key=lambda one: one.rank(left_ns))
+    sure, unsure = ([one for one in found if one.list == name] for name in ("fixes", "worth_trying"))
+    return Fixes(
+        findings=tuple(_finding(case, one) for one in sure),
+        combined=_combined(steps, sure),
+        failed=tuple(failed),
+        considered=tuple(considered),
+        worth_trying=tuple(_finding(case, one) for one in unsure),
+    )
 
 
-def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
+def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
         reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
         return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
-    absent = ABSENT.get(finding)
+    absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
 
 
-def _why_not(case: Case, one: _Predicted) -> str:
+def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
-    step, speedup = one.prediction.step, one.prediction.speedup
-    if speedup.expected < WORTH or speedup.low < SURE:
-        return f"{_step_words(case.mean_ns, step)}: {speedup.low:.2f} to {speedup.high:.2f}× as fast"
+    speedup = one.prediction.speedup
+    if one.list is None:
+        return small_change(case, one.proposal, speedup)
     cost, left = one.proposal.once_ns[1], _steps_left(case)
-    gain = case.mean_ns - step.expected / one.proposal.work
+    gain = case.mean_ns - one.prediction.step.expected / one.proposal.work
     if cost and left is not None and cost >= gain * left:
         return (
             f"it costs about {cost / 1e9:,.0f} s once and gains {in_ms(gain)} a step: earned back after "
@@ -127,11 +153,7 @@ def _why_not(case: Case, one: _Predicted) -> str:
     return ""
 
 
-def _step_words(now_ns: float, step: Range) -> str:
-    return f"{in_ms(now_ns)} → {in_ms(step.low)} to {in_ms(step.high)}"
-
-
-def _steps_left(case: Case) -> int | None:
+def _steps_left(case: Analysis) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
     where no one says how many these are."""
     run = case.run
@@ -140,10 +162,16 @@ def _steps_left(case: Case) -> int | None:
     return run.steps_total - run.steps_seen if run.remaining_ns else run.steps_total
 
 
+def _left_ns(case: Analysis) -> float | None:
+    """The same as time, as the training runs now."""
+    left = _steps_left(case)
+    return None if left is None or left <= 0 else left * case.mean_ns
+
+
 class Steps:
     """The mean step of a case after fixes; each is simulated once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
@@ -194,7 +222,7 @@ class Steps:
             for change in changes[count:]:
                 changed = change(changed)
             mean = self.case.mean
-            if all(one.launches for one in proposals):
+            if proposals and all(one.launches for one in proposals):
                 simulated = self._background.begin(mean.with_faster_cpu, graph, changed)
             else:
                 simulated = self._background.begin(mean.simulated, changed)
@@ -233,7 +261,7 @@ class Steps:
     def _timed(self) -> Budget | None:
         """The mean step as it was timed."""
         found = self.case.budget
-        return None if found is None or self.case.mean_step is None or found.mean_ns <= 0 else found
+        return None if found is None or found.mean_ns <= 0 else found
 
     @property
     def _excess(self) -> float:
@@ -256,12 +284,12 @@ def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loa
     return replace(loader, batch_ns=loader.batch_ns * factor)
 
 
-def predict(case: Case, proposal: Proposal) -> Range:
+def predict(case: Analysis, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns."""
     return predict_together(case, [proposal])
 
 
-def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
+def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
     return prediction(Steps(case), proposals).step
 
@@ -269,11 +297,12 @@ def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
 def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
     """What some fixes together do to the step, with 80 % intervals.
 
-    Independent sources of uncertainty add up as squares of logarithms: how well each fix works (its best and worst
-    case, the others being as expected), what the profiler cost, once for all the noise between processes, and how well
-    the mean step is known. Of the last, the gain has only what does not scale with the step: a fix of the usual step
-    gains less if steps that pause or save make more of the mean. And processes of a host-bound step differ more in
-    their steps than in what a fix gains.
+    Independent sources of uncertainty add up as squares of logarithms. The step after the fixes has all: how well each
+    fix works (its best and worst case, the others being as expected), what the profiler cost, the noise between
+    processes, and how well the mean step is known. In the gain, what is unsure of the step itself is drawn on both
+    sides: a faster or slower CPU, or more or less excess of some steps, shortens the step as it is and the step after
+    the fixes, and widens the gain only as far as these change by different factors. Where all that leaves an interval
+    narrower than measured gains scatter around replayed ones, it is as wide as that.
     """
     case, ordered = steps.case, _in_order(proposals)
     usual = [p.change for p in ordered]
@@ -284,21 +313,28 @@ def prediction(steps: Steps, proposals: Sequence[Proposal]) -> Prediction:
 
     # All are begun before the first is asked for: they are simulated in another thread.
     now = step(case.graph)
-    quick = [step(case.removal.quicker), *(step(case.graph, i, p.best) for i, p in enumerate(ordered) if p.best)]
-    slow = [step(case.removal.slower), *(step(case.graph, i, p.worst) for i, p in enumerate(ordered) if p.worst)]
+    paces = [(steps.begin(graph, [], []), step(graph)) for graph in (case.removal.quicker, case.removal.slower)]
+    better = [step(case.graph, i, p.best) for i, p in enumerate(ordered) if p.best]
+    worse = [step(case.graph, i, p.worst) for i, p in enumerate(ordered) if p.worst]
     host_share = steps.begin_host_share(ordered)
     shortest = _without_more_work(steps, ordered)
     expected = max(now(), shortest)
-    spreads = [math.log(p.spread) for p in ordered]
-    shorter = _away(*spreads, *(math.log(expected / min(one(), expected)) for one in quick))
-    longer = _away(*spreads, *(math.log(max(one(), expected) / expected) for one in slow))
+    own = [math.log(p.spread) for p in ordered]
+    shorter = [*own, *(math.log(expected / min(one(), expected)) for one in better)]
+    longer = [*own, *(math.log(max(one(), expected) / expected) for one in worse)]
+    quick, slow = (math.log(then() / expected) for _, then in paces)
     most = math.log(expected / shortest) if shortest > 0 else math.inf
     steps_then, gains_then = _with_other_means(steps, ordered, expected)
     # Another process may be quicker with a larger batch, too; that gains no more than its work.
     noise = math.log1p(process_noise(host_share()))
-    step_ns = _around(expected, (noise, min(shorter, most), min(steps_then)), (noise, longer, max(steps_then)))
-    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(PROCESS_NOISE)
-    less, more = _away(noise, longer, min(gains_then)), min(_away(noise, shorter, max(gains_then)), most)
+    scatter = change_noise(case.mean_ns / expected)
+    down = min(max(_away(*shorter, max(-quick, 0.0)), scatter), most)
+    up = max(_away(*longer, max(slow, 0.0)), scatter)
+    step_ns = _around(expected, (noise, down, min(steps_then)), (noise, up, max(steps_then)))
+    gain, noise = math.prod(p.work for p in ordered) * case.mean_ns / expected, math.log1p(GAIN_NOISE)
+    shifts = [math.log(before() / case.mean_ns * expected / max(then(), shortest)) for before, then in paces]
+    less = _away(noise, max(_away(*longer, min(0.0, *shifts), min(gains_then)), scatter))
+    more = min(_away(noise, max(_away(*shorter, max(0.0, *shifts), max(gains_then)), scatter)), most)
     speedup = _around(gain, (less,), (more,))
     return Prediction(Range(*map(round, (step_ns.low, step_ns.expected, step_ns.high))), speedup)
 
@@ -345,24 +381,28 @@ def _away(*parts: float) -> float:
     return math.sqrt(sum(part * part for part in parts))
 
 
-def _finding(case: Case, one: _Predicted) -> Finding:
+def _finding(case: Analysis, one: _Predicted) -> Finding:
     proposal, step, speedup = one.proposal, one.prediction.step, one.prediction.speedup
     return Finding(
         id=one.id,
         title=proposal.title,
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
-        fix=proposal.fix,
+        fix=str(proposal.fix),
+        settings=proposal.fix.settings,
+        patch=proposal.fix.patch,
         step_ns=step,
         speedup=speedup,
         work=proposal.work,
         remaining_ns=_remaining(case, speedup, proposal.once_ns),
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
+        probability=round(one.probability, 3),
+        settle=proposal.fix.patch and proposal.fix.patch.command,
     )
 
 
-def _remaining(case: Case, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
+def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
     """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
     it."""
     run = case.run

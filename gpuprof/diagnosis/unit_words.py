@@ -28,6 +28,7 @@ def reworded(diagnosis: Diagnosis) -> Diagnosis:
         findings=tuple(_finding(one, unit) for one in diagnosis.findings),
         combined=combined and replace(combined, titles=tuple(in_unit(title, unit) for title in combined.titles)),
         considered=tuple(_considered(one, unit) for one in diagnosis.considered),
+        worth_trying=tuple(_finding(one, unit) for one in diagnosis.worth_trying),
     )
 
 

@@ -33,7 +33,7 @@ Kind = Literal[
     "none",
 ]
 LATE_NS = 10_000_000_000
-"""Assumed. A rank that others have waited for less long is late, and not yet missing."""
+"""A rank that others have waited for less long is late, and not yet missing."""
 _PEER_GONE = re.compile(
     r"closed by peer|reset by peer|broken pipe|remote (?:worker|process)|peer (?:is )?gone|communicator was aborted"
     r"|timed out waiting|watchdog",

@@ -33,6 +33,8 @@ class Brevity:
     """Lines of a fix that say what else would do."""
     warnings_first: bool = True
     """Warnings about the recording stand above the step; else below the fixes. Errors always stand above."""
+    tries: int = 2
+    """Lines for what is worth trying."""
     together: bool = True
     """What the fixes gain together."""
 
@@ -47,9 +49,11 @@ _LESS: tuple[dict[str, Any], ...] = (
     {"recording": False},
     {"comments": False},
     {"sentences": 1},
+    {"tries": 1},
     {"together": False},
     {"least_part": 0.1},
     {"alternatives": False},
+    {"tries": 0},
 )
 """What is given up, one after the other."""
 

@@ -11,6 +11,7 @@ from gpuprof.report.brevity import Brevity
 from gpuprof.report.code_lines import without_alternatives, without_comments, wrapped
 from gpuprof.report.lines import flow
 from gpuprof.report.names import escape
+from gpuprof.report.names import shown as shortened
 from gpuprof.report.numbers import duration, duration_range, long_duration
 from gpuprof.timeline.workload import Unit
 
@@ -75,6 +76,51 @@ def fixes(diagnosis: Diagnosis, width: int, brevity: Brevity) -> list[Text | Tab
     return lines
 
 
+def worth_trying(diagnosis: Diagnosis, width: int, shown: int | None = None) -> list[Text | Table]:
+    """What is not sure to gain but expected to: a line each for the first `shown`, with how likely it gains and what
+    settles it; where `shown` is None all, with the step before and after, the conditions and the code."""
+    now = now_ns(diagnosis)
+    found = diagnosis.worth_trying
+    if not now or not found:
+        return []
+    if shown is None:
+        return [_written_out(number, one, diagnosis, now, width) for number, one in enumerate(found, 1)]
+    lines: list[Text | Table] = []
+    for one in found[:shown]:
+        last = one is found[:shown][-1]
+        more = f"   and {len(found) - shown} more, with -v" if last and len(found) > shown else ""
+        odds = f"{_times(one.speedup)}, {chance(one)}"
+        room = width - len(odds) - len(more) - 6
+        command = next((text for text in _commands(one) if len(one.title) + len(text) <= room), "")
+        tail = f"   {odds}{f'   {command}' if command else ''}{more}"
+        title = shortened(escape(one.title), width - len(tail))
+        lines.append(Text.assemble((title, "bold"), tail, no_wrap=True, overflow="ellipsis"))
+    return lines
+
+
+def chance(finding: Finding) -> str:
+    """`78 % likely`: that it gains 2 % or more."""
+    return f"{100 * finding.probability:.0f} % likely"
+
+
+def settle(finding: Finding) -> str:
+    """What settles whether it gains."""
+    return f"{finding.settle} …" if finding.settle else "make it by hand, record again, then gpuprof compare"
+
+
+def _commands(finding: Finding) -> tuple[str, ...]:
+    if not finding.settle:
+        return ("by hand",)
+    return finding.settle, finding.settle.removeprefix("gpuprof try ")
+
+
+def _written_out(number: int, one: Finding, diagnosis: Diagnosis, now: float, width: int) -> Table:
+    head = _head(one, f"{gain(one, now, diagnosis.unit)}   {chance(one)}", width - NUMBER)
+    notes = [*conditions(one, diagnosis), f"settled by {settle(one)}"]
+    code = [Text(part, "cyan") for line in one.fix.splitlines() for part in wrapped(escape(line), width - NUMBER)]
+    return _numbered(number, [*head, *(Text(line, "dim") for line in notes), *code])
+
+
 def uncertain_mean(diagnosis: Diagnosis) -> str:
     """What the intervals of predicted steps hold where the mean step itself is uncertain; empty where it is not."""
     found = diagnosis.budget
@@ -110,7 +156,7 @@ def conditions(finding: Finding, diagnosis: Diagnosis) -> list[str]:
 
 
 def considered(diagnosis: Diagnosis) -> list[Text | Table]:
-    """Usual remedies that are not advised, each with its reason; those that failed when tried are among the fixes."""
+    """Usual remedies that are ruled out, each with its reason; those that failed when tried are among the fixes."""
     return [
         Text.assemble((escape(one.title), "bold"), f": {escape(one.reason)}")
         for one in diagnosis.considered

@@ -25,7 +25,7 @@ def diagnosis(found: Diagnosis, rows: int = ROWS) -> str:
     parts += [_text(", ".join(item for item in about if item)), _text(found.verdict.summary)]
     issues = [issue for issue in found.quality.issues if issue.severity != "info"]
     parts += ["\n".join(f"- **{issue.severity}**: {_text(issue.message)}" for issue in issues)]
-    parts += [_steps(found), _findings(found, rows), _text(fixes.footer(found))]
+    parts += [_steps(found), _findings(found, rows), _worth_trying(found, rows), _text(fixes.footer(found))]
     return _joined(parts)
 
 
@@ -79,6 +79,18 @@ def _findings(found: Diagnosis, rows: int) -> str:
     made = _table(("", "what to change", "gain", "how"), lines)
     unsure = fixes.uncertain_mean(found)
     return f"{made}\n\n{unsure[:1].upper()}{unsure[1:]}." if unsure else made
+
+
+def _worth_trying(found: Diagnosis, rows: int) -> str:
+    now = fixes.now_ns(found)
+    if not now or not found.worth_trying:
+        return ""
+    lines = [
+        (_text(one.title), _text(fixes.gain(one, now)), _text(fixes.chance(one)),
+         f"`{_code(one.settle, 400)}`" if one.settle else "by hand")
+        for one in found.worth_trying[:rows]
+    ]  # fmt: skip
+    return _table(("worth trying", "gain", "", "settled by"), lines)
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

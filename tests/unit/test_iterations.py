@@ -12,6 +12,7 @@ import pytest
 from helpers.make_run import MS, RunBuilder
 from helpers.valid_json import is_valid
 
+import gpuprof
 from gpuprof.diagnosis.diagnose_recording import diagnose_recording
 from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase
 from gpuprof.diagnosis.iterations.budget import iteration_budget, whole_iterations
@@ -170,6 +171,7 @@ def test_the_diagnosis_has_it(tmp_path: Path):
     document = to_json(found)
     assert is_valid(found)
     assert document["iteration"]["mean_ns"] == 2000 * MS
+    assert gpuprof.load_diagnosis(document) == found
     text = plain(found, 100)
     assert "generation 50 %" in text and "reward 25 %" in text
     assert "training 20 % (forward 5 %, backward 12 %, optimizer 2 %)" in text or "training 20 %" in text

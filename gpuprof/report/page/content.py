@@ -13,7 +13,7 @@ from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget, Excess
 from gpuprof.diagnosis.detect.evidence import AND_ON
 from gpuprof.diagnosis.diagnosis import Diagnosis, Evidence, Finding, Range
-from gpuprof.diagnosis.findings import PAGES
+from gpuprof.diagnosis.plug_ins import declarations
 from gpuprof.diagnosis.sentences import capital, gpu_named
 from gpuprof.report import fixes, run_words, stepbar, words
 from gpuprof.report.charts.groups import known_roofline
@@ -59,6 +59,8 @@ class StepBar:
     parts: tuple[BarPart, ...]
     summary: str
     note: str = ""
+    lines: tuple[str, ...] = ()
+    """What its largest parts are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +117,10 @@ class Card:
     places: tuple[Place, ...]
     why: str
     """HTML of our own text."""
+    chance: str = ""
+    """How likely it gains, of what is worth trying; empty of a fix."""
+    settle: str = ""
+    """Likewise, what settles it."""
 
 
 def label(diagnosis: Diagnosis) -> tuple[str, str]:
@@ -320,10 +326,27 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     now = fixes.now_ns(diagnosis)
     if not now:
         return []
-    longest = max([float(now), *(f.step_ns.high / f.work for f in diagnosis.findings)])
+    longest = _longest(diagnosis, float(now))
     return [
         _card(number, finding, diagnosis, float(now), longest) for number, finding in enumerate(diagnosis.findings, 1)
     ]
+
+
+def tries(diagnosis: Diagnosis) -> list[Card]:
+    """What is worth trying, in the order of the diagnosis, numbered behind the findings."""
+    now = fixes.now_ns(diagnosis)
+    if not now:
+        return []
+    longest, first = _longest(diagnosis, float(now)), len(diagnosis.findings) + 1
+    return [
+        replace(_card(number, one, diagnosis, float(now), longest), chance=fixes.chance(one), settle=fixes.settle(one))
+        for number, one in enumerate(diagnosis.worth_trying, first)
+    ]
+
+
+def _longest(diagnosis: Diagnosis, now: float) -> float:
+    """The longest step that a card shows, ns."""
+    return max([now, *(f.step_ns.high / f.work for f in (*diagnosis.findings, *diagnosis.worth_trying))])
 
 
 def _card(number: int, finding: Finding, diagnosis: Diagnosis, now: float, longest: float) -> Card:
@@ -368,12 +391,9 @@ def _place(evidence: Evidence, diagnosis: Diagnosis) -> Place:
     return Place(shown(evidence.part, 60), what, False, start, ns, where, at)
 
 
-_PAGES = {page.id: page for page in PAGES}
-
-
 def _why(finding: str) -> str:
     """What the finding means and when it is wrong, from its page of documentation."""
-    page = _PAGES.get(finding)
+    page = next((one.page for one in declarations() if one.id == finding), None)
     if page is None:
         return ""
     # As strict as it gets: the text is our own, and still no markup in it is passed on.
@@ -397,7 +417,7 @@ def uncertain_mean(diagnosis: Diagnosis) -> str:
 
 
 def considered(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """Usual remedies that are not advised, and why."""
+    """Usual remedies that are ruled out, and why."""
     return [(escape(one.title), escape(one.reason)) for one in diagnosis.considered]
 
 

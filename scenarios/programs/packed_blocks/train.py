@@ -7,6 +7,7 @@ sixteenth counts.
 from __future__ import annotations
 
 import torch
+from torch.utils.data import DataLoader
 
 from scenarios.support import models
 from scenarios.support.run import Run, main
@@ -35,8 +36,10 @@ def train(run: Run) -> None:
         "tinyllama-1.1b", run.device, tiny=run.tiny, attention=kind, max_position_embeddings=16384, **shape
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not run.tiny)
-    inputs = {name: tensor.to(run.device) for name, tensor in batch(run, model.config.vocab_size).items()}
-    for _ in run.steps():
+    packed = batch(run, model.config.vocab_size)
+    loader = DataLoader(range(1 << 20), batch_size=len(packed["input_ids"]), collate_fn=lambda _: packed)
+    for _, on_cpu in zip(run.steps(), loader, strict=False):
+        inputs = {name: tensor.to(run.device, non_blocking=True) for name, tensor in on_cpu.items()}
         loss = model(**inputs).loss
         loss.backward()
         optimizer.step()

@@ -1,0 +1,310 @@
+"""How much of what was measured to gain gpuprof shows, and how often what it shows gains.
+
+    python -m benchmarks.recall [--role test] [--shared FOLDER] [--only NAME] [--jobs 2] [--out pairs.json]
+
+A pair is a program and one change of it whose gain was measured, turn by turn in fresh processes without a profiler:
+fixes of gpuprof's own catalogue and edits from outside it (`finding` is null in scenario.json), which count as missed.
+Shown means: in *Fixes* or in *Worth trying*, under the finding that proposes the change; a batch or a number of workers
+other than the measured one is the same advice, but says nothing of the gain's interval.
+
+- Recall: of pairs measured to gain 10 % or more, the share shown in either list, among the first three, and with the
+  measured gain in the predicted 80 % interval.
+- Precision: of the shown fixes that were measured, the share that gained 2 % or more, by list; and those among *Fixes*
+  that failed or lost more than 3 %.
+- Reliability: of shown and considered fixes with a probability, the share that gained 2 %, by probability.
+
+Shares come with their 80 % interval (Wilson's), by pair. Role `fit` is for designing, role `test` for quoting.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import gpuprof
+from benchmarks.accuracy import ROOT, of_timed_steps, pairs, shared
+from benchmarks.accuracy import Case as TimedCase
+from benchmarks.fit_or_test import role_of
+from benchmarks.out_of_sample import TRUTH, wilson
+from gpuprof.diagnosis.diagnosis import Considered, Diagnosis, Finding
+from scenarios.catalogue import Scenario, scenarios
+
+GAINS = 1.10
+"""From which measured gain on a change must be shown."""
+GAINED = 1.02
+"""From which measured gain on a shown change was worth showing."""
+LOST = 0.97
+"""A shown fix that measures below this made the training slower."""
+FIRST = 3
+"""Fixes that a person reads."""
+SAME_WORK = 0.2
+BINS = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
+"""Ends of the probabilities' classes."""
+Where = Literal["fixes", "worth_trying", "considered", "absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """The measured gain of one change: as it is over with the change, for equal work; 0 where it did not run."""
+
+    low: float
+    middle: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """One change whose gain was measured."""
+
+    name: str
+    finding: str | None
+    """The finding of gpuprof that would propose it; None from outside its catalogue."""
+    title: str | None
+    work: float
+    gain: Gain
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One recorded program and the measured changes."""
+
+    name: str
+    role: str
+    path: Path
+    changes: tuple[Timed, ...]
+    differs: bool = False
+    """Whether its recording holds the steps that were timed, which are not alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A measured change and what gpuprof says of it."""
+
+    program: str
+    role: str
+    change: str
+    finding: str | None
+    gain: Gain
+    where: Where
+    rank: int | None
+    """Among all that is shown, from 1."""
+    predicted: tuple[float, float, float] | None
+    """Low, expected, high gain, where that is of the same work."""
+    probability: float | None
+    why: str = ""
+    """Reason for not showing it."""
+
+    @property
+    def shown(self) -> bool:
+        return self.where in ("fixes", "worth_trying")
+
+    @property
+    def held(self) -> bool | None:
+        """Whether the predicted interval meets what the turns measured."""
+        if self.predicted is None:
+            return None
+        return self.predicted[0] <= self.gain.high and self.predicted[2] >= self.gain.low
+
+
+def gain_of(before: Sequence[float], after: Sequence[float], work: float = 1.0) -> Gain:
+    """From step times, ms, of the turns as it is and with a change; turn by turn where there are as many of each."""
+    if not before or not after:
+        return Gain(0.0, 0.0, 0.0)
+    turns = list(zip(before, after, strict=False))
+    each = sorted(work * a / b for a, b in turns)
+    tenth = len(each) // 10
+    middle = work * statistics.median(before) / statistics.median(after)
+    return Gain(min(each[tenth], middle), middle, max(each[-1 - tenth], middle))
+
+
+def of_scenario(one: Scenario) -> Program | None:
+    """A scenario's measured changes; None where its recording is not kept or nothing was timed."""
+    truth = one.truth
+    if one.recording is None or truth is None:
+        return None
+
+    def steps(fix: str) -> list[float]:
+        return [process["free_ms"] for process in truth["processes"] if process["fix"] == fix]
+
+    timed = [
+        Timed(fix.name, fix.finding, fix.title, fix.work, gain_of(steps(""), after, fix.work))
+        for fix in one.fixes
+        if (after := steps(fix.name))
+    ]
+    return Program(one.name, one.role, one.recording, tuple(timed), one.steps_differ) if timed else None
+
+
+def of_case(case: TimedCase, role: str) -> Program:
+    """A recorded pair of tests/data/pairs or shared/traces/h200, of which only the lowest and highest are kept."""
+    base = case.unprofiled_ms or (0.0, 0.0)
+    changes = [
+        Timed(f"{fix.finding}{f'_{fix.work:g}' if fix.work != 1 else ''}", fix.finding, fix.title, fix.work,
+              Gain(fix.work * base[0] / fix.step_ms[1], fix.work * sum(base) / sum(fix.step_ms),
+                   fix.work * base[1] / fix.step_ms[0]))
+        for fix in case.fixes
+    ]  # fmt: skip
+    return Program(case.name, role, case.path, tuple(changes))
+
+
+def of_other_projects(folder: Path) -> Iterator[Program]:
+    """Programs of other projects whose recordings lie in FOLDER; none where they are not there."""
+    for name, found in json.loads(TRUTH.read_text(encoding="utf-8"))["runs"].items():
+        path = folder / Path(found["place"]).relative_to("shared")
+        changes = [
+            Timed(one["name"], one["finding"], None, one.get("work", 1.0),
+                  gain_of([a for a, _ in one["pairs"]], [b for _, b in one["pairs"]], one.get("work", 1.0)))
+            for one in found["fixes"]
+        ]  # fmt: skip
+        if path.exists():
+            yield Program(name, role_of(found["place"]), path, tuple(changes))
+
+
+def programs(folder: Path) -> Iterator[Program]:
+    """All programs with a recording and a measured change."""
+    yield from filter(None, map(of_scenario, scenarios()))
+    for case in pairs():
+        if case.fixes:
+            yield of_case(case, role_of(f"tests/data/pairs/{case.path.name}"))
+    if (folder / "traces" / "h200" / "truth.json").exists():
+        yield from (of_case(case, "fit") for case in shared(folder / "traces" / "h200") if case.fixes)
+    yield from of_other_projects(folder)
+
+
+def met(program: Program) -> list[Pair]:
+    """What gpuprof says of each change of a program."""
+    found = gpuprof.diagnose(program.path)
+    if program.differs:
+        timed = TimedCase(program.name, program.path, None, None, run=True, steps_differ=True)
+        found = of_timed_steps(timed) or found
+    return [_pair(program, change, found) for change in program.changes]
+
+
+def _pair(program: Program, change: Timed, found: Diagnosis) -> Pair:
+    shown = [*found.findings, *found.worth_trying]
+    mine = [one for one in shown if _is(change, one)]
+    head = (program.name, program.role, change.name, change.finding, change.gain)
+    if mine:
+        best = min(mine, key=lambda one: abs(one.work - change.work))
+        first = min(shown.index(one) for one in mine) + 1
+        where: Where = "fixes" if best in found.findings else "worth_trying"
+        return Pair(*head, where, first, _gain(best, change), best.probability)
+    other = next((one for one in found.considered if _is(change, one)), None)
+    if other is None:
+        return Pair(*head, "absent", None, None, None)
+    return Pair(*head, "considered", None, None, None, other.reason)
+
+
+def _is(change: Timed, one: Finding | Considered) -> bool:
+    return one.id == change.finding and change.title in (None, one.title)
+
+
+def _gain(one: Finding, change: Timed) -> tuple[float, float, float] | None:
+    same = one.id == "rare_steps" or abs(one.work / change.work - 1) < SAME_WORK
+    return (one.speedup.low, one.speedup.expected, one.speedup.high) if same else None
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How many of how many, with the 80 % interval of the share."""
+
+    hits: int
+    of: int
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        return wilson(self.hits, self.of)
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return f"{self.hits} of {self.of} ({100 * low:.0f}–{100 * high:.0f} %)" if self.of else "none"
+
+
+def share(found: Iterable[Pair], holds: Callable[[Pair], object]) -> Share:
+    """Of some pairs, those for which it holds."""
+    each = [bool(holds(pair)) for pair in found]
+    return Share(sum(each), len(each))
+
+
+def summary(found: Sequence[Pair]) -> dict[str, Share]:
+    """Name of a figure → its share."""
+    gaining = [pair for pair in found if pair.gain.middle >= GAINS]
+    fixes = [pair for pair in found if pair.where == "fixes"]
+    worth = [pair for pair in found if pair.where == "worth_trying"]
+    return {
+        "shown": share(gaining, lambda pair: pair.shown),
+        "shown in Fixes": share(gaining, lambda pair: pair.where == "fixes"),
+        "in the first three": share(gaining, lambda pair: pair.rank is not None and pair.rank <= FIRST),
+        "gain in the interval": share([pair for pair in gaining if pair.predicted is not None], lambda pair: pair.held),
+        "Fixes that gained": share(fixes, lambda pair: pair.gain.middle >= GAINED),
+        "Fixes that failed or lost": share(fixes, lambda pair: pair.gain.middle < LOST),
+        "Worth trying that gained": share(worth, lambda pair: pair.gain.middle >= GAINED),
+    }
+
+
+def reliability(found: Iterable[Pair]) -> list[tuple[float, float, float, Share]]:
+    """By class of probability: its ends, the mean probability, and the share that gained 2 %."""
+    known = [(pair.probability, pair) for pair in found if pair.probability is not None]
+    rows = []
+    for low, high in itertools.pairwise(BINS):
+        mine = [(p, pair) for p, pair in known if low <= p < high or (high == 1.0 and p == 1.0)]
+        if mine:
+            mean = statistics.mean(p for p, _ in mine)
+            rows.append((low, high, mean, share((pair for _, pair in mine), lambda pair: pair.gain.middle >= GAINED)))
+    return rows
+
+
+def report(found: Sequence[Pair]) -> Iterator[str]:
+    """The pairs and the figures, line by line."""
+    for pair in sorted(found, key=lambda pair: (pair.program, pair.change)):
+        gain = f"{pair.gain.middle:.2f} ({pair.gain.low:.2f}–{pair.gain.high:.2f})"
+        said = "" if pair.predicted is None else "{1:.2f} ({0:.2f}–{2:.2f})".format(*pair.predicted)
+        sure = "" if pair.probability is None else f"p {pair.probability:.2f}"
+        rank = "" if pair.rank is None else f"#{pair.rank}"
+        mark = "" if pair.gain.middle < GAINS or pair.shown else "MISSED "
+        mark += "WRONG " if pair.where == "fixes" and pair.gain.middle < LOST else ""
+        mark += "OUTSIDE " if pair.held is False else ""
+        head = f"{pair.program:28.28} {pair.role:5}{pair.change:18.18} {pair.finding or '–':20}"
+        yield f"{head}{gain:20} {pair.where:13}{rank:4}{said:20} {sure:7}{mark}{pair.why}"
+    for role in ("fit", "test"):
+        mine = [pair for pair in found if pair.role == role]
+        if mine:
+            yield f"\n{role}: {len(mine)} pairs of {len({pair.program for pair in mine})} programs"
+            yield from (f"  {name:28} {value}" for name, value in summary(mine).items())
+            for low, high, mean, hits in reliability(mine):
+                yield f"  probability {low:.1f}–{high:.1f}: said {mean:.2f}, gained {hits}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--shared", type=Path, default=ROOT.parent / "shared")
+    parser.add_argument("--role", choices=("fit", "test"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    chosen = [
+        one for one in programs(options.shared)
+        if options.only in one.name and options.role in (None, one.role)
+    ]  # fmt: skip
+    with ProcessPoolExecutor(options.jobs) as pool:
+        found = [pair for pairs_of_one in pool.map(met, chosen) for pair in pairs_of_one]
+    print("\n".join(report(found)))
+    if options.out:
+        options.out.write_text(json.dumps([_plain(pair) for pair in found], indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def _plain(pair: Pair) -> dict[str, Any]:
+    return asdict(pair)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

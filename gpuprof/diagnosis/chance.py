@@ -1,0 +1,40 @@
+"""What the predicted gain of a fix is worth: how likely it gains, and how much is expected of it.
+
+A gain is given by its expected value and its 80 % interval. Its logarithm is taken to be normal on either side of the
+expected value, with the standard deviation of that side: a tenth of all draws is below the interval, a tenth above.
+"""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+
+from gpuprof.diagnosis.diagnosis import Range
+
+_NORMAL = NormalDist()
+_Z90 = _NORMAL.inv_cdf(0.9)
+_LEVELS = tuple((2 * i + 1) / 40 for i in range(20))
+"""Levels whose quantiles stand for the whole distribution: the middles of its twentieths."""
+_SCORES = tuple(_NORMAL.inv_cdf(level) for level in _LEVELS)
+
+
+def probability(gain: Range, least: float) -> float:
+    """That the gain is `least` or more, 0 to 1."""
+    away = math.log(gain.expected / least)
+    side = math.log(gain.expected / gain.low) if away >= 0 else math.log(gain.high / gain.expected)
+    if side <= 0:
+        return float(away >= 0)
+    return _NORMAL.cdf(away * _Z90 / side)
+
+
+def time_left(gain: Range) -> float:
+    """What the work takes with the fix, over what it takes without: the mean over the distribution of the gain, so that
+    a fix that may make the training slower counts with that, too."""
+    return sum(1 / _quantile(gain, score) for score in _SCORES) / len(_SCORES)
+
+
+def _quantile(gain: Range, score: float) -> float:
+    end = gain.high if score > 0 else 1 / gain.low
+    middle = gain.expected if score > 0 else 1 / gain.expected
+    factor = math.exp(abs(score) / _Z90 * math.log(end / middle))
+    return gain.expected * factor if score > 0 else gain.expected / factor

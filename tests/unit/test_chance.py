@@ -1,0 +1,41 @@
+"""How likely a predicted gain is, and what is expected of it, against numerical draws of its distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpuprof.diagnosis.chance import probability, time_left
+from gpuprof.diagnosis.diagnosis import Range
+
+GAINS = [Range(0.89, 1.25, 1.57), Range(0.97, 1.79, 2.06), Range(1.03, 1.05, 1.4), Range(0.8, 0.98, 1.1)]
+
+
+def draws(gain: Range) -> np.ndarray:
+    """A million gains: the logarithm is normal, with a standard deviation of its own on either side."""
+    score = np.random.default_rng(1).standard_normal(1_000_000)
+    side = np.where(score > 0, np.log(gain.high / gain.expected), np.log(gain.expected / gain.low))
+    return gain.expected * np.exp(score / 1.2815516 * side)
+
+
+@pytest.mark.parametrize("gain", GAINS)
+def test_it_is_as_likely_as_draws_say(gain: Range):
+    for least in (0.9, 1.0, 1.02, 1.3):
+        assert probability(gain, least) == pytest.approx(np.mean(draws(gain) >= least), abs=2e-3)
+
+
+@pytest.mark.parametrize("gain", GAINS)
+def test_a_tenth_lies_below_the_interval(gain: Range):
+    assert probability(gain, gain.low) == pytest.approx(0.9, abs=1e-6)
+    assert probability(gain, gain.high) == pytest.approx(0.1, abs=1e-6)
+
+
+@pytest.mark.parametrize("gain", GAINS)
+def test_the_time_left_is_the_mean_of_draws(gain: Range):
+    assert time_left(gain) == pytest.approx(np.mean(1 / draws(gain)), rel=1e-2)
+
+
+def test_what_is_known_exactly_is_certain():
+    sure = Range(1.1, 1.1, 1.1)
+    assert probability(sure, 1.02) == 1.0 and probability(sure, 1.2) == 0.0
+    assert time_left(sure) == pytest.approx(1 / 1.1)
