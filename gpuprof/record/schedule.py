@@ -115,17 +115,16 @@ def of_iterations(found: Plan, iteration_s: float, steps: int, total: int | None
 
     Stages consist of whole iterations. Long ones get few of each, so that the verdict comes within a minute where one
     takes 4 s: generation waits for the GPU at every token, so steps that end in a synchronisation are no different.
-    iteration_s: seconds of one. total: steps that are left.
+    found: the plan without regard to the training's end. iteration_s: seconds of one. total: steps that are left.
     """
-    if iteration_s < LONG_ITERATION_S and steps == 1:
-        return found
-    baseline, traced = next((timed, traced) for limit, timed, traced in ITERATIONS if iteration_s < limit)
-    plan = replace(
-        found, baseline=baseline * steps, synchronised=0, sample=min(found.sample, 1) * steps, warm_up=1,
-        trace=steps * max(1, min(found.trace // steps, traced)) if found.trace else 0,
-        stacks=min(found.stacks, steps), memory=min(found.memory, steps),
-    )  # fmt: skip
-    return plan if total is None else _shrink(plan, total - 1, keep_settle=False, keep_baseline=False)
+    if iteration_s >= LONG_ITERATION_S or steps > 1:
+        baseline, traced = next((timed, traced) for limit, timed, traced in ITERATIONS if iteration_s < limit)
+        found = replace(
+            found, baseline=baseline * steps, synchronised=0, sample=min(found.sample, 1) * steps, warm_up=1,
+            trace=steps * max(1, min(found.trace // steps, traced)) if found.trace else 0,
+            stacks=min(found.stacks, steps), memory=min(found.memory, steps),
+        )  # fmt: skip
+    return found if total is None else _shrink(found, total - 1, keep_settle=False, keep_baseline=False)
 
 
 _FLOORS = {"sample": 0, "memory": 0, "stacks": 0, "baseline": 1, "settle": 1, "warm_up": 1, "trace": 1}
