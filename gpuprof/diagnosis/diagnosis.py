@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.counters_model import Counters
 from gpuprof.diagnosis.fix import Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
@@ -476,6 +477,8 @@ class Diagnosis:
     """What the step should cost, and what lies above that; None where nothing was replayed."""
     host: Host | None = None
     """The Python functions of unprofiled steps, where a run sampled them."""
+    counters: Counters | None = None
+    """What Nsight Compute counted of the same kernels; None where no table was given."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None

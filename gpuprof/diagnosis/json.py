@@ -62,6 +62,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "worth_trying": plain(d.worth_trying),
         "considered": plain(d.considered),
         "above_reach": plain(d.above_reach),
+        "counters": plain(d.counters),
     }
 
 

@@ -14,7 +14,17 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
-from gpuprof.report import above_words, fixes, host_words, memory_words, rank_lines, run_words, stepbar, words
+from gpuprof.report import (
+    above_words,
+    counters_words,
+    fixes,
+    host_words,
+    memory_words,
+    rank_lines,
+    run_words,
+    stepbar,
+    words,
+)
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
@@ -107,7 +117,7 @@ def _in_brief(diagnosis: Diagnosis, width: int, brevity: Brevity) -> tuple[list[
         blocks.append(section("2× as fast", fixes.sensitivities(diagnosis, inner)))
         blocks.append(section("GPU waits", _causes(diagnosis, inner)))
     blocks.append(section("try", fixes.worth_trying(diagnosis, inner, brevity.tries)))
-    above = section("reach", _above(diagnosis, inner))
+    above = section("reach", _above(diagnosis, inner)) + section("ncu", _counted(diagnosis))
     if brevity.warnings_first or diagnosis.quality.status == "unusable":
         return [head, bad, *blocks[1:]], [above]
     return blocks, [bad, above]
@@ -143,6 +153,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         *_iteration(diagnosis, inner),
         section(diagnosis.unit, _step(diagnosis, inner)) + section("2× as fast", fixes.sensitivities(diagnosis, inner)),
         section("reach", _above(diagnosis, inner, most=max(rows, above_words.SHOWN), least=SEEN)),
+        section("ncu", _counted(diagnosis, max(rows, counters_words.SHOWN))),
         section("ranks", rank_lines.lines(diagnosis.ranks, inner, diagnosis.job)),
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
@@ -166,6 +177,11 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
 def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
     """The Python functions that cost most in unprofiled steps."""
     return [] if diagnosis.host is None else host_words.lines(diagnosis, width, list(diagnosis.host.functions[:rows]))
+
+
+def _counted(diagnosis: Diagnosis, most: int = counters_words.SHOWN) -> list[Text]:
+    """Counters of Nsight Compute next to what was said of the same kernels."""
+    return [Text(text, "" if i else "dim") for i, text in enumerate(counters_words.lines(diagnosis, most))]
 
 
 def _above(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis
-from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.diagnosis.findings import FINDINGS, offload
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING, fewer_tokens
 from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
 from gpuprof.diagnosis.reach.part import Part
@@ -57,6 +57,25 @@ def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
                 findings=(page.id,),
             )
             break
+
+
+def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
+    if offload.PAGE.id not in advised:
+        return
+    for proposal in offload.find(case):
+        after = proposal.change(case.graph)
+        nodes = after.duration_ns < case.graph.duration_ns
+        own = float(case.graph.duration_ns[nodes].sum())
+        yield Part(
+            kind="memory",
+            what="training state in host memory",
+            nodes=nodes,
+            change=proposal.change,
+            reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+            why="it is copied there and back, or computed there, although it fits the GPU",
+            findings=(offload.PAGE.id,),
+        )
 
 
 def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
