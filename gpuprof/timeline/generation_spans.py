@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from gpuprof.record.phase_names import ADVANTAGE, ENVIRONMENT, GENERATION, REWARD, WEIGHT_SYNC, WHOLE
 from gpuprof.timeline.intervals import EMPTY, Intervals, union
-from gpuprof.timeline.iteration_phases import PhaseSpan, phase_spans
+from gpuprof.timeline.iteration_phases import PhaseSpan, is_pause, phase_of, phase_spans
 from gpuprof.timeline.phases import HostPhases
 from gpuprof.timeline.workload import single_token_embeddings
 from gpuprof.tracefile.trace import I64, Trace
@@ -28,7 +30,10 @@ def with_generation(trace: Trace, host: HostPhases) -> HostPhases:
     spans = phase_spans(trace)
     if not spans:
         return host.with_generation(trace, decoding(trace, host.backward), EMPTY)
-    return host.with_generation(trace, _of(spans, (GENERATION,)), _of(spans, AROUND))
+    found = host.with_generation(trace, _of(spans, (GENERATION,)), _of(spans, AROUND))
+    # A range says what its time is of, that of a pause of the recording too.
+    named = found.named | trace.rows_named(trace.ops.name, lambda text: phase_of(text) is not None or is_pause(text))
+    return replace(found, named=named)
 
 
 def _of(spans: tuple[PhaseSpan, ...], phases: tuple[str, ...]) -> Intervals:
