@@ -23,6 +23,7 @@ from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.iteration_model import Iteration
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
@@ -486,6 +487,8 @@ class Diagnosis:
     """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
+    iteration: Iteration | None = None
+    """Of a training on its own generations: the mean iteration by phase. None of any other."""
     job: Job | None = None
     """Their joint replay."""
     _analysis: Any = field(default=None, repr=False, compare=False)
