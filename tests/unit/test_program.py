@@ -13,6 +13,7 @@ from helpers.program import MS, US, Program
 import gpuprof
 from gpuprof.diagnosis.findings import missing_kernels
 from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.run_model import Run
 from gpuprof.report.run_words import model as model_line
 from gpuprof.report.terminal import plain
 from gpuprof.tracefile.program import Program as Known
@@ -60,7 +61,7 @@ def test_what_cannot_be_a_name_is_left_out(junk):
     assert program_of({"flags": [{"names": ["--ok", "--no\x1b[2J"], "kind": "value"}] * 5000})
 
 
-def slow_program(tmp_path: Path):
+def slow_program(tmp_path: Path, run: Run | None = None):
     """Per step two modules of 1 ms CPU, that compute slowly and hold a linear layer, and 3 ms of other work."""
     program = Program()
 
@@ -76,7 +77,7 @@ def slow_program(tmp_path: Path):
 
     for _ in range(3):
         program.step(body)
-    return program.case(tmp_path)
+    return program.case(tmp_path, run)
 
 
 def test_the_share_of_a_slow_path_is_that_of_its_modules_without_their_linear_layers(tmp_path: Path):
@@ -94,7 +95,7 @@ def test_the_share_of_a_slow_path_is_that_of_its_modules_without_their_linear_la
 
 def test_a_reference_implementation_lies_above_reach_with_a_price(tmp_path: Path):
     """A quarter of its time is left of 100 of 252 ops that set the pace."""
-    case = replace(slow_program(tmp_path), run=replace(run_of(), program=SLOW))
+    case = slow_program(tmp_path, replace(run_of(), program=SLOW))
     found = above_reach(case, None, ())
     assert found is not None
     item = next(one for one in found.items if "reference implementation in Net" in one.what)
