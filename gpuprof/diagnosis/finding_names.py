@@ -61,10 +61,20 @@ TITLES: Mapping[str, tuple[str, ...]] = {
     "syncs": (
         "no_values_read_from_the_gpu_within_the_step",
         "no_sizes_that_depend_on_values",
+        "no_waits_for_the_gpu_within_the_step",
         "no_torch_cuda_synchronize_in_the_step",
+    ),
+    "compile": (
+        "torch_compile_with_waits_removed",
+        "torch_compile_with_is_causal_true",
     ),
     "cuda_graphs": (
         "torch_compile_with_cuda_graphs",
+        "torch_compile_with_cuda_graphs_and_waits_removed",
+        "torch_compile_with_cuda_graphs_and_is_causal_true",
+        "torch_compile_with_cuda_graphs_and_lengths_padded_to",
+        "torch_compile_with_cuda_graphs_and_lengths_padded_to_and_waits_removed",
+        "torch_compile_with_cuda_graphs_and_lengths_padded_to_and_is_causal_true",
         "cuda_graphs_for_the_compiled_model",
         "cuda_graphs_for_decoding",
     ),
