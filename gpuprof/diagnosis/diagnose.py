@@ -225,6 +225,7 @@ def _diagnosis(
             combined=conclusion.combined,
             considered=conclusion.considered,
             worth_trying=with_measured(conclusion.worth_trying, recorded.folder.path if recorded.folder else None),
+            above_reach=conclusion.above_reach,
             ranges=range_times(timeline),
             activity=phase_activity(timeline),
             _tables=Tables(timeline, recorded.gaps, roof, _project),

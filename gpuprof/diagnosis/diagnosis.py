@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.errors import GpuprofError
@@ -475,6 +476,8 @@ class Diagnosis:
     """Usual remedies that are ruled out, in the order of the findings."""
     worth_trying: tuple[Finding, ...] = ()
     """What is not sure to gain but expected to, with what settles it, in the order of `findings`."""
+    above_reach: AboveReach | None = None
+    """What the step should cost, and what lies above that; None where nothing was replayed."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None

@@ -52,7 +52,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 """Id of a finding → names of its remedy and of its subject, as `key` writes them."""
 
 TITLES: Mapping[str, tuple[str, ...]] = {
-    "host_preprocessing": ("preprocessing_in",),
+    "host_preprocessing": ("preprocessing_in", "random_numbers_made_on_the_gpu"),
     "continuous_batching": (
         "requests_at_once",
         "the_requests_at_once",
@@ -64,17 +64,10 @@ TITLES: Mapping[str, tuple[str, ...]] = {
         "no_waits_for_the_gpu_within_the_step",
         "no_torch_cuda_synchronize_in_the_step",
     ),
-    "compile": (
-        "torch_compile_with_waits_removed",
-        "torch_compile_with_is_causal_true",
-    ),
+    "compile": ("torch_compile_once_nothing_breaks_the_graph",),
     "cuda_graphs": (
         "torch_compile_with_cuda_graphs",
-        "torch_compile_with_cuda_graphs_and_waits_removed",
-        "torch_compile_with_cuda_graphs_and_is_causal_true",
-        "torch_compile_with_cuda_graphs_and_lengths_padded_to",
-        "torch_compile_with_cuda_graphs_and_lengths_padded_to_and_waits_removed",
-        "torch_compile_with_cuda_graphs_and_lengths_padded_to_and_is_causal_true",
+        "torch_compile_with_cuda_graphs_once_batches_are_alike_and_nothing_waits",
         "cuda_graphs_for_the_compiled_model",
         "cuda_graphs_for_decoding",
     ),

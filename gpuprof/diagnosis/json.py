@@ -59,6 +59,7 @@ def to_json(diagnosis: Diagnosis) -> dict[str, Any]:
         "combined": plain(d.combined),
         "worth_trying": plain(d.worth_trying),
         "considered": plain(d.considered),
+        "above_reach": plain(d.above_reach),
     }
 
 

@@ -81,7 +81,7 @@ def find(case: Case) -> Iterator[Proposal]:
     host_ms = case.per_step(float(graph.duration_ns[found.host].sum())) / 1e6
     varies = shapes_vary(case)
     yield Proposal(
-        title="torch.compile" if broken is None else f"torch.compile with {broken.part}",
+        title="torch.compile" if broken is None else "torch.compile, once nothing breaks the graph",
         evidence=spans(
             case,
             f"{passes_launch(case)} {before:,.0f} kernels a step one by one, which takes the CPU "

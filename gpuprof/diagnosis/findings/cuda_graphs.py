@@ -125,9 +125,10 @@ def find(case: Case) -> Iterator[Proposal]:
         ):
             return
         count = float(model_phases(graph)[graph.on_gpu].sum()) / graph.steps
-        title = "torch.compile with CUDA graphs"
         yield Proposal(
-            title=title if chain is None else f"{title} and {chain.part}",
+            title="torch.compile with CUDA graphs"
+            if chain is None
+            else "torch.compile with CUDA graphs, once batches are alike and nothing waits",
             evidence=spans(case, f"{passes_launch(case)} {count:,.0f} kernels a step one by one", found.host),
             fix=fix,
             change=once_gone(chain, _graphed(found, 1)),
