@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
-from gpuprof.report import above_words, fixes, memory_words, rank_lines, run_words, stepbar, words
+from gpuprof.report import above_words, fixes, host_words, memory_words, rank_lines, run_words, stepbar, words
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
@@ -84,6 +84,13 @@ def _answer(diagnosis: Diagnosis, width: int, next_step: str | None) -> list[Blo
     more = words.more(diagnosis) if next_step is None else ""
     if diagnosis.memory is not None and diagnosis.memory.devices and diagnosis.memory.devices[0].failure:
         answer.append(section("memory", paragraph(memory_words.summary(diagnosis.memory.devices[0]))))
+    later = [
+        *later,
+        section(
+            "functions",
+            host_words.lines(diagnosis, width - GUTTER, host_words.worth_saying(diagnosis)[: host_words.TOP]),
+        ),
+    ]
     closing = section("trust", paragraph(fixes.footer(diagnosis), "dim"))
     closing += section("next", paragraph(advice, "bold")) + section("more", paragraph(more, "dim"))
     return [*answer, *later, closing]
@@ -139,6 +146,7 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         section("fixes", fixes.fixes(diagnosis, inner, Brevity(max(rows, FIXES)))),
         section("try", fixes.worth_trying(diagnosis, inner)),
         section("ruled out", fixes.considered(diagnosis)),
+        section("functions", _functions(diagnosis, inner, rows)),
         section("memory", _memory(diagnosis, inner)),
         section("GPU waits", _causes(diagnosis, inner))
         + section("before", _waits(diagnosis, inner))
@@ -152,6 +160,11 @@ def _everything(diagnosis: Diagnosis, width: int, rows: int, next_step: str | No
         + section("source", [Text(words.source(diagnosis, inner), "dim")])
         + section("next", paragraph(advice, "bold")),
     ]
+
+
+def _functions(diagnosis: Diagnosis, width: int, rows: int) -> list[Text]:
+    """The Python functions that cost most in unprofiled steps."""
+    return [] if diagnosis.host is None else host_words.lines(diagnosis, width, list(diagnosis.host.functions[:rows]))
 
 
 def _above(
