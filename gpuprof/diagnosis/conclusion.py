@@ -33,9 +33,11 @@ from gpuprof.diagnosis.estimate import estimate_devices
 from gpuprof.diagnosis.gaps import GapColumns
 from gpuprof.diagnosis.hidden_work import hidden_ns
 from gpuprof.diagnosis.long_copy import copy_sentence
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.predict import Fixes, fixes
 from gpuprof.diagnosis.quality import judged, no_verdict, with_issue
 from gpuprof.diagnosis.reach.ledger import above_reach
+from gpuprof.diagnosis.reach.useful_flops import with_useful_flops
 from gpuprof.diagnosis.roofline import beyond_peak, summarize
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.run_model import Run
@@ -197,8 +199,9 @@ def by_replay(recorded: Recorded, kernels: Kernels, case: Case, analysis: Analys
         estimated_ns=round(case.step_ns),
         inflation=_inflation(steps, analysis.removal, case.step_ns) if comparable else None,
     )
-    found_roof = roof and summarize(roof, case.step_ns)
-    quality = judged((*recorded.quality.issues, *map(_failed, advice.failed)))
+    found_roof = roof and summarize(with_useful_flops(case, roof), case.step_ns)
+    left_out = (Issue("plug_in_failed", "info", text) for text in plug_ins().failures)
+    quality = judged((*recorded.quality.issues, *map(_failed, advice.failed), *left_out))
     return Conclusion(
         verdict=verdict,
         quality=with_issue(quality, beyond_peak(found_roof)),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.fix import Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.diagnosis.value_range import Range
@@ -337,6 +338,7 @@ class Finding:
     severity: Literal["high", "medium", "low"]
     evidence: tuple[Evidence, ...]
     fix: str
+    """What to do, as text."""
     step_ns: Range
     """The mean step with the fix, without a profiler. How well the mean step itself is known counts in its interval."""
     speedup: Range
@@ -360,6 +362,10 @@ class Finding:
     """What has to be done first, or has to hold; None: nothing."""
     parts: tuple[str, ...] = ()
     """The links of a chain of fixes, in their order; empty of a single fix."""
+    settings: tuple[Setting, ...] = ()
+    """What the fix sets, in the order of its text."""
+    patch: Patch | None = None
+    """By which `gpuprof try` makes it; None: by hand."""
 
     def __rich_repr__(self) -> Iterator[tuple[str, object] | tuple[str, object, object]]:
         """What rich prints of it: the fix and what it gains, without the evidence. Times in ms."""

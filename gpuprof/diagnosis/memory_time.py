@@ -17,7 +17,8 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Finder, Proposal
-from gpuprof.diagnosis.findings import adapter_casts, eager_attention, optimizer, padding, recompute
+from gpuprof.diagnosis.findings import BUILT_IN
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import predict_together
 from gpuprof.memory.advice import Bounds
 from gpuprof.projection.batch import model_phases
@@ -28,13 +29,7 @@ from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER
 from gpuprof.tracefile.trace import NO_TEXT, Mask
 
-FINDERS: dict[str, Finder] = {
-    "no_checkpointing": recompute.find,
-    "fused_attention": eager_attention.find,
-    "half_adapters": adapter_casts.find,
-    "fused_optimizer": optimizer.find,
-    "equal_passes": padding.find,
-}
+FINDERS: dict[str, Finder] = {one.memory: one.find for one in BUILT_IN if one.memory and one.find}
 """Changes that a finding replays."""
 REPEATED = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
@@ -85,7 +80,7 @@ def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str
         make = _of_passes(fix, case)
     if make is None:
         return "nothing in the recording says what it would take"
-    return _Priced((Proposal(fix.title, (), "", make(1), make(0), make(2)),))
+    return _Priced((Proposal(fix.title, (), Fix(), make(1), make(0), make(2)),))
 
 
 def _offloaded(trained: Trained | None) -> _Priced | str:

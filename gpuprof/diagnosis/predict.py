@@ -14,9 +14,9 @@ from gpuprof.diagnosis.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.settle import settling_command
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
@@ -111,11 +111,11 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
-    steps = Steps(case)
+    steps, added = Steps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
-    for page, find in FINDINGS:
+    for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
         try:
@@ -148,7 +148,7 @@ def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: 
         found = best.prediction
         reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
         return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
-    absent = ABSENT.get(finding)
+    absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
 
@@ -406,7 +406,9 @@ def _finding(case: Case, one: _Predicted) -> Finding:
         title=proposal.title,
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
-        fix=proposal.fix,
+        fix=str(proposal.fix),
+        settings=proposal.fix.settings,
+        patch=proposal.fix.patch,
         step_ns=step,
         speedup=speedup,
         work=proposal.work,
@@ -414,7 +416,7 @@ def _finding(case: Case, one: _Predicted) -> Finding:
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
         probability=round(one.probability, 3),
-        settle=None if proposal.parts else settling_command(one.id, proposal.title, proposal.fix),
+        settle=None if proposal.parts or not proposal.fix.patch else proposal.fix.patch.command,
         needs=proposal.needs or None,
         parts=proposal.parts,
     )

@@ -87,7 +87,7 @@ def test_findings_of_a_recording_are_plausible(path):
             assert np.isfinite(step.high)
             assert step.expected <= case.step_ns * 1.001, f"{module.PAGE.id} makes the step longer"
             assert proposal.evidence[0].text
-            assert proposal.fix
+            assert str(proposal.fix)
 
 
 def test_the_measured_grouped_experts_lie_in_the_interval():
@@ -118,7 +118,7 @@ def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: st
     """A fp32 BERT whose lengths vary: with plain autocast it was measured at five times its step, planning."""
     case = case_of(ROOT / "scenarios" / "accelerate_bert" / "recording" / "trace.rank0.json.gz")
     found = only(autocast, replace(case, versions={"torch_version": torch}))
-    assert ("enable_cudnn_sdp(False)" in found.fix) == ("cuDNN" in found.title) == turns_it_off
+    assert ("enable_cudnn_sdp(False)" in str(found.fix)) == ("cuDNN" in found.title) == turns_it_off
 
 
 def test_double_batch_of_a_compute_bound_recording():
@@ -164,9 +164,9 @@ def test_fixes_are_short_and_whole(name: str):
     for page, find in FINDINGS:
         for one in find(case):
             assert len(one.title) < 45, (page.id, one.title)
-            assert all(len(line) <= 105 for line in one.fix.split("\n")), (page.id, one.fix)
-            assert "…" not in one.fix, (page.id, one.fix)
-            assert "<" not in one.fix, (page.id, one.fix)
+            assert all(len(line) <= 105 for line in str(one.fix).split("\n")), (page.id, str(one.fix))
+            assert "…" not in str(one.fix), (page.id, str(one.fix))
+            assert "<" not in str(one.fix), (page.id, str(one.fix))
 
 
 def test_memory_that_was_recorded_is_not_said_to_be_unknown():

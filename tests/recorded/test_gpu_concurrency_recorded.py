@@ -47,6 +47,6 @@ def test_what_takes_the_place_of_turns_hangs_on_the_memory_of_one_gpu(
     assert case is not None and case.run is not None
     memory = replace(case.run.memory, peak_bytes=peak_gib and peak_gib << 30)
     (found,) = naive_pipeline.find(replace(case, run=replace(case.run, memory=memory)))
-    assert says in found.fix and found.work == 2
+    assert says in str(found.fix) and found.work == 2
     # The gradients of its 10.5 million trained parameters, 42 MB over 450 GB/s, are hardly a thousandth of the step.
     assert found.spread == pytest.approx(wider, rel=0.002)

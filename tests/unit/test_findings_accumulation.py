@@ -89,7 +89,7 @@ def test_a_larger_batch_changes_the_training(tmp_path: Path):
     assert not list(accumulation.find(case))
     (found,) = (one for one in fixes(case).findings if one.id == "larger_batch")
     assert found.changes == "8 times the samples in an optimizer step"
-    assert "gradient_accumulation_steps" not in only(larger_batch, case).fix
+    assert "gradient_accumulation_steps" not in str(only(larger_batch, case).fix)
 
 
 def test_steps_that_differ_in_their_passes_have_none(tmp_path: Path):

@@ -18,6 +18,7 @@ from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
 from gpuprof.diagnosis.diagnosis import Combined
 from gpuprof.diagnosis.findings import FINDINGS, larger_batch, recompute
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.run_model import RunMemory
 from gpuprof.diagnosis.share_verdict import judge_shares
 from gpuprof.diagnosis.shares import Shares
@@ -39,7 +40,7 @@ def busy(tmp_path) -> Case:
 
 
 def proposal(change, **more) -> Proposal:
-    return Proposal(title="", evidence=(), fix="", change=change, **more)
+    return Proposal(title="", evidence=(), fix=Fix(), change=change, **more)
 
 
 def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
@@ -173,7 +174,7 @@ def embedding(tmp_path, indices: list[int]) -> Case:
 def test_the_batch_is_recognised_by_its_indices(tmp_path):
     found = only(larger_batch, embedding(tmp_path, [4, 128]))
     assert found.title == "8 × the batch", "rows of a tensor are not the loader's samples"
-    assert "batch_size=8 * batch_size" in found.fix
+    assert "batch_size=8 * batch_size" in str(found.fix)
     assert found.evidence[0].text.startswith("512 tokens a batch")
     assert all(place.start_ns is not None and place.where for place in found.evidence[1:])
     packed = only(larger_batch, embedding(tmp_path, [1, 512]))

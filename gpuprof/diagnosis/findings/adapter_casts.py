@@ -17,7 +17,8 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
@@ -93,10 +94,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="adapters in bf16",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "get_peft_model(model, config, autocast_adapter_dtype=False)",
-            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
-            f"and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
-        ),
+            call("get_peft_model", Code("model"), Code("config"), autocast_adapter_dtype=False),
+            trl=call("get_peft_model", Code("model"), Code("peft_config"), autocast_adapter_dtype=False)
+            + f", and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
+        ).by("adapter_casts"),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -219,3 +220,13 @@ def _left(case: Case, inside: Mask, level: int) -> F64:
 
 def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Graph:
     return scaled(without_casts(graph), inside & graph.on_gpu, left)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    memory="half_adapters",
+    synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
+    titles=("adapters_in_bf16",),
+)

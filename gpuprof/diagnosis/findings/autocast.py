@@ -17,7 +17,8 @@ from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, joined, option
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph, launcher_of
@@ -30,12 +31,20 @@ BETWEEN = ("elementwise", "cast/copy", "dropout")
 """Categories of kernels between matrix multiplications that take their inputs' format."""
 LEAST_SHARE = 0.05
 """Of the GPU's time the least that such matrix multiplications take to be worth a look."""
-SCALED = """
-scaler = torch.amp.GradScaler("cuda")
-# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()"""
-NO_PLANNING = """
-torch.backends.cuda.enable_cudnn_sdp(False)
-# bf16 moves attention to cuDNN, which plans for every new length"""
+SCALED = joined(
+    (
+        "",
+        assigned("scaler", call("torch.amp.GradScaler", "cuda")),
+        "# scaler.scale(loss).backward(); scaler.step(optimizer); scaler.update()",
+    )
+)
+NO_PLANNING = joined(
+    (
+        "",
+        call("torch.backends.cuda.enable_cudnn_sdp", False),
+        "# bf16 moves attention to cuDNN, which plans for every new length",
+    )
+)
 
 PAGE = Page(
     id="autocast",
@@ -104,12 +113,8 @@ _CHANGES = {
 }
 
 
-_SERVED = {
-    "vllm": "vllm serve ... --dtype {}",
-    "sglang": "sglang ... --dtype {}",
-    "tgi": "text-generation-launcher ... --dtype {}",
-}
-"""By what serves the model its own option."""
+_SERVED = {"vllm": "vllm serve", "sglang": "sglang", "tgi": "text-generation-launcher"}
+"""By what serves the model its own command, which has an option for the type."""
 
 
 def _half(roof: Roofline | None) -> str | None:
@@ -117,16 +122,21 @@ def _half(roof: Roofline | None) -> str | None:
     return None if roof is None else next((name for name in ("bf16", "fp16") if name in roof.ceilings.flops), None)
 
 
-def _fix(case: Case, half: str) -> str:
+def _fix(case: Case, half: str) -> Fix:
     stack, dtype = case.stack, {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[half]
-    own = f'with torch.autocast("cuda", dtype={dtype}):  # around the forward pass and the loss'
-    return stack.fix(
+    own = "with " + call("torch.autocast", "cuda", dtype=Code(dtype)) + ":  # around the forward pass and the loss"
+    name = dtype.removeprefix("torch.")
+    served = _SERVED.get(case.workload.engine or "")
+    loaded = call("from_pretrained", ..., dtype=Code(dtype)).otherwise()
+    fix = stack.fix(
         own + (SCALED if half == "fp16" else ""),
         stack.setting({half: True}),
-        inference=_SERVED.get(case.workload.engine or "", "").format(dtype.removeprefix("torch."))
-        or f"model.to({dtype})  # or from_pretrained(..., dtype={dtype})",
-        lightning=f'Trainer(precision="{"bf16" if half == "bf16" else "16"}-mixed")',
+        inference=option(f"{served} ... --dtype {name}", "--dtype", name, served)
+        if served
+        else call("model.to", Code(dtype)) + "  # or " + loaded,
+        lightning=call("Trainer", precision=f"{'bf16' if half == 'bf16' else '16'}-mixed"),
     )
+    return fix.by("autocast") if half == "bf16" else fix  # the patch has no gradient scaler, which fp16 needs
 
 
 def _absent(case: Case) -> str | None:
@@ -220,3 +230,12 @@ def _cast(case: Case, roof: Roofline, nodes: Mask, launch_ns: float, half: str, 
         return graph.with_durations(duration)
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    synonyms=("bf16", "amp", "mixed_precision", "fp16"),
+    titles=("bf16_autocast", "bf16_autocast_without_cudnn_attention", "fp16_autocast"),
+)

@@ -11,7 +11,8 @@ import numpy as np
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, assigned, call, joined
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.transform import removed, scaled
@@ -28,6 +29,8 @@ NORMS = (
     ("native_batch_norm", calibrated.BATCH_NORM),
     ("native_batch_norm_backward", calibrated.BATCH_NORM_BACKWARD),
 )
+
+LAYOUT = Code("torch.channels_last")
 
 PAGE = Page(
     id="channels_last",
@@ -77,8 +80,10 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="channels_last",
         evidence=spans(case, text, nodes),
-        fix="model = model.to(memory_format=torch.channels_last)\n"
-        "images = images.to(memory_format=torch.channels_last)  # every batch, before the model",
+        fix=joined([assigned(name, call(f"{name}.to", memory_format=LAYOUT)) for name in ("model", "images")]).by(
+            "channels_last"
+        )
+        + "  # every batch, before the model",
         change=change[1],
         best=change[0],
         worst=change[2],
@@ -127,3 +132,10 @@ def _change(case: Case, rows: Mask, norms: float, level: int) -> Change:
 
 def _converted(graph: Graph, gone: Mask, factor: F64) -> Graph:
     return scaled(removed(graph, gone) if gone.any() else graph, factor != 1.0, factor)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("nhwc", "memory_format"),
+)

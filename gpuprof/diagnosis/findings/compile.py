@@ -29,8 +29,9 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_mod
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call
 from gpuprof.projection.batch import model_phases
 
 PAGE = Page(
@@ -90,13 +91,13 @@ def find(case: Case) -> Iterator[Proposal]:
             found.host,
         ),
         fix=case.stack.fix(
-            "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
+            call("model.compile", dynamic=True) + "  # before the first step; the lengths of batches vary"
             if varies
-            else "model.compile()  # before the first step",
+            else call("model.compile") + "  # before the first step",
             case.stack.setting({"torch_compile": True}),
             inference=_for_inference(case, varies),
-            lightning="model = torch.compile(model)  # before Trainer.fit",
-        ),
+            lightning=assigned("model", call("torch.compile", Code("model"))) + "  # before Trainer.fit",
+        ).by("compile"),
         change=once_gone(broken, compiled(found, 1)),
         best=once_gone(broken, compiled(found, 0)),
         worst=once_gone(broken, compiled(found, 2)),
@@ -142,8 +143,18 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
-def _for_inference(case: Case, varies: bool) -> str:
+def _for_inference(case: Case, varies: bool) -> Fix:
     """What to compile of what serves the model."""
     model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
-    call = f"{model or 'model'}.compile({'dynamic=True' if varies else ''})"
-    return f"{call}  # before the first request{'; the shapes of requests vary' if varies else ''}"
+    compiled = call(f"{model or 'model'}.compile", **({"dynamic": True} if varies else {}))
+    return compiled + f"  # before the first request{'; the shapes of requests vary' if varies else ''}"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("torch_compile", "inductor", "fusion"),
+    titles=("torch_compile_once_nothing_breaks_the_graph",),
+)

@@ -31,8 +31,9 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.bound import SMALL
 from gpuprof.replay.graph import STREAM, Edges, Graph, launcher_of
@@ -104,10 +105,9 @@ def find(case: Case) -> Iterator[Proposal]:
         return
     graph, chain = case.graph, first_links(case)
     accumulates = (micro_batches(case) or 1) > 1
-    torch = (
-        'model.compile(mode="reduce-overhead")  # keep shapes fixed\n'
-        "torch.compiler.cudagraph_mark_step_begin()  # before each pass"
-    ) + (CLONED if accumulates else "")
+    compile_model = call("model.compile", mode="reduce-overhead") + "  # keep shapes fixed"
+    begins = call("torch.compiler.cudagraph_mark_step_begin") + "  # before each pass"
+    torch = joined((compile_model, begins)) + (CLONED if accumulates else "")
     condition = "; fails where gradients of micro-batches are not cloned in between" if accumulates else ""
     fix = case.stack.fix(
         torch,
@@ -115,9 +115,9 @@ def find(case: Case) -> Iterator[Proposal]:
             {"torch_compile": True, "torch_compile_mode": "reduce-overhead"}, note=f"  # keep shapes fixed{condition}"
         ),
         inference=_for_inference(case),
-        lightning='model = torch.compile(model, mode="reduce-overhead")  # before Trainer.fit; keep shapes fixed'
-        + condition,
-    )
+        lightning=assigned("model", call("torch.compile", Code("model"), mode="reduce-overhead"))
+        + f"  # before Trainer.fit; keep shapes fixed{condition}",
+    ).by("cuda_graphs")
     found = passes(case) if chain is None else whole_passes(case)
     if found is not None:
         if case.step_of(once_gone(chain, compiled(found, 1))(graph)) < WORTH * case.step_of(
@@ -224,20 +224,33 @@ def _of_engine(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _for_inference(case: Case) -> str:
+def _for_inference(case: Case) -> Fix:
     """The option by which the serving engine launches graphs."""
-    compiled = 'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
+
+    def forward_of(model: str) -> Fix:
+        return assigned(model, call("torch.compile", Code(model), mode="reduce-overhead"))
+
     ways = {
-        "vllm": "vllm serve ... without --enforce-eager; --compilation-config for the batch sizes that are captured",
-        "sglang": "sglang without --disable-cuda-graph; --cuda-graph-max-bs as large as the batches are",
-        "tensorrt_llm": "cuda_graph_config: {enable_padding: true, max_batch_size: ...}  # in the LLM API's options",
-        "diffusers": 'pipe.transformer = torch.compile(pipe.transformer, mode="reduce-overhead")  # or pipe.unet',
-        "transformers_pipeline": f"{compiled.replace('model', 'pipe.model')}  # keep shapes fixed",
+        "vllm": option("vllm serve ... without --enforce-eager", "--enforce-eager", None, "vllm serve")
+        + "; --compilation-config for the batch sizes that are captured",
+        "sglang": option("sglang without --disable-cuda-graph", "--disable-cuda-graph", None, "sglang")
+        + "; --cuda-graph-max-bs as large as the batches are",
+        "tensorrt_llm": in_file(
+            "cuda_graph_config: {enable_padding: true, max_batch_size: ...}",
+            "cuda_graph_config",
+            {"enable_padding": True},
+            "LLM",
+        )
+        + "  # in the LLM API's options",
+        "diffusers": forward_of("pipe.transformer") + "  # or pipe.unet",
+        "transformers_pipeline": forward_of("pipe.model.forward") + "  # keep shapes fixed",
     }
     if case.workload.decodes:
-        static = 'model.generation_config.cache_implementation = "static"  # the cache keeps its shape'
-        return ways.get(case.workload.engine or "", f"{static}\n{compiled}")
-    return ways.get(case.workload.engine or "", f"{compiled}  # keep shapes fixed")
+        static = assigned("model.generation_config.cache_implementation", "static") + "  # the cache keeps its shape"
+        otherwise = joined((static, forward_of("model.forward")))
+    else:
+        otherwise = forward_of("model.forward") + "  # keep shapes fixed"
+    return ways.get(case.workload.engine or "", otherwise).by("cuda_graphs")
 
 
 def _absent(case: Case) -> str | None:
@@ -325,3 +338,18 @@ def _compiled_host(case: Case) -> Mask | None:
     if not work.any() or (work & ~inside).sum() > MOST_OUTSIDE * work.sum():
         return None
     return inside & (graph.lane >= 0) & ~graph.waits
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("cuda_graph", "cudagraphs", "reduce_overhead", "graphs"),
+    titles=(
+        "torch_compile_with_cuda_graphs",
+        "torch_compile_with_cuda_graphs_once_batches_are_alike_and_nothing_waits",
+        "cuda_graphs_for_the_compiled_model",
+        "cuda_graphs_for_decoding",
+    ),
+)

@@ -15,8 +15,9 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import siblings
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import USABLE_SHARE, free_bytes
+from gpuprof.diagnosis.fix import as_fix, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import removed
@@ -83,9 +84,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="bf16 weights instead of quantised ones",
         evidence=spans(case, text, gone),
         fix=case.stack.fix(
-            f"{case.stack.loaded(dtype='bfloat16') or 'the weights in bfloat16,'} without quantization_config",
+            (case.stack.loaded(dtype="bfloat16") or as_fix("the weights in bfloat16,"))
+            + " without quantization_config",
             trl=case.stack.setting({"model_init_kwargs": {"dtype": "bfloat16"}}, note=" without quantization_config"),
-            unsloth="FastLanguageModel.from_pretrained(..., load_in_4bit=False, load_in_16bit=True)",
+            unsloth=call("FastLanguageModel.from_pretrained", ..., load_in_4bit=False, load_in_16bit=True),
         )
         + needs,
         change=partial(removed, nodes=gone),
@@ -181,3 +183,12 @@ def _short(case: Case, rows: np.ndarray) -> Mask:
     above = case.timeline.nesting.parent[children]
     casts[above[above >= 0]] = True
     return clone | ~casts[rows]
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("qlora", "quantization", "4bit", "bitsandbytes", "nf4", "dequantization"),
+    titles=("bf16_weights_instead_of_quantised_ones",),
+)

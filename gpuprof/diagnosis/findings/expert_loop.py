@@ -17,8 +17,9 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import replacement_of, with_replacement
+from gpuprof.diagnosis.fix import environment
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.tracefile.trace import F64, I64, Mask
 
@@ -105,10 +106,11 @@ def find(case: Case) -> Iterator[Proposal]:
         title="grouped GEMM instead of an expert loop",
         evidence=spans(case, text, inside),
         fix=case.stack.fix(
-            f"{loaded}{NEEDS}" if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
+            loaded + NEEDS if loaded else "torch.nn.functional.grouped_mm over the tokens, sorted by expert",
             trl=case.stack.setting({"model_init_kwargs": {"experts_implementation": "grouped_mm"}}, note=NEEDS),
-            unsloth="UNSLOTH_MOE_BACKEND=grouped_mm in the environment, set before unsloth is imported",
-        ),
+            unsloth=environment("UNSLOTH_MOE_BACKEND", "grouped_mm")
+            + " in the environment, set before unsloth is imported",
+        ).by("expert_loop"),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -217,3 +219,12 @@ def _gives(matrices: list[Tensor]) -> tuple[float, float]:
         return -1.0, 0.0
     left, right = matrices[-2:]
     return float(left.shape[-1]), float(left.elements // max(left.shape[-1], 1) * right.shape[-1] * left.element_bytes)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("moe", "experts", "grouped_gemm", "grouped_mm", "mixture_of_experts"),
+    titles=("grouped_gemm_instead_of_an_expert_loop",),
+)

@@ -10,7 +10,8 @@ import numpy as np
 from gpuprof.calibration import collectives as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.replay.collectives import estimate_transfers, waiting
 from gpuprof.replay.graph import COMMUNICATION, DEVICE
 from gpuprof.replay.transform import removed, scaled
@@ -82,7 +83,7 @@ def find(case: Case) -> Iterator[Proposal]:
             evidence=spans(
                 case, f"{case.per_step(between.sum()):,.0f} all-reduces a step belong to earlier micro-steps", between
             ),
-            fix="with model.no_sync(): around forward and backward of all but the last micro-step",
+            fix="with " + call("model.no_sync") + ": around forward and backward of all but the last micro-step",
             change=partial(removed, nodes=between),
             key="no_sync",
         )
@@ -104,15 +105,18 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _fix(case: Case, sharded: bool, bucket_mb: int) -> str:
+def _fix(case: Case, sharded: bool, bucket_mb: int) -> Fix:
     if sharded:
         return case.stack.fix(
-            "fully_shard(layer, reshard_after_forward=False)  # where memory allows\n"
-            "layer.set_modules_to_forward_prefetch([next]), layer.set_modules_to_backward_prefetch([previous])",
+            call("fully_shard", Code("layer"), reshard_after_forward=False)
+            + "  # where memory allows\n"
+            + call("layer.set_modules_to_forward_prefetch", Code("[next]"))
+            + ", "
+            + call("layer.set_modules_to_backward_prefetch", Code("[previous]")),
             case.stack.setting({"fsdp_config": {"reshard_after_forward": False}}, note="  # where memory allows"),
         )
     return case.stack.fix(
-        f"DistributedDataParallel(..., bucket_cap_mb={bucket_mb}, gradient_as_bucket_view=True, static_graph=True)",
+        call("DistributedDataParallel", ..., bucket_cap_mb=bucket_mb, gradient_as_bucket_view=True, static_graph=True),
         case.stack.setting({"ddp_bucket_cap_mb": bucket_mb}, {"ddp_find_unused_parameters": False}),
     )
 
@@ -171,3 +175,11 @@ def _between_micro_steps(case: Case, reductions: Mask) -> Mask:
     last = np.append(step[1:] != step[:-1], True)
     found[rows[inside & ~last[np.maximum(mine, 0)]]] = True
     return found
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("communication", "nccl", "all_reduce", "no_sync", "ddp", "fsdp", "overlap"),
+    titles=("gradients_exchanged_once_per_optimizer_step", "communication_overlapped_with_computation"),
+)

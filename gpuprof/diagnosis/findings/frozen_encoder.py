@@ -11,7 +11,8 @@ import numpy as np
 from gpuprof.calibration import images as calibrated
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Fix, arguments, option
 from gpuprof.diagnosis.frozen_passes import FrozenPasses
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.graph import Graph
@@ -128,19 +129,20 @@ def _epochs(case: Case) -> float | None:
     return run.steps_total * (run.work.micro_steps or 1) / length
 
 
-def _fix(case: Case, reference: bool) -> str:
+def _fix(case: Case, reference: bool) -> Fix:
     if reference:
         return case.stack.fix(
             "compute the reference's log-probabilities of every sample once, before the training, and keep them with "
             "the data",
             trl=case.stack.setting({FIELD: True})
             if case.stack.has(FIELD)
-            else f"DPOConfig({FIELD}=True)  # KTOConfig has it, too",
+            else arguments("DPOConfig", {FIELD: True}) + "  # KTOConfig has it, too",
         )
     return (
         "before the training: with torch.no_grad(), the frozen module once for each sample; store its outputs\n"
         "(latents: the distribution's mean and standard deviation, to sample from; text: the embeddings)\n"
-        "in the step: read them with the batch. diffusers scripts that support it: --cache_latents"
+        "in the step: read them with the batch. diffusers scripts that support it: "
+        + option("--cache_latents", "--cache_latents").otherwise()
     )
 
 
@@ -151,3 +153,11 @@ def _cost(case: Case, ns: float, epochs: float | None) -> str:
         return "\n# one pass over the data first, and disk for what is stored: gains from the second epoch on"
     seconds = ns * run.steps_total / epochs / 1e9
     return f"\n# about {max(seconds, 1.0):,.0f} s over the data first (counted), and disk for what is stored"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("reference_model", "precompute", "cache_latents", "vae", "teacher", "frozen"),
+    titles=("reference_log_probabilities_computed_once", "outputs_of_frozen_modules_computed_once"),
+)

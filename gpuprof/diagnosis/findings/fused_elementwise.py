@@ -17,8 +17,9 @@ from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, shapes_in, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
+from gpuprof.diagnosis.fix import Fix, as_fix, assigned, call, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.tracefile.trace import F64, I32, I64, NO_TEXT, Mask
@@ -139,15 +140,17 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _liger(is_causal: bool, kinds: set[str]) -> str:
+def _liger(is_causal: bool, kinds: set[str]) -> Fix:
     """The kernels by hand: for a model of transformers its own loader, else the parts that the program may call."""
     if is_causal:
-        return (
-            "from liger_kernel.transformers import AutoLigerKernelForCausalLM\n"
-            "model = AutoLigerKernelForCausalLM.from_pretrained(...)\n# pip install liger-kernel"
+        loaded = assigned("model", call("AutoLigerKernelForCausalLM.from_pretrained", ...))
+        return joined(
+            ("from liger_kernel.transformers import AutoLigerKernelForCausalLM", loaded, "# pip install liger-kernel")
         )
     parts = [name for kind, name in LIGER_PARTS if kind in kinds] or [LIGER_PARTS[0][1]]
-    return f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+    return as_fix(
+        f"from liger_kernel.transformers import {', '.join(parts)}  # for your own\n# pip install liger-kernel"
+    )
 
 
 def _absent(case: Case) -> str | None:
@@ -313,3 +316,13 @@ def _fused_ns(case: Case, found: Sequences, level: int, launches: I64) -> F64:
     passes = np.concatenate([np.array(FORWARD_PASSES)[found.kind], np.array(BACKWARD_PASSES)[found.kind]])
     moved = passes * np.tile(found.bytes, 2)
     return moved / ceilings.memory_bytes_per_s / MEMORY_SHARE[level] * 1e9 + launches * ceilings.launch_floor_ns
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("liger", "liger_kernel", "liger_kernels", "fused_kernels", "rmsnorm", "elementwise"),
+    titles=("fused_norm_rotary_gate_and_loss_liger",),
+)

@@ -13,11 +13,11 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, idle_ns
 from gpuprof.diagnosis.detect.pair.signs import long_wait_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.diagnosis.run_budget import Feed
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.stack import Code
 from gpuprof.replay.graph import INPUT, Graph
 from gpuprof.replay.mean_step import NEAR, slowed_by_sharing, useful_workers
 from gpuprof.replay.transform import scale, scaled
@@ -91,7 +91,7 @@ def find(case: Case) -> Iterator[Proposal]:
         wanted = next((n for n in COUNTS if n * max(rest, 1.0) >= 1.5 * batch_ns), COUNTS[-1])
         least_ns = batch_ns / wanted
     number = Code("num_workers * 2") if wanted is None else wanted
-    loader = f"DataLoader(..., num_workers={number}, persistent_workers=True, pin_memory=True)"
+    loader = call("DataLoader", ..., num_workers=number, persistent_workers=True, pin_memory=True)
 
     def to(fetch_ns: float) -> Change:
         def change(graph: Graph) -> Graph:
@@ -112,10 +112,10 @@ def find(case: Case) -> Iterator[Proposal]:
         fix=case.stack.fix(
             loader,
             case.stack.setting({"dataloader_num_workers": number}, {"dataloader_persistent_workers": True}),
-            inference=f"pipe(inputs, num_workers={number})"
+            inference=call("pipe", Code("inputs"), num_workers=number)
             if case.workload.engine == "transformers_pipeline"
             else loader,
-        ),
+        ).by("input_workers", "" if wanted is None else wanted),
         change=to(FETCH_NS[1]),
         best=to(FETCH_NS[0]),
         worst=to(FETCH_NS[2]),
@@ -188,11 +188,20 @@ def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
         title=f"{loader.workers} → {wanted} input workers",
         evidence=(Evidence(text),),
         fix=case.stack.fix(
-            f"DataLoader(..., num_workers={wanted}, persistent_workers=True)",
+            call("DataLoader", ..., num_workers=wanted, persistent_workers=True),
             case.stack.setting({"dataloader_num_workers": wanted}, {"dataloader_persistent_workers": True}),
-        ),
+        ).by("input_workers", wanted),
         change=lambda graph: graph,
         worst=partial(scale, host=CROWDED),
         loader=slowed_by_sharing(loader, wanted, feed.cpu_ns, feed.cpus),
         spread=SPREAD if feed.measured else SPREAD_INFERRED,
     )
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("workers", "num_workers", "dataloader", "dataloader_workers", "data_loading", "input", "prefetch"),
+)

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Page
+from gpuprof.diagnosis.detect.proposal import Declaration, Page
 from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -112,3 +112,9 @@ def modules_nodes(case: Case, names: list[str]) -> Mask | None:
     forward = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
     inside = (nodes_in(case.graph, forward) >= 0) | (nodes_in(case.graph, backward_of(case, forward)) >= 0)
     return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits
+
+
+FINDING = Declaration(
+    page=PAGE,
+    synonyms=("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
+)

@@ -13,8 +13,9 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.fix import Fix, call
 from gpuprof.replay.graph import Graph, launcher_of
 from gpuprof.replay.transform import removed, without_waits
 from gpuprof.timeline.nesting import climb
@@ -117,7 +118,7 @@ def find(case: Case) -> Iterator[Proposal]:
             f"{gpu_ms:,.1f} ms of the GPU's",
             done,
         ),
-        fix=_fix(case, sorted(names)[0]),
+        fix=_fix(case, sorted(names)[0]).by("optimizer"),
         change=fused(1),
         best=fused(0),
         worst=fused(2),
@@ -161,8 +162,8 @@ def _inside(case: Case, ranges: Mask) -> Mask:
     return np.append(ranges, False)[found] & (case.timeline.host.op == OPTIMIZER)
 
 
-def _fix(case: Case, name: str) -> str:
-    torch = f"torch.optim.{name}(..., fused=True)"
+def _fix(case: Case, name: str) -> Fix:
+    torch = call(f"torch.optim.{name}", ..., fused=True)
     if name != "AdamW":
         return torch
     return case.stack.fix(torch, case.stack.setting({"optim": "adamw_torch_fused"}))
@@ -176,3 +177,13 @@ def _per_group(values: np.ndarray, last: I64) -> np.ndarray:
 def _per_step(graph: Graph, nodes: np.ndarray) -> np.ndarray:
     """Time of some nodes per step."""
     return np.bincount(graph.step[nodes], weights=graph.duration_ns[nodes], minlength=graph.steps)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory="fused_optimizer",
+    synonyms=("fused_optimizer", "adamw", "adamw_torch_fused", "foreach", "fused_adamw"),
+)

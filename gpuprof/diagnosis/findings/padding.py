@@ -14,7 +14,8 @@ from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.diagnosis.detect.compiling import MULTIPLE
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Fix, call, described
 from gpuprof.diagnosis.run_model import Work
 from gpuprof.projection.batch import GROWS, once_for_each_weight
 from gpuprof.replay.graph import Graph
@@ -35,7 +36,6 @@ ATTENTION_LONGER = calibrated.ATTENTION_LONGER.rising
 where it takes the mask as a tensor."""
 HOST_SPREAD = calibrated.HOST_SPREAD.value
 """With fewer tokens the host often becomes the limit, whose own time a GPU-bound recording does not show exactly."""
-FLASH = 'attn_implementation="flash_attention_2"'
 FLASH_TRL = {"model_init_kwargs": {"attn_implementation": "flash_attention_2"}}
 
 PAGE = Page(
@@ -91,7 +91,7 @@ def find(case: Case) -> Iterator[Proposal]:
             title="packing",
             evidence=evidence,
             fix=case.stack.fix(
-                f"DataCollatorWithFlattening() with {FLASH}\n# batches of as many samples as fill {filled}",
+                _flattened() + f"\n# batches of as many samples as fill {filled}",
                 trl=case.stack.setting({"packing": True, **length, **FLASH_TRL}),
                 unsloth=_needs_flash(case) + case.stack.setting({"packing": True, **length}),
             ),
@@ -109,7 +109,7 @@ def find(case: Case) -> Iterator[Proposal]:
             title="no padding, the same samples",
             evidence=evidence,
             fix=case.stack.fix(
-                f"DataCollatorWithFlattening() with {FLASH}",
+                _flattened(),
                 trl=case.stack.setting({"padding_free": True, **FLASH_TRL}),
                 unsloth=_needs_flash(case) + case.stack.setting({"padding_free": True}),
             ),
@@ -129,7 +129,7 @@ def find(case: Case) -> Iterator[Proposal]:
             _grouped(case),
         )
         # Lengths that all differ would each be planned again, which cost more than their padding on an H200.
-        + f"\nand a collator with padding=True, pad_to_multiple_of={MULTIPLE}",
+        + described("\nand a collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
         change=fewer_tokens(case, left[1]),
         best=fewer_tokens(case, left[0]),
         worst=fewer_tokens(case, left[2]),
@@ -148,7 +148,13 @@ def _knows(case: Case, field: str) -> bool:
     return case.stack.kind not in ("trl", "unsloth") or case.stack.has(field) is not False
 
 
-def _grouped(case: Case) -> str:
+def _flattened() -> Fix:
+    """A collator without padding, and the attention that keeps its samples apart."""
+    flash = described(" with ", "from_pretrained", attn_implementation="flash_attention_2")
+    return call("DataCollatorWithFlattening") + flash
+
+
+def _grouped(case: Case) -> Fix:
     """The trainer's own setting, of which older versions have another."""
     older = case.stack.has("train_sampling_strategy") is False and case.stack.has("group_by_length")
     return case.stack.setting({"group_by_length": True} if older else {"train_sampling_strategy": "group_by_length"})
@@ -220,3 +226,13 @@ def _attention(case: Case, level: int) -> Change:
         return scaled(graph, nodes, ATTENTION_LONGER[level])
 
     return change
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    memory="equal_passes",
+    synonyms=("packing", "padding_free", "group_by_length", "length_grouping"),
+    titles=("no_padding_the_same_samples", "batches_of_samples_of_similar_length"),
+)

@@ -13,8 +13,9 @@ from gpuprof.diagnosis.budget import NAMES
 from gpuprof.diagnosis.budget_model import Budget
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, call, joined
 from gpuprof.replay.graph import Graph
 from gpuprof.timeline.phases import OTHER
 
@@ -107,13 +108,19 @@ def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Propos
         title="saving and evaluating less often",
         evidence=evidence,
         fix=case.stack.fix(
-            "torch.distributed.checkpoint.async_save(state, checkpoint_id=path)  # and fewer evaluations",
+            call("torch.distributed.checkpoint.async_save", Code("state"), checkpoint_id=Code("path"))
+            + "  # and fewer evaluations",
             case.stack.setting(
                 {"save_strategy": "epoch", "eval_strategy": "epoch"},
                 {"save_only_model": True},
                 note="\nor larger save_steps, eval_steps and logging_steps",
             ),
-            lightning="Trainer(val_check_interval=1.0)\nModelCheckpoint(every_n_epochs=1, save_weights_only=True)",
+            lightning=joined(
+                (
+                    call("Trainer", val_check_interval=1.0),
+                    call("ModelCheckpoint", every_n_epochs=1, save_weights_only=True),
+                )
+            ),
         ),
         change=_unchanged,
         work=work,
@@ -123,3 +130,11 @@ def _proposal(case: Case, evidence: tuple[Evidence, ...], work: float) -> Propos
 
 def _unchanged(graph: Graph) -> Graph:
     return graph
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("saving", "save_steps", "evaluation", "eval_steps", "logging", "checkpoints"),
+    titles=("saving_and_evaluating_less_often",),
+)

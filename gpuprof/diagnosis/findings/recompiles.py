@@ -15,8 +15,9 @@ from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import idle_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, described
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.planning import planning
 from gpuprof.replay.transform import removed, scaled
@@ -221,23 +222,37 @@ def _launching(case: Case) -> Mask:
     return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
 
 
-def _fix(case: Case, cudnn: bool, compiling: bool) -> str:
+def _fix(case: Case, cudnn: bool, compiling: bool) -> Fix:
     if not case.trains_on_tokens:
-        fixed = "batches of few different shapes: resize, crop or bucket the samples, drop_last=True"
-        return f"{fixed}\nor model.compile(dynamic=True)" if compiling else fixed
+        few = as_fix("batches of few different shapes: resize, crop or bucket the samples, drop_last=True")
+        return few + "\nor " + call("model.compile", dynamic=True).otherwise() if compiling else few
+    other = call("torch.backends.cuda.enable_cudnn_sdp", False)
     fixed = case.stack.fix(
         f"pad each batch to a multiple of {MULTIPLE}, so that there are few lengths",
-        transformers=f"DataCollatorForLanguageModeling(tokenizer, mlm=False, pad_to_multiple_of={MULTIPLE})"
+        transformers=call("DataCollatorForLanguageModeling", Code("tokenizer"), mlm=False, pad_to_multiple_of=MULTIPLE)
         if case.stack.is_causal
-        else f"a data collator with padding=True, pad_to_multiple_of={MULTIPLE}",
+        else described("a data collator with ", "collator", padding=True, pad_to_multiple_of=MULTIPLE),
         trl=case.stack.setting({"pad_to_multiple_of": MULTIPLE}),
-    )
+    ).by("pad_to_multiple", MULTIPLE)
     if compiling:
-        vary = "model.compile(dynamic=True), torch._dynamo.mark_dynamic(tensor, 1)"
-        other = "torch.backends.cuda.enable_cudnn_sdp(False)"
-        return f"{fixed}\nor let the length vary: {vary}" + (
-            f"\nwith {other}  # cuDNN plans per length" if cudnn else ""
-        )
+        dynamic = call("model.compile", dynamic=True).otherwise()
+        marked = call("torch._dynamo.mark_dynamic", Code("tensor"), 1).otherwise()
+        vary = fixed + "\nor let the length vary: " + dynamic + ", " + marked
+        return vary + "\nwith " + other.otherwise() + "  # cuDNN plans per length" if cudnn else vary
     if cudnn:
-        return f"torch.backends.cuda.enable_cudnn_sdp(False)  # flash attention does not plan\nor {fixed}"
+        return other.by("recompiles") + "  # flash attention does not plan\nor " + fixed.otherwise()
     return fixed
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("recompilation", "dynamic_shapes", "recompile", "pad_to_multiple_of"),
+    titles=(
+        "no_cudnn_attention_it_plans_again_for_every_length",
+        "fixed_shapes",
+        "lengths_padded_to_a_multiple_of",
+        "fewer_different_shapes",
+    ),
+)

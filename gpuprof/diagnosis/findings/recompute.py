@@ -19,8 +19,9 @@ from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, is_model_wa
 from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, kernel_ns, quantity
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import CHECKPOINT, USABLE_SHARE, free_bytes, recomputed
+from gpuprof.diagnosis.fix import call, without_call
 from gpuprof.replay.graph import HOST, Graph
 from gpuprof.replay.stretches import nodes_in
 from gpuprof.replay.transform import removed
@@ -96,10 +97,14 @@ def find(case: Case) -> Iterator[Proposal]:
         title="no gradient checkpointing",
         evidence=spans(case, text, again),
         fix=case.stack.fix(
-            "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+            without_call(
+                "remove model.gradient_checkpointing_enable() or torch.utils.checkpoint",
+                "model.gradient_checkpointing_enable",
+                "torch.utils.checkpoint",
+            ),
             case.stack.setting({case.stack.checkpointing: False}),
-            unsloth="FastLanguageModel.get_peft_model(..., use_gradient_checkpointing=False)",
-        )
+            unsloth=call("FastLanguageModel.get_peft_model", ..., use_gradient_checkpointing=False),
+        ).by("recompute")
         + _memory_text(extra, free, size),
         change=change(1),
         best=change(0),
@@ -221,3 +226,14 @@ def _memory_text(extra: tuple[float, float] | None, free: float | None, size: fl
     if free is not None:
         return f"{needs}, of {max(free, 0) / 2**30:,.0f} GiB that are free"
     return f"{needs}{f' of {size / 2**30:,.0f}' if size else ''}; the present peak was not recorded"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    memory="no_checkpointing",
+    synonyms=("gradient_checkpointing", "checkpointing", "activation_checkpointing", "recomputation"),
+    titles=("no_gradient_checkpointing",),
+)

@@ -11,7 +11,8 @@ from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, call, option
 from gpuprof.projection.batch import model_phases
 from gpuprof.replay.graph import Graph
 
@@ -49,10 +50,20 @@ _SPECULATES = re.compile(
     r"TARGET_VERIFY|DRAFT_EXTEND|eagle_worker|spec_decode/(eagle|medusa|ngram)|assisted_decoding|candidate_generator"
 )
 _FIXES = {
-    "vllm": 'vllm serve ... --speculative-config \'{"method": "ngram", "num_speculative_tokens": 4}\'  # or eagle3',
-    "sglang": "sglang ... --speculative-algorithm EAGLE3 --speculative-draft-model-path ...",
+    "vllm": option(
+        'vllm serve ... --speculative-config \'{"method": "ngram", "num_speculative_tokens": 4}\'',
+        "--speculative-config",
+        {"method": "ngram", "num_speculative_tokens": 4},
+        "vllm serve",
+    )
+    + "  # or eagle3",
+    "sglang": option("sglang ... --speculative-algorithm EAGLE3", "--speculative-algorithm", "EAGLE3", "sglang")
+    + " --speculative-draft-model-path ...",
 }
-_OTHERWISE = "model.generate(..., assistant_model=small_model)  # of the same family, or prompt_lookup_num_tokens=4"
+_OTHERWISE = (
+    call("model.generate", ..., assistant_model=Code("small_model"))
+    + "  # of the same family, or prompt_lookup_num_tokens=4"
+)
 
 
 def find(case: Case) -> Iterator[Proposal]:
@@ -91,3 +102,10 @@ def speculates(case: Case) -> bool:
     """Whether tokens are drafted already."""
     trace = case.trace
     return any(bool(trace.rows_named(table.name, _SPECULATES.search).any()) for table in (trace.ops, trace.frames))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("speculative", "draft_model", "assisted_generation"),
+)

@@ -10,7 +10,8 @@ import numpy as np
 from gpuprof.calibration import inference as calibrated
 from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, assigned, call
 from gpuprof.replay.graph import Graph
 from gpuprof.tracefile.trace import NO_TEXT, Mask
 
@@ -64,8 +65,9 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="static key-value cache",
         evidence=spans(case, f"{count:,.0f} concatenations a step copy the cache: {gpu_ms:,.2f} ms of GPU time", nodes),
-        fix='model.generation_config.cache_implementation = "static"\n'
-        "or in your own code: transformers.StaticCache(config=model.config, max_cache_len=...)",
+        fix=assigned("model.generation_config.cache_implementation", "static")
+        + "\nor in your own code: "
+        + call("transformers.StaticCache", config=Code("model.config"), max_cache_len=Code("...")).otherwise(),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -89,3 +91,11 @@ def _appends(dims: str) -> bool:
         return False
     differs = [at for at in range(4) if shapes[0][at] != shapes[1][at]]
     return differs in ([1], [2]) and shapes[1][differs[0]] == 1
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("kv_cache", "cache_implementation", "key_value_cache"),
+    titles=("static_key_value_cache",),
+)

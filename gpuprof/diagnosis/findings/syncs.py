@@ -16,8 +16,9 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
@@ -89,7 +90,7 @@ def find(case: Case) -> Iterator[Proposal]:
         kinds.append((looks, Proposal(
             title="no values read from the GPU within the step",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
-            fix=_look_fix(case, looks),
+            fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
             worst=_without(looks, nothing) if alone else _unchanged,
@@ -99,7 +100,7 @@ def find(case: Case) -> Iterator[Proposal]:
         kinds.append((shapes, Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix=_size_fix(case, shapes),
+            fix=_size_fix(case, shapes).by("syncs"),
             change=_without(shapes, nothing),
             worst=None if alone else _unchanged,
             key="shapes",
@@ -108,8 +109,10 @@ def find(case: Case) -> Iterator[Proposal]:
         kinds.append((explicit, Proposal(
             title="no torch.cuda.synchronize() in the step",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
-            fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
-            "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
+            fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
+            + "\nor, to time steps: "
+            + call("torch.cuda.Event", enable_timing=True).otherwise()
+            + ", which waits for nothing",
             change=_without(explicit, nothing),
             worst=None if alone else _unchanged,
             key="explicit",
@@ -130,7 +133,7 @@ def _together(case: Case, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: 
     return Proposal(
         title="no waits for the GPU within the step",
         evidence=tuple(one for _, proposal in kinds for one in proposal.evidence),
-        fix="\n".join(proposal.fix for _, proposal in kinds),
+        fix=joined([proposal.fix for _, proposal in kinds]).by("syncs"),
         change=_without(waits, own),
         best=_without(waits, own),
         worst=worst if alone else _unchanged,
@@ -143,15 +146,21 @@ def _unchanged(graph: Graph) -> Graph:
 
 
 WAYS = (
-    (re.compile(r"repeat_interleave"), "torch.repeat_interleave(x, repeats, output_size=total)  # known on the CPU"),
-    (re.compile(r"bincount"), "torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size"),
-    (re.compile(r"unique"), "unique values in the collator, on the CPU, as the batch's lengths"),
-    (re.compile(r"nonzero|masked_select|index"), "torch.nonzero_static(mask, size=n)  # known on the CPU"),
+    (
+        re.compile(r"repeat_interleave"),
+        call("torch.repeat_interleave", ..., output_size=Code("total")) + "  # total: known on the CPU",
+    ),
+    (re.compile(r"bincount"), as_fix("torch.zeros(n).scatter_add_(0, ids, ones)  # bincount asks for its size")),
+    (re.compile(r"unique"), as_fix("unique values in the collator, on the CPU, as the batch's lengths")),
+    (
+        re.compile(r"nonzero|masked_select|index"),
+        call("torch.nonzero_static", Code("mask"), size=Code("n")) + "  # n: known on the CPU",
+    ),
 )
 """An op that waits for the size of its result → how the library does without."""
 
 
-def _size_fix(case: Case, shapes: Mask) -> str:
+def _size_fix(case: Case, shapes: Mask) -> Fix:
     """The ways out of the recorded ops first, then what always helps."""
     rows = np.unique(case.graph.scope[shapes])
     nesting, names = case.timeline.nesting, set[str]()
@@ -162,7 +171,7 @@ def _size_fix(case: Case, shapes: Mask) -> str:
     found = [way for pattern, way in WAYS if any(pattern.search(name) for name in names)]
     general = "or on all rows with a mask: torch.where, masked_fill, a loss with ignore_index"
     lengths = "lengths of a packed batch: made in the collator, and passed as numbers of Python (max_length=...)"
-    return "\n".join([*found, general, lengths])
+    return joined([*found, general, lengths])
 
 
 def change(a: Facts, b: Facts) -> Iterator[Candidate]:
@@ -308,14 +317,14 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
-def _look_fix(case: Case, looks: Mask) -> str:
+def _look_fix(case: Case, looks: Mask) -> Fix:
     torch = (
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
         "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
     if case.workload.is_inference:
-        return (
+        return as_fix(
             "keep results on the GPU until all are computed: one .cpu() at the end\n"
             f"test for the end of a sequence every {EVERY} tokens, not after each\n"
             "torch.where(...)  # instead of `if tensor:`"
@@ -324,3 +333,17 @@ def _look_fix(case: Case, looks: Mask) -> str:
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = f"\nand in callbacks and losses of your own:\n{torch}"
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
+    titles=(
+        "no_values_read_from_the_gpu_within_the_step",
+        "no_sizes_that_depend_on_values",
+        "no_torch_cuda_synchronize_in_the_step",
+        "no_waits_for_the_gpu_within_the_step",
+    ),
+)

@@ -19,7 +19,8 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import call
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, Mask
 
@@ -66,14 +67,15 @@ def find(case: Case) -> Iterator[Proposal]:
         f"{case.per_step(took) / 1e6:,.1f} ms, "
         f"{100 * took / whole:,.0f} % of the GPU's time"
     )
+    precision = call("torch.set_float32_matmul_precision", "high")
     yield Proposal(
         title="TF32 matrix multiplications",
         evidence=spans(case, text, nodes),
         fix=case.stack.fix(
-            'torch.set_float32_matmul_precision("high")',
+            precision,
             case.stack.setting({"tf32": True}),
-            lightning='torch.set_float32_matmul_precision("high")',
-        ),
+            lightning=precision,
+        ).by("tf32"),
         change=partial(scaled, nodes=nodes, factor=left[1]),
         best=partial(scaled, nodes=nodes, factor=left[0]),
         worst=partial(scaled, nodes=nodes, factor=left[2]),
@@ -134,3 +136,13 @@ def _left(case: Case, roof: Roofline, nodes: Mask, level: int) -> F64:
     wanted = np.maximum(np.maximum(tensor, memory) * 1e9, MATMUL_FLOOR_NS)
     left[rows] = np.divide(np.minimum(wanted, duration), duration, out=np.ones(len(rows)), where=duration > 0)
     return left
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("allow_tf32", "float32_matmul_precision"),
+    titles=("tf32_matrix_multiplications",),
+)

@@ -12,7 +12,8 @@ from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
 from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import as_fix
 from gpuprof.replay.graph import DEVICE
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, KERNEL
@@ -67,8 +68,10 @@ def find(case: Case) -> Iterator[Proposal]:
     yield Proposal(
         title="cooling and power for the full GPU clock",
         evidence=spans(case, text, nodes & (left < 1)),
-        fix="look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
-        "clean or space the GPUs, raise the fans, check the supply",
+        fix=as_fix(
+            "look at `nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER` under load; "
+            "clean or space the GPUs, raise the fans, check the supply"
+        ),
         change=partial(scaled, nodes=nodes, factor=left),
         worst=partial(scaled, nodes=nodes, factor=half),
     )
@@ -137,3 +140,11 @@ def _ratio(key: np.ndarray, took: F64, first: np.ndarray, last: np.ndarray) -> F
     both = (counts[0] > 0) & (counts[1] > 0)
     early, late = (s[both] / c[both] for s, c in zip(sums, counts, strict=True))
     return late / early
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    synonyms=("thermal", "clocks", "power_limit", "temperature", "power"),
+    titles=("cooling_and_power_for_the_full_gpu_clock",),
+)

@@ -1,10 +1,11 @@
 """The ledger: each thing above reach goes, one after the other, and the step is replayed.
 
 The order is stated and fixed, because things hide each other: waiting for input; single slow CPU calls; waiting for
-the GPU; copies that block; allocating; reference implementations that a fused one replaces; work that is done again;
-padding; kernels below the rate of their kind; long stretches of Python; waiting for other ranks; and last, kernels for
-which no rate is known. What is left is the reach: the useful work of the same training at the rates that its kinds of
-op reach on this GPU at their sizes, behind this CPU at its own pace.
+the GPU; copies that block; allocating; reference implementations that a fused one replaces, and scores that a mask
+throws away; work that is done again; padding; logits that no label needs; kernels below the rate of their kind; long
+stretches of Python; waiting for other ranks; and last, kernels for which no rate is known. What is left is the reach:
+the useful work of the same training at the rates that its kinds of op reach on this GPU at their sizes, behind this CPU
+at its own pace.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from gpuprof.diagnosis.reach.input_parts import batches, peers
 from gpuprof.diagnosis.reach.kernel_parts import slow_kernels, unknown_kernels
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.diagnosis.reach.places import places, spot_of
-from gpuprof.diagnosis.reach.repeated_parts import padding, recomputed, references
+from gpuprof.diagnosis.reach.repeated_parts import padding, recomputed, references, unlabelled
 
 ORDER = (
-    batches, slow_ops, waits, blocking_copies, allocations, references, recomputed, padding, slow_kernels,
+    batches, slow_ops, waits, blocking_copies, allocations, references, recomputed, padding, unlabelled, slow_kernels,
     python_stretches, peers, unknown_kernels,
 )  # fmt: skip
 
