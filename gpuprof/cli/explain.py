@@ -54,6 +54,7 @@ def _line(file: str, line: int, path: str | None) -> int:
     """What a line of code costs in a run. Raises GpuprofError where the run does not know."""
     from gpuprof.cli.output import write
     from gpuprof.cli.recordings import diagnose_given, given
+    from gpuprof.diagnosis.analysis import analysis_of
     from gpuprof.diagnosis.host import explain_line
     from gpuprof.report.host_words import explained
     from gpuprof.report.names import escape
@@ -63,7 +64,7 @@ def _line(file: str, line: int, path: str | None) -> int:
     folder = diagnosis.folder
     if folder is None or diagnosis.host is None:
         raise GpuprofError(f"{run}: no Python functions were sampled there (gpuprof trace does, without --no-sampling)")
-    found = explain_line(folder.path, folder.rank, diagnosis.case, file, line)
+    found = explain_line(folder.path, folder.rank, analysis_of(diagnosis), file, line)
     if found is None:
         raise GpuprofError(f"{file}:{line} is in none of the {diagnosis.host.samples:,} samples of {run}")
     write("".join(f"{escape(text)}\n" for text in explained(found, diagnosis)))

@@ -22,10 +22,10 @@ from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.case import Case
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
+    from gpuprof.ranks.summary import Job, RankSummary
     from gpuprof.replay.sensitivity import Sensitivities
     from gpuprof.tracefile.run import RunFolder
 
@@ -483,20 +483,15 @@ class Diagnosis:
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
     """None where no counters were recorded."""
-    ranks: tuple[Any, ...] | None = None
-    """One summary per rank (`gpuprof.diagnosis.ranks.RankSummary`), where several were diagnosed together."""
+    ranks: tuple[RankSummary, ...] | None = None
+    """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
-    job: Any | None = None
-    """Their joint replay (`gpuprof.ranks.summary.Job`)."""
-    _tables: Tables | None = field(default=None, repr=False, compare=False)
-    """Columns behind the summaries, for DataFrames; not part of the JSON."""
-    _folder: RunFolder | None = field(default=None, repr=False, compare=False)
-    """Of a run: its steps and samples over time; not part of the JSON."""
-    _timed: TimedSteps | None = field(default=None, repr=False, compare=False)
-    """The steps that the mean step is of, one by one; not part of the JSON."""
-    _case: Case | None = field(default=None, repr=False, compare=False)
-    """The replayed steps, which projections start from; not part of the JSON. None where they could not be replayed."""
+    job: Job | None = None
+    """Their joint replay."""
+    _analysis: Any = field(default=None, repr=False, compare=False)
+    """The `gpuprof.diagnosis.analysis.Analysis` that it was made from: columns, the run's steps, the replayed graph.
+    Not part of the JSON; None where it was loaded from there."""
 
     @property
     def step_ns(self) -> int | None:
@@ -521,21 +516,25 @@ class Diagnosis:
 
         Raises GpuprofError where the trace held nothing to analyse.
         """
-        if self._tables is None:
-            raise GpuprofError(f"{self.source.path}: nothing was recorded that could be shown as a table")
-        return replace(self._tables, diagnosis=self)
+        if self._analysis is None or self._analysis.recorded is None:
+            raise GpuprofError(f"{self.source.path}: {self._no_columns}")
+        return replace(self._analysis.tables, diagnosis=self)
+
+    @property
+    def _no_columns(self) -> str:
+        """Why there are none."""
+        if self._analysis is None:
+            return "this diagnosis was loaded from JSON, which holds no events; diagnose the recording for that"
+        return "nothing was recorded that could be shown as a table"
 
     @property
     def folder(self) -> RunFolder | None:
-        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace."""
-        return self._folder
-
-    @property
-    def case(self) -> Case | None:
-        """The replayed steps; None where they could not be replayed."""
-        return self._case
+        """The run that was diagnosed: every step's time and memory, telemetry. None of a bare trace, and where the
+        diagnosis was loaded from JSON."""
+        return None if self._analysis is None else self._analysis.folder
 
     @property
     def timed(self) -> TimedSteps | None:
-        """The free-running steps that the budget is of, split by what each waited for. None where none were timed."""
-        return self._timed
+        """The free-running steps that the budget is of, split by what each waited for. None where none were timed, and
+        where the diagnosis was loaded from JSON."""
+        return None if self._analysis is None else self._analysis.timed

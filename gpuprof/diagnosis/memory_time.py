@@ -13,7 +13,7 @@ import numpy as np
 from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Finder, Proposal
@@ -47,7 +47,7 @@ class _Priced:
     """Not replayed: at least, usually, at most."""
 
 
-def step_with(fixes: Sequence[MemoryFix], case: Case, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
+def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
     """The mean step for the recorded work with one change, or several at once, ns; or why it is not known."""
     found: list[_Priced] = []
     for fix in fixes:
@@ -62,7 +62,7 @@ def step_with(fixes: Sequence[MemoryFix], case: Case, memory: RecordedMemory) ->
     return Bounds(*(round(ns / work + sum(more)) for ns, *more in ends)), None
 
 
-def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str:
+def _priced(fix: MemoryFix, case: Analysis, memory: RecordedMemory) -> _Priced | str:
     """One change; or why its time is not known."""
     if fix.id == "offloaded_optimizer":
         return _offloaded(memory.trained)
@@ -91,7 +91,7 @@ def _offloaded(trained: Trained | None) -> _Priced | str:
     return _Priced(more_ns=(low, usual, high))
 
 
-def _offloaded_activations(case: Case, memory: RecordedMemory) -> _Priced | str:
+def _offloaded_activations(case: Analysis, memory: RecordedMemory) -> _Priced | str:
     """What layers keep goes to the CPU during the forward pass and comes back during the backward pass: at best next to
     the GPU's work, at worst after it."""
     link = case.roofline.ceilings.link_bytes_per_s if case.roofline is not None else None
@@ -109,7 +109,7 @@ def _offloaded_activations(case: Case, memory: RecordedMemory) -> _Priced | str:
     return _Priced(more_ns=(hidden[0], (hidden[1] + 2 * usual) / 2, 2 * slow))
 
 
-def _of_passes(fix: MemoryFix, case: Case) -> Callable[[int], Change] | None:
+def _of_passes(fix: MemoryFix, case: Analysis) -> Callable[[int], Change] | None:
     """What a change of the forward and backward passes does to the graph: 0 at best, 1 usually, 2 at worst."""
     if fix.share:
         return lambda level: partial(_repeats, share=fix.share * REPEATED[level])
@@ -120,7 +120,7 @@ def _of_passes(fix: MemoryFix, case: Case) -> Callable[[int], Change] | None:
     return makers.get(fix.id)
 
 
-def _chunked_loss(case: Case, memory: RecordedMemory) -> Callable[[int], Change] | None:
+def _chunked_loss(case: Analysis, memory: RecordedMemory) -> Callable[[int], Change] | None:
     """The same of a loss that goes through the logits in chunks, or in one fused kernel; None where the recording does
     not show the ops of the head and the loss."""
     loss = memory.recorded.loss
@@ -143,7 +143,7 @@ def _chunked_loss(case: Case, memory: RecordedMemory) -> Callable[[int], Change]
     return lambda level: partial(change, level)
 
 
-def _ops_of_logits(case: Case, vocabulary: int) -> tuple[Mask, Mask]:
+def _ops_of_logits(case: Analysis, vocabulary: int) -> tuple[Mask, Mask]:
     """Ops that are the head's matmuls, and others whose tensors have the vocabulary as their width."""
     ops = case.trace.ops
     texts = np.unique(ops.dims[ops.dims != NO_TEXT])
@@ -154,7 +154,7 @@ def _ops_of_logits(case: Case, vocabulary: int) -> tuple[Mask, Mask]:
     return products, np.isin(ops.dims, last_side) & ~products
 
 
-def _per_tensor_step(name: str, case: Case, trained: Trained | None) -> Callable[[int], Change] | None:
+def _per_tensor_step(name: str, case: Analysis, trained: Trained | None) -> Callable[[int], Change] | None:
     """The same of one of bitsandbytes' optimizers, all of whose state is on the GPU."""
     tensors = float((case.run.optimizer or {}).get("tensors") or 0) if case.run is not None else 0.0
     if not tensors or case.roofline is None or trained is None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.chance import probability, time_left, with_odds
 from gpuprof.diagnosis.detect.proposal import CERTAIN, EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
@@ -105,7 +105,7 @@ class Fixes:
     """What more likely gains than not, and much if so, in the same order; each with what settles it."""
 
 
-def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
+def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
     """All fixes that are worth their expected gain; `bound`: the verdict, which decides between those that gain the
     same. `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
 
@@ -141,7 +141,7 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
     )
 
 
-def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
+def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
@@ -153,7 +153,7 @@ def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: 
     return [Considered(finding, absent.title, why)] if absent and why else []
 
 
-def _why_not(case: Case, one: _Predicted) -> str:
+def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     speedup = one.prediction.speedup
     if one.list is None and one.proposal.needs and time_left(speedup) * WORTH <= 1:
@@ -170,7 +170,7 @@ def _why_not(case: Case, one: _Predicted) -> str:
     return ""
 
 
-def _steps_left(case: Case) -> int | None:
+def _steps_left(case: Analysis) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
     where no one says how many these are."""
     run = case.run
@@ -179,7 +179,7 @@ def _steps_left(case: Case) -> int | None:
     return run.steps_total - run.steps_seen if run.remaining_ns else run.steps_total
 
 
-def _left_ns(case: Case) -> float | None:
+def _left_ns(case: Analysis) -> float | None:
     """The same as time, as the training runs now."""
     left = _steps_left(case)
     return None if left is None or left <= 0 else left * case.mean_ns
@@ -188,7 +188,7 @@ def _left_ns(case: Case) -> float | None:
 class Steps:
     """The mean step of a case after fixes; each is simulated once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
@@ -278,7 +278,7 @@ class Steps:
     def _timed(self) -> Budget | None:
         """The mean step as it was timed."""
         found = self.case.budget
-        return None if found is None or self.case.mean_step is None or found.mean_ns <= 0 else found
+        return None if found is None or found.mean_ns <= 0 else found
 
     @property
     def _excess(self) -> float:
@@ -301,12 +301,12 @@ def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loa
     return replace(loader, batch_ns=loader.batch_ns * factor)
 
 
-def predict(case: Case, proposal: Proposal) -> Range:
+def predict(case: Analysis, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns."""
     return predict_together(case, [proposal])
 
 
-def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
+def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
     return prediction(Steps(case), proposals).step
 
@@ -398,7 +398,7 @@ def _away(*parts: float) -> float:
     return math.sqrt(sum(part * part for part in parts))
 
 
-def _finding(case: Case, one: _Predicted) -> Finding:
+def _finding(case: Analysis, one: _Predicted) -> Finding:
     proposal, shown = one.proposal, one.shown(case.mean_ns)
     step, speedup = shown.step, shown.speedup
     return Finding(
@@ -422,7 +422,7 @@ def _finding(case: Case, one: _Predicted) -> Finding:
     )
 
 
-def _remaining(case: Case, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
+def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
     """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
     it."""
     run = case.run

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,7 @@ from helpers.program import MS
 from helpers.traces import RUNS, each_shared, shared_trace
 
 import gpuprof
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
 from gpuprof.diagnosis.findings import (
     FINDINGS,
@@ -66,12 +65,12 @@ ON_THE_GPU = (
 
 
 @cache
-def recorded(name: str) -> Case:
+def recorded(name: str) -> Analysis:
     """The case of a recording in tests/data (a file), or of a shared one (`h200/…`)."""
     return case_of(shared_trace(name) if "/" in name else ROOT / "tests" / "data" / f"{name}.json.gz")
 
 
-def shown(module, case: Case) -> list:
+def shown(module, case: Analysis) -> list:
     """The proposals that are worth showing."""
     return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
 
@@ -117,7 +116,7 @@ def test_a_launch_bound_step_gains_nothing_from_tf32():
 def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: str, turns_it_off: bool):
     """A fp32 BERT whose lengths vary: with plain autocast it was measured at five times its step, planning."""
     case = case_of(ROOT / "scenarios" / "accelerate_bert" / "recording" / "trace.rank0.json.gz")
-    found = only(autocast, replace(case, versions={"torch_version": torch}))
+    found = only(autocast, case.with_facts(versions={"torch_version": torch}))
     assert ("enable_cudnn_sdp(False)" in str(found.fix)) == ("cuDNN" in found.title) == turns_it_off
 
 

@@ -11,7 +11,7 @@ from helpers.case import only, run_of
 from helpers.program import GAP, MS, PLAIN, US, Program, checkpointed
 
 from gpuprof.diagnosis import predict
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import recomputed_passes
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
@@ -31,7 +31,7 @@ KERNELS, KERNEL = 40, 100 * US
 PAGES = [Page(name, "", "", "", "", "") for name in ("first", "second", "third")]
 
 
-def busy(tmp_path) -> Case:
+def busy(tmp_path) -> Analysis:
     """Kernels of 0.1 ms that are launched in a fifth of the time: the GPU limits, 4 ms a step."""
     program = Program()
     for _ in range(4):
@@ -43,7 +43,7 @@ def proposal(change, **more) -> Proposal:
     return Proposal(title="", evidence=(), fix=Fix(), change=change, **more)
 
 
-def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
+def together(monkeypatch, case: Analysis, *proposals: Proposal) -> Combined:
     """What these proposals do at once, each a finding of its own."""
     found = tuple((page, lambda case, p=p: [p]) for page, p in zip(PAGES, proposals, strict=False))
     monkeypatch.setattr(predict, "FINDINGS", found)
@@ -53,7 +53,7 @@ def together(monkeypatch, case: Case, *proposals: Proposal) -> Combined:
     return combined
 
 
-def gpu(case: Case, factor: float):
+def gpu(case: Analysis, factor: float):
     return partial(scaled, nodes=case.graph.on_gpu, factor=factor)
 
 
@@ -157,7 +157,7 @@ def test_steps_of_no_time_have_no_verdict():
 # -- shapes
 
 
-def embedding(tmp_path, indices: list[int]) -> Case:
+def embedding(tmp_path, indices: list[int]) -> Analysis:
     program = Program()
 
     def body():
@@ -206,7 +206,7 @@ NAMES = (
 )  # fmt: skip
 
 
-def odd(tmp_path, dims) -> Case:
+def odd(tmp_path, dims) -> Analysis:
     """A step of all ops whose shapes some finding reads."""
     program = Program()
 

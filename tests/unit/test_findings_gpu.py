@@ -10,7 +10,7 @@ from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, FLOAT, GB, MS, PLAIN, PRODUCT, US, Program, checkpointed
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import (
     ABSENT,
     adapter_casts,
@@ -30,7 +30,7 @@ from gpuprof.diagnosis.run_model import GpuTelemetry, RunMemory, Telemetry, Work
 from gpuprof.replay.transform import scaled
 
 
-def after_us(case: Case, proposal) -> float:
+def after_us(case: Analysis, proposal) -> float:
     """The expected step, µs."""
     return predict(case, proposal).expected / US
 
@@ -427,7 +427,7 @@ def test_weights_stay_quantised_where_they_would_not_fit(tmp_path):
 # -- tokens
 
 
-def padded(tmp_path, real: float) -> Case:
+def padded(tmp_path, real: float) -> Analysis:
     program = Program()
 
     def body():
@@ -453,7 +453,7 @@ def test_padding_is_that_of_all_steps_of_the_run(tmp_path):
     """Few recorded steps can be of batches that are padded less, or more."""
     case = padded(tmp_path, 0.5)
     assert case.run
-    case = replace(case, run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
+    case = case.with_facts(run=replace(case.run, work=Work(4.0, 8192.0, 4096.0, 1.0, 0.25)))
     packed = only(padding, case, "packing")
     assert packed.work == pytest.approx(0.97 / 0.25)
     assert packed.evidence[0].text.startswith("75 % of the tokens are padding, some 6,144 of 8,192 a step")
@@ -464,14 +464,14 @@ def test_rows_with_one_label_each_are_not_packed(tmp_path):
     """A reward model or classifier reads one output per row: only the lengths of rows may become alike."""
     case = padded(tmp_path, 0.5)
     for name in ("Qwen2ForSequenceClassification", "PeftModelForSequenceClassification"):
-        found = padding.find(replace(case, stack=replace(case.stack, model_class=name)))
+        found = padding.find(case.with_facts(stack=replace(case.stack, model_class=name)))
         assert [proposal.key for proposal in found] == ["grouped"]
 
 
 def test_little_padding_or_none_known_is_no_finding(tmp_path):
     case = padded(tmp_path, 0.95)
     assert not list(padding.find(case))
-    assert not list(padding.find(replace(case, run=None)))
+    assert not list(padding.find(case.with_facts(run=None)))
 
 
 # -- several GPUs

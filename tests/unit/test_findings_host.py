@@ -10,8 +10,8 @@ from helpers.case import only, run_of
 from helpers.present import present
 from helpers.program import GAP, MS, SHORT, US, Program
 
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect import batch_scaling, compiled_passes, compiling
 from gpuprof.diagnosis.detect.compiled_code import compiled_share
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
@@ -31,7 +31,7 @@ from gpuprof.diagnosis.verdict import host_cause
 from gpuprof.replay.mean_step import MeanStep
 
 
-def shown(module, case: Case) -> list:
+def shown(module, case: Analysis) -> list:
     """The proposals that are worth showing."""
     return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
 
@@ -39,7 +39,7 @@ def shown(module, case: Case) -> list:
 LAYERS, CHAIN, PAUSE = 60, 4, 20 * US
 
 
-def eager(tmp_path, *, steps=3, within=None, begin=None, end=None) -> Case:
+def eager(tmp_path, *, steps=3, within=None, begin=None, end=None) -> Analysis:
     """Layers of one product and a chain of elementwise ops, with pauses for Python; tiny kernels, so launch-bound.
 
     within, begin, end: what else a step does in its forward pass, before it and after the backward pass.
@@ -227,7 +227,7 @@ def test_a_step_that_a_graph_launches_is_not_advised_graphs(tmp_path):
     case = eager(tmp_path)
     assert only(cuda_graphs, case)
     strings = ["cudaGraphLaunch" if text == "cudaLaunchKernel" else text for text in case.trace.strings]
-    graphed = replace(case, timeline=replace(case.timeline, trace=replace(case.trace, strings=strings)), memo={})
+    graphed = case.with_facts(timeline=replace(case.timeline, trace=replace(case.trace, strings=strings)))
     assert not list(cuda_graphs.find(graphed))
     assert cuda_graphs.ABSENT.why(graphed) == "CUDA graphs launch most kernels already"
 
@@ -315,7 +315,7 @@ def test_kernels_that_fill_the_chip_grow_with_the_tokens(tmp_path):
 # -- waits
 
 
-def _queued(tmp_path, waits: bool) -> Case:
+def _queued(tmp_path, waits: bool) -> Analysis:
     """The host is quick and the GPU is not, until a value is read and the queue runs dry; then slow host work."""
     program = Program()
 
@@ -370,7 +370,7 @@ def test_a_step_closed_by_a_synchronisation_names_that(tmp_path):
 # -- the optimizer
 
 
-def _optimizer(tmp_path, name: str, op: str, count: int, late: int = 0) -> Case:
+def _optimizer(tmp_path, name: str, op: str, count: int, late: int = 0) -> Analysis:
     """late: how long after the end of the step the optimizer's range ends."""
 
     def end(program: Program):
@@ -412,7 +412,7 @@ def test_a_small_optimizer_is_within_the_noise(tmp_path):
 # -- the allocator, plans, copies, rare steps
 
 
-def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Case:
+def _allocates(tmp_path, steps_with: set[int], steps: int = 3) -> Analysis:
     count = iter(range(100))
 
     def begin(program: Program):
@@ -436,7 +436,7 @@ def test_allocations_in_every_step(tmp_path):
 def test_allocations_in_the_only_step_of_a_run_that_had_settled(tmp_path):
     case = _allocates(tmp_path, {0}, steps=1)
     assert not list(allocator.find(case)), "the first step of a training allocates anyway"
-    assert list(allocator.find(replace(case, run=run_of())))
+    assert list(allocator.find(case.with_facts(run=run_of())))
 
 
 def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
@@ -456,7 +456,7 @@ def test_what_giving_memory_back_waits_for_is_the_allocators(tmp_path):
     assert host_cause(case.graph) == "allocator"
 
 
-def _plans(tmp_path, steps_with: set[int]) -> Case:
+def _plans(tmp_path, steps_with: set[int]) -> Analysis:
     count = iter(range(100))
 
     def begin(program: Program):
@@ -475,7 +475,7 @@ def test_attention_that_is_planned_in_most_steps(tmp_path):
     assert not list(recompiles.find(_plans(tmp_path, {1}))), "once is warming up"
 
 
-def _compiles(tmp_path, plans: bool) -> Case:
+def _compiles(tmp_path, plans: bool) -> Analysis:
     """Each step compiles for 60 ms, in which 200 candidates of a kernel are tried for 50 µs each, and takes 0.5 ms for
     the first product of its shape."""
 
@@ -538,7 +538,7 @@ def test_compiling_once_is_not_reported(tmp_path):
     assert not list(recompiles.find(case)) and compiling.compiling_ns(case) == 0
 
 
-def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Case:
+def _copies(tmp_path, size: int, memory: str, returns_ns: int = 2 * US) -> Analysis:
     """`returns_ns`: how long after a copy from pageable memory its call returns."""
 
     def begin(program: Program):
@@ -593,7 +593,7 @@ def test_no_pinning_of_what_is_pinned_or_small(tmp_path, size, memory):
     assert not list(pageable_copies.find(_copies(tmp_path, size, memory)))
 
 
-def _saves(tmp_path, steps: int, steps_with: set[int]) -> Case:
+def _saves(tmp_path, steps: int, steps_with: set[int]) -> Analysis:
     count = iter(range(100))
 
     def end(program: Program):
@@ -619,13 +619,13 @@ def test_saving_that_a_run_timed(tmp_path):
     """Saving adds 225 ms to a mean step of 325: done a tenth as often, 22.5 ms of it are left."""
     excess = (Excess("save", 225 * MS, 5), Excess("input", 1 * MS, 3))
     found = Budget(326 * MS, 300 * MS, 350 * MS, 100 * MS, excess, (), 0, 20, "free")
-    case = replace(_saves(tmp_path, 3, set()), run=run_of(), budget=found)
+    case = _saves(tmp_path, 3, set()).with_facts(run=run_of(), budget=found)
     mean = MeanStep(case.graph, usual_ns=100 * MS, mean_ns=325 * MS, lumps_ns={"save": 225 * MS})
-    case = replace(case, mean_step=mean)
+    case = case.with_facts(mean=mean)
     (proposal,) = rare_steps.find(case)
     assert "saving adds 225.0 ms to the mean step (5 of 20 timed steps)" in proposal.evidence[0].text
     assert predict(case, proposal).expected == pytest.approx(122.5 * MS)
-    assert not list(rare_steps.find(replace(case, budget=replace(found, excess=excess[1:]))))
+    assert not list(rare_steps.find(case.with_facts(budget=replace(found, excess=excess[1:]))))
 
 
 def test_a_rare_step_that_saves(tmp_path):

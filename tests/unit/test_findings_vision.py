@@ -10,7 +10,7 @@ from helpers.case import only, run_of
 from helpers.make_trace import AUTOGRAD, MAIN
 from helpers.program import BF16, FLOAT, MS, PLAIN, US, Program
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import (
     channels_last,
     eager_attention,
@@ -30,7 +30,7 @@ SHAPES, TYPES = [IMAGES, WEIGHTS], [BF16, BF16]
 LAYERS = 10
 
 
-def after_ms(case: Case, proposal) -> float:
+def after_ms(case: Analysis, proposal) -> float:
     return predict(case, proposal).expected / MS
 
 
@@ -89,7 +89,7 @@ def captions(program: Program, shape: tuple[int, int] = (4, 77)) -> None:
         program.sequence -= 1
 
 
-def of(tmp_path, *parts, steps: int = 3, run=None) -> Case:
+def of(tmp_path, *parts, steps: int = 3, run=None) -> Analysis:
     program = Program()
     for _ in range(steps):
         program.step(lambda: [part(program) for part in parts])

@@ -19,7 +19,7 @@ from helpers.make_trace import TraceBuilder
 from helpers.program import FLOAT, MS, Program, checkpointed
 
 from gpuprof.diagnosis import findings
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.findings import FINDINGS
 from gpuprof.diagnosis.fix import Code, arguments
 from gpuprof.diagnosis.run_model import Work
@@ -218,13 +218,13 @@ def test_the_kind_is_that_of_the_trainer_and_its_arguments():
 
 
 @pytest.fixture(scope="module")
-def cases(tmp_path_factory) -> tuple[Case, Case]:
+def cases(tmp_path_factory) -> tuple[Analysis, Analysis]:
     """A program with much to find, and a launch-bound recording."""
     demo = case_of(RECORDING, ms=81, run=run_of(Work(4, 512, 512, 1)))
     return program_case(tmp_path_factory.mktemp("program")), demo
 
 
-def program_case(tmp_path: Path) -> Case:
+def program_case(tmp_path: Path) -> Analysis:
     """fp32 products, checkpointing and padding."""
     program = Program()
 
@@ -236,7 +236,7 @@ def program_case(tmp_path: Path) -> Case:
     for _ in range(3):
         program.step(body)
     case = program.case(tmp_path)
-    return replace(case, run=run_of(Work(8, 8192, 2048, 1)))
+    return case.with_facts(run=run_of(Work(8, 8192, 2048, 1)))
 
 
 CLASSES = (
@@ -266,12 +266,12 @@ def calls_in(text: str) -> Iterator[tuple[str, set[str]]]:
 
 
 @pytest.mark.parametrize(("package", "name"), CLASSES)
-def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Case, Case], package: str, name: str):
+def test_a_fix_names_only_fields_that_the_class_has(cases: tuple[Analysis, Analysis], package: str, name: str):
     stack = real(package, name)
     named = set()
     for case in cases:
         for page, find in FINDINGS:
-            for proposal in find(replace(case, stack=stack, memo={})):
+            for proposal in find(case.with_facts(stack=stack)):
                 for called, fields in calls_in(str(proposal.fix)):
                     assert called == name, f"{page.id}: {proposal.fix}"
                     assert fields <= (stack.fields or set()), f"{page.id}: {proposal.fix}"
@@ -299,7 +299,7 @@ def test_every_field_that_findings_set_exists_somewhere():
         assert known_fields.issuperset(fields), file
 
 
-def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Case, Case]):
+def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Analysis, Analysis]):
     case = cases[0]
     find = {page.id: find for page, find in FINDINGS}["padding"]
     dpo = known("DPOConfig", "padding_free", "train_sampling_strategy", "model_init_kwargs")
@@ -309,7 +309,7 @@ def test_packing_is_not_advised_where_the_trainer_cannot_pack(cases: tuple[Case,
         (Stack("trl", False), {"packing", "padding_free", "grouped"}),
         (known("TrainingArguments", kind="transformers"), {"packing", "padding_free", "grouped"}),
     ):
-        assert {p.key for p in find(replace(case, stack=stack))} == keys, stack.arguments
+        assert {p.key for p in find(case.with_facts(stack=stack))} == keys, stack.arguments
 
 
 def test_fused_kernels_for_a_model_of_ones_own():

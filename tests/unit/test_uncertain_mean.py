@@ -12,8 +12,8 @@ from helpers.case import run_of
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis import predict
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.budget_model import Budget, Excess
-from gpuprof.diagnosis.case import Case
 from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import Prediction, Steps, prediction
@@ -24,7 +24,7 @@ from gpuprof.replay.noise import GAIN_NOISE, HOST_BOUND_NOISE, PROCESS_NOISE, ch
 from gpuprof.replay.transform import scale, scaled
 
 
-def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Case:
+def timed(path: Path, low: float, mean: float, high: float, usual: float, **more) -> Analysis:
     """A run whose GPU works all the time; `usual` and the mean step with its interval are ms, as timed."""
     program = Program()
     for _ in range(3):
@@ -33,14 +33,14 @@ def timed(path: Path, low: float, mean: float, high: float, usual: float, **more
     mean_ns, low_ns, high_ns, usual_ns = (round(ms * MS) for ms in (mean, low, high, usual))
     found = Budget(mean_ns, low_ns, high_ns, usual_ns, (), (), mean_ns - usual_ns, 20, "free")
     step = MeanStep(case.graph, usual_ns=usual * MS, mean_ns=mean * MS, **more)
-    return replace(case, run=run_of(), budget=found, mean_step=step)
+    return case.with_facts(run=run_of(), budget=found, mean=step)
 
 
-def half_of_the_gpu(case: Case) -> Proposal:
+def half_of_the_gpu(case: Analysis) -> Proposal:
     return Proposal("", (), Fix(), partial(scaled, nodes=case.graph.on_gpu, factor=0.5))
 
 
-def predicted(case: Case) -> Prediction:
+def predicted(case: Analysis) -> Prediction:
     return prediction(Steps(case), [half_of_the_gpu(case)])
 
 
@@ -74,7 +74,7 @@ def test_what_was_seen_is_gained_somewhat_by_a_fix_that_removes_it(steps: int, s
     steps had it. The step after it is as uncertain as the usual one."""
     case = timed(tmp_path, 1, 8, 15, usual=4, lumps_ns={"save": 4 * MS})
     assert case.budget is not None
-    case = replace(case, budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
+    case = case.with_facts(budget=replace(case.budget, excess=(Excess("save", 4 * MS, steps),) if steps else ()))
     never = Proposal("", (), Fix(), lambda graph: graph, lumps={"save": 0.0})
     found = prediction(Steps(case), [never])
     away = math.hypot(math.log1p(GAIN_NOISE), max(change_noise(2), math.log(2 / (1 + share))))
@@ -141,14 +141,14 @@ def test_processes_of_a_host_bound_step_differ_more(tmp_path):
     assert host_bound.speedup.expected / host_bound.speedup.low < 1 + 1.4 * PROCESS_NOISE
 
 
-def recorded(path: Path, gpu_us: int) -> Case:
+def recorded(path: Path, gpu_us: int) -> Analysis:
     """A trace without a measured step: the CPU launches for 90 µs a kernel, or for a fifth less or a quarter more."""
     program = Program()
     for _ in range(3):
         program.step(lambda: [program.op("aten::mul", host=90 * US, kernel="mul", gpu=gpu_us * US) for _ in range(40)])
     case = program.case(path)
     quicker, slower = (scale(case.graph, host=factor) for factor in (0.8, 1.25))
-    return replace(case, removal=replace(case.removal, quicker=quicker, slower=slower))
+    return case.with_facts(removal=replace(case.removal, quicker=quicker, slower=slower))
 
 
 def test_what_recording_cost_cancels_in_the_gain_and_not_in_the_step(tmp_path):
@@ -172,7 +172,7 @@ def test_what_recording_cost_widens_a_gain_that_changes_what_binds(tmp_path):
     assert math.log(found.high / found.expected) > 2 * max(change_noise(found.expected), math.log1p(GAIN_NOISE))
 
 
-def advised(case: Case, monkeypatch, *proposals: Proposal) -> predict.Fixes:
+def advised(case: Analysis, monkeypatch, *proposals: Proposal) -> predict.Fixes:
     pages = ((Page(p.title, "", "", "", "", ""), lambda _, p=p: [p]) for p in proposals)
     monkeypatch.setattr(predict, "FINDINGS", tuple(pages))
     return predict.fixes(case)
@@ -197,7 +197,7 @@ def test_fixes_are_sure_and_what_is_worth_trying_is_likely_and_gains_much_if_so(
 def test_what_costs_more_than_it_gains_over_the_rest_comes_last(monkeypatch, tmp_path):
     """At 100 steps left a fix that costs 20 steps and gains a half comes behind one that gains 0.3 at no cost."""
     case = timed(tmp_path, 4, 4, 4, usual=4)
-    case = replace(case, run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
+    case = case.with_facts(run=replace(run_of(), steps_total=110, steps_seen=10, remaining_ns=400 * MS))
     by = {factor: partial(scaled, nodes=case.graph.on_gpu, factor=factor) for factor in (0.65, 0.7)}
     dear = Proposal("dear", (), Fix(), by[0.65], once_ns=(80 * MS, 80 * MS, 80 * MS))
     cheap = Proposal("cheap", (), Fix(), by[0.7])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import index_shapes, scaled_batch
 from gpuprof.diagnosis.detect.compiled_passes import looks_at_mask, shapes_vary, waiting, waits_too_often, within_passes
 from gpuprof.diagnosis.detect.expert_loops import find_loops
@@ -39,7 +39,7 @@ class Breaks:
     """Of several such links."""
 
 
-def first_links(case: Case) -> Breaks | None:
+def first_links(case: Analysis) -> Breaks | None:
     """What has to go before CUDA graphs can capture the passes: what breaks them, and other shapes in every step. None
     where nothing has to, or it is not known how."""
     broken, padded = breaks(case), _padded(case) if shapes_vary(case) else None
@@ -57,7 +57,7 @@ def first_links(case: Case) -> Breaks | None:
     return Breaks(without, " and ".join(parts), "; ".join(link.condition for link in links), odds, parts)
 
 
-def _padded(case: Case) -> Breaks:
+def _padded(case: Analysis) -> Breaks:
     """Batches padded to a few lengths: what grows with the tokens takes that much longer."""
     lengths = [shape[-1] for shape in index_shapes(case) if shape and shape[-1]]
     factor = sum(-(-length // BUCKET) * BUCKET for length in lengths) / sum(lengths) if lengths else UNKNOWN_PADDING
@@ -68,7 +68,7 @@ def _padded(case: Case) -> Breaks:
     )  # fmt: skip
 
 
-def breaks(case: Case) -> Breaks | None:
+def breaks(case: Analysis) -> Breaks | None:
     """What breaks the graph of the passes; None where nothing does, or it is a loop over experts, which has a fix of
     its own."""
     too_often, mask = waits_too_often(case), looks_at_mask(case)
@@ -105,7 +105,7 @@ def once_gone(broken: Breaks | None, change: Change) -> Change:
     return lambda graph: change(broken.without(graph))
 
 
-def _most_frequent(case: Case, waits: np.ndarray) -> str:
+def _most_frequent(case: Analysis, waits: np.ndarray) -> str:
     """`3 × aten::item, 2 × aten::nonzero`: the outermost ops that wait, the most frequent first."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     counts: dict[str, int] = {}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
@@ -104,11 +104,11 @@ class Absent:
     """A usual remedy where its finding has nothing to advise: its name, and why, from what the recording shows."""
 
     title: str
-    why: Callable[[Case], str | None]
+    why: Callable[[Analysis], str | None]
     """None: there is nothing to say about this recording."""
 
 
-Finder = Callable[[Case], Iterable[Proposal]]
+Finder = Callable[[Analysis], Iterable[Proposal]]
 """`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""
 
 

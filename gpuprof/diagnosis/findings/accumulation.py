@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import largest_factor, micro_size, room_note, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.micro_batches import micro_batch_of, micro_batches
@@ -42,7 +42,7 @@ Without a run the free memory is not known.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The number of passes that takes least time."""
     count = micro_batches(case)
     if count is None or count < 2:
@@ -84,7 +84,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def merged(case: Case, number: I64, count: int, factor: int, level: int) -> Change:
+def merged(case: Analysis, number: I64, count: int, factor: int, level: int) -> Change:
     """The step with `factor` passes in one; level: 0 at best, 1 usually, 2 at worst.
 
     The last passes stay, since a distributed training communicates in the last one.

@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -66,7 +66,7 @@ large inputs.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Adapters in the model's own precision."""
     stretches = find_adapters(case)
     if stretches is None:
@@ -119,7 +119,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def find_adapters(case: Case) -> Stretches | None:
+def find_adapters(case: Analysis) -> Stretches | None:
     """Where adapters compute in fp32: from the cast in front, if there is one, to the one behind."""
     ops = case.trace.ops
     rows, family = siblings(case)
@@ -149,7 +149,7 @@ def find_adapters(case: Case) -> Stretches | None:
     return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
 
 
-def _kinds(case: Case, rows: I64) -> I64:
+def _kinds(case: Analysis, rows: I64) -> I64:
     """Per linear op in fp32: -1 from wide to narrow, 1 from narrow to wide, 0 neither."""
     ops = case.trace.ops
     texts, which = np.unique(np.stack([ops.dims[rows], ops.types[rows]]), axis=1, return_inverse=True)
@@ -168,7 +168,7 @@ def _kinds(case: Case, rows: I64) -> I64:
     return kinds[which.reshape(-1)]
 
 
-def _cast_ops(case: Case) -> Mask:
+def _cast_ops(case: Analysis) -> Mask:
     """Copies between fp32 and a half-precision format."""
     ops, trace = case.trace.ops, case.trace
     copies = case.ops_named(lambda name: name == "aten::copy_")
@@ -179,7 +179,7 @@ def _cast_ops(case: Case) -> Mask:
     return copies & mixed[ops.types]
 
 
-def _nodes_of(case: Case, casts: Mask) -> Mask:
+def _nodes_of(case: Analysis, casts: Mask) -> Mask:
     """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     whole = case.ops_named(
@@ -196,7 +196,7 @@ def _nodes_of(case: Case, casts: Mask) -> Mask:
     return case.nodes_within(outer & (ops.start_ns >= 0))
 
 
-def _left(case: Case, inside: Mask, level: int) -> F64:
+def _left(case: Analysis, inside: Mask, level: int) -> F64:
     """Per node the share of its time that it takes in half precision; 1 for what stays as it is."""
     graph, ops = case.graph, case.trace.ops
     left = np.ones(len(graph))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_idle
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -48,7 +48,7 @@ memory helps: a smaller batch, or gradient checkpointing.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Segments that can grow, or no empty_cache, where every step allocates."""
     trace, graph = case.trace, case.graph
     calls = trace.rows_named(trace.calls.name, ALLOCATOR_CALL.search)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
@@ -69,7 +69,7 @@ launches, and subtracted from what the rest of the run gains). Code that Dynamo 
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
     broken = breaks(case)
     found = passes(case) if broken is None else whole_passes(case)
@@ -111,7 +111,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if is_before_2(case):
         return TOO_OLD
     if case.stack.kind == "unsloth":
@@ -143,7 +143,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
-def _for_inference(case: Case, varies: bool) -> Fix:
+def _for_inference(case: Analysis, varies: bool) -> Fix:
     """What to compile of what serves the model."""
     model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
     compiled = call(f"{model or 'model'}.compile", **({"dynamic": True} if varies else {}))

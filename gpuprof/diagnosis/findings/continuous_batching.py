@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import best_factor, scaled_batch, slower_host
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
@@ -64,7 +64,7 @@ def _otherwise(more: str, factor: int, size: str) -> str:
     return f"{factor} times the requests in a batch: a queue in front of the model that collects them"
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The number of requests at once that gains, if one does."""
     found = best_factor(case)
     if found is None:

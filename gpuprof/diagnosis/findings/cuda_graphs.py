@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import compile as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_passes import (
     REWRITTEN,
@@ -96,7 +96,7 @@ fails, the run remembers why, and the fix is listed as failed.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """CUDA graphs: with torch.compile, or on top of it where it is used already; as a setting of a serving engine."""
     if case.workload.decodes and case.workload.engine in SERVERS:
         yield from _of_engine(case)
@@ -179,7 +179,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _of_engine(case: Case) -> Iterator[Proposal]:
+def _of_engine(case: Analysis) -> Iterator[Proposal]:
     """An engine that decodes without graphs: it can capture the whole pass of the model."""
     graph = case.graph
     if in_graphs(case):
@@ -224,7 +224,7 @@ def _of_engine(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _for_inference(case: Case) -> Fix:
+def _for_inference(case: Analysis) -> Fix:
     """The option by which the serving engine launches graphs."""
 
     def forward_of(model: str) -> Fix:
@@ -253,7 +253,7 @@ def _for_inference(case: Case) -> Fix:
     return ways.get(case.workload.engine or "", otherwise).by("cuda_graphs")
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if in_graphs(case):
         return "CUDA graphs launch most kernels already"
     if is_before_2(case):
@@ -290,7 +290,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
-def in_graphs(case: Case) -> bool:
+def in_graphs(case: Analysis) -> bool:
     """Whether CUDA graphs launch most of the passes' kernels, or most of their time: a graph may be recorded as one."""
     timeline, graph, gpu = case.timeline, case.graph, case.trace.gpu
     rows = graph.gpu_row[graph.on_gpu & model_phases(graph)]
@@ -325,7 +325,7 @@ def _edges_at_once(graph: Graph, inside: Mask) -> Edges:
     return edges.with_lags(np.where(next_in_graph, NEXT_NS, edges.lag_ns))
 
 
-def _compiled_host(case: Case) -> Mask | None:
+def _compiled_host(case: Analysis) -> Mask | None:
     """Host work of compiled regions; None where they are not nearly all of the model, or already in CUDA graphs."""
     graph = case.graph
     regions = case.ops_named(REGION.search)

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -59,7 +59,7 @@ no more memory for weights. Models that only fit when quantised have to stay qua
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """bf16 weights, where they fit."""
     kernels = _kernels(case)
     if not kernels.any():
@@ -117,7 +117,7 @@ def _mostly(graph: Graph, nodes: Mask) -> Graph:
     return shorter.with_durations(np.where(nodes & ~graph.on_gpu, LEFT * graph.duration_ns, shorter.duration_ns))
 
 
-def _kernels(case: Case) -> Mask:
+def _kernels(case: Analysis) -> Mask:
     """GPU events of the window that only unpack: a product that reads packed weights itself does more."""
     member = np.zeros(len(case.trace.gpu), bool)
     member[case.timeline.members] = True
@@ -127,7 +127,7 @@ def _kernels(case: Case) -> Mask:
     return unpack
 
 
-def unpacked_weights(case: Case, kernels: Mask) -> float:
+def unpacked_weights(case: Analysis, kernels: Mask) -> float:
     """Weights that one forward pass unpacks; 0 where the kernels' bytes are not known."""
     if case.roofline is None:
         return 0.0
@@ -136,7 +136,7 @@ def unpacked_weights(case: Case, kernels: Mask) -> float:
     return moved / (HALF_BYTES + PACKED_BYTES) / passes / case.devices
 
 
-def _gone(case: Case, kernels: Mask) -> Mask:
+def _gone(case: Analysis, kernels: Mask) -> Mask:
     """Nodes that bf16 weights do without."""
     timeline, ops = case.timeline, case.trace.ops
     parent = timeline.nesting.parent
@@ -173,7 +173,7 @@ def _gone(case: Case, kernels: Mask) -> Mask:
     return gone | (inside & ~kept)
 
 
-def _short(case: Case, rows: np.ndarray) -> Mask:
+def _short(case: Analysis, rows: np.ndarray) -> Mask:
     """Ops that are a copy of the layer's own result, not a cast that an adapter needs: `aten::to` that does nothing,
     or a clone."""
     ops = case.trace.ops

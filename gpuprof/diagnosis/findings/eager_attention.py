@@ -11,7 +11,7 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -92,7 +92,7 @@ class Attentions:
     """Something is added to the scores, or written over them, before the softmax."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A fused kernel instead of one per op."""
     found = find_attentions(case)
     if found is None or case.roofline is None:
@@ -131,7 +131,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     fused = case.per_step(case.gpu_ns(case.category("attention")))
     return f"attention runs in fused kernels already ({in_ms(fused)} a step)" if fused else None
 
@@ -153,7 +153,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _fix(case: Case, found: Attentions) -> Fix:
+def _fix(case: Analysis, found: Attentions) -> Fix:
     if not case.trains_on_tokens:
         own = call(SDPA, *map(Code, "qkv")) + ", as diffusers' and timm's own attention does"
         loaded = ";\nof transformers: " + call("from_pretrained", ..., attn_implementation="sdpa").otherwise()
@@ -184,7 +184,7 @@ def _own_call(found: Attentions) -> Fix:
     return masked + "\n# or is_causal=True without a mask, if that hides nothing but later positions"
 
 
-def _loaded(case: Case, found: Attentions, name: str) -> Fix:
+def _loaded(case: Analysis, found: Attentions, name: str) -> Fix:
     """How the model is loaded with another attention; empty where transformers did not make it. Of an unknown class it
     depends on whether it embeds words and hides some from others."""
     stack = case.stack
@@ -197,7 +197,7 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
     return with_replacement(graph, replacement)
 
 
-def find_attentions(case: Case) -> Attentions | None:
+def find_attentions(case: Analysis) -> Attentions | None:
     """Softmaxes over scores with the matmuls around them; None if there are none."""
     trace, timeline = case.trace, case.timeline
     ops, (low, high) = trace.ops, timeline.window
@@ -242,7 +242,7 @@ def find_attentions(case: Case) -> Attentions | None:
 class _Shapes:
     """Reads attention's shape off its three ops; each distinct triple of texts is parsed once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self._trace = case.trace
         self._known: dict[tuple[int, ...], tuple[Shape | None, int, bool]] = {}
 
@@ -273,7 +273,7 @@ class _Shapes:
         return Shape(1, heads, queries, keys, width, value_width), left[-2].element_bytes, seen[-1] == keys + 1
 
 
-def _fused_ns(case: Case, found: Attentions, level: int) -> np.ndarray:
+def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
     """GPU time of all attentions forward and then of all backward, done by fused kernels; ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import experts as calibrated
 from gpuprof.costs.arguments import Tensor, parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import PRODUCTS, Loops, find_loops
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
@@ -73,7 +73,7 @@ here.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Grouped matmuls instead of a loop over experts."""
     loops = find_loops(case)
     if loops is None:
@@ -133,7 +133,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
+def _launch_ns(case: Analysis, inside: Mask, mine: Mask) -> float:
     """What the host takes for one of the launches that replace those of one pass: as long as for others of this
     recording, but no longer than for the loop's own, which are of the same small ops."""
     graph = case.graph
@@ -143,7 +143,7 @@ def _launch_ns(case: Case, inside: Mask, mine: Mask) -> float:
     return min(usual, own_ns) if launches else usual
 
 
-def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
+def _grouped_ns(case: Analysis, loops: Loops, group: I64, level: int) -> F64:
     """GPU time of the loops' forward and then of their backward work, done by grouped kernels; ns."""
     graph, roof = case.graph, case.roofline
     count = len(loops.stretches)
@@ -180,14 +180,14 @@ def _grouped_ns(case: Case, loops: Loops, group: I64, level: int) -> F64:
     return np.where(has, each, 0.0).astype(np.float64)
 
 
-def _resets(case: Case) -> Mask:
+def _resets(case: Analysis) -> Mask:
     """GPU events that set or add up buffers, as each block of a loop does again for the whole of it."""
     op = case.timeline.links.op
     names = case.ops_named(lambda name: name in ("aten::fill_", "aten::zero_", "aten::add_"))
     return np.append(names, False)[op]
 
 
-def _first_product_bytes(case: Case, loops: Loops, group: I64) -> F64:
+def _first_product_bytes(case: Analysis, loops: Loops, group: I64) -> F64:
     """Per loop the bytes of what its products of the model's width give: the gate and the up projection."""
     ops, graph = case.trace.ops, case.graph
     found = np.zeros(len(loops.stretches))

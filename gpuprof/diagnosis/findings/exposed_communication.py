@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import collectives as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call
@@ -60,7 +60,7 @@ not help further; then exchange less: larger batches per step, fewer or lower-pr
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Overlap, and no exchange between micro-steps."""
     graph = case.graph
     collective = graph.on_gpu & (graph.resource == COMMUNICATION)
@@ -105,7 +105,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _fix(case: Case, sharded: bool, bucket_mb: int) -> Fix:
+def _fix(case: Analysis, sharded: bool, bucket_mb: int) -> Fix:
     if sharded:
         return case.stack.fix(
             call("fully_shard", Code("layer"), reshard_after_forward=False)
@@ -121,7 +121,7 @@ def _fix(case: Case, sharded: bool, bucket_mb: int) -> Fix:
     )
 
 
-def _exposed_share(case: Case, transfers: Mask) -> F64:
+def _exposed_share(case: Analysis, transfers: Mask) -> F64:
     """Per node the part of its time that is a transfer that no compute kernel of its device overlaps, in the
     replayed step: a collective's transfer is its last part, the first is waiting for peers."""
     graph, schedule = case.graph, case.schedule
@@ -139,7 +139,7 @@ def _exposed_share(case: Case, transfers: Mask) -> F64:
     return share.clip(0.0, 1.0)
 
 
-def _moving_ns(case: Case, transfers: Mask) -> F64:
+def _moving_ns(case: Analysis, transfers: Mask) -> F64:
     """Per node how long it moves data: as the message and the link tell, else as long as the shortest of its name."""
     graph, names = case.graph, case.trace.gpu.name
     known = np.append(estimate_transfers(case.timeline), np.nan)[graph.gpu_row]
@@ -152,14 +152,14 @@ def _moving_ns(case: Case, transfers: Mask) -> F64:
     return moving
 
 
-def _named(case: Case, nodes: Mask, names: tuple[str, ...]) -> Mask:
+def _named(case: Analysis, nodes: Mask, names: tuple[str, ...]) -> Mask:
     """Nodes of collectives whose kernel is named so."""
     trace = case.trace
     wanted = trace.rows_named(trace.gpu.name, lambda text: any(name in text for name in names))
     return nodes & case.nodes_of_gpu(wanted)
 
 
-def _between_micro_steps(case: Case, reductions: Mask) -> Mask:
+def _between_micro_steps(case: Analysis, reductions: Mask) -> Mask:
     """Reductions that were launched in a backward pass which another one of the same step follows."""
     graph, timeline = case.graph, case.timeline
     passes, ends = timeline.host.backward, timeline.steps.end_ns

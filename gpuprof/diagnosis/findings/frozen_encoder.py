@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import images as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Fix, arguments, option
@@ -61,7 +61,7 @@ PPO) cannot be precomputed.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Outputs computed once, instead of in each step."""
     passes = case.frozen_passes
     if passes is None:
@@ -76,7 +76,7 @@ def find(case: Case) -> Iterator[Proposal]:
     yield from _proposal(case, passes, ~own, reference=not online and bool(case.stack.has(FIELD)))
 
 
-def _proposal(case: Case, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:
+def _proposal(case: Analysis, passes: FrozenPasses, chosen: Mask, *, reference: bool) -> Iterator[Proposal]:
     graph = case.graph
     group = nodes_in(graph, _some(passes.stretches, chosen))
     nodes = group >= 0
@@ -120,7 +120,7 @@ def _scaled(graph: Graph, nodes: Mask, left: F64) -> Graph:
     return scaled(removed(graph, gone) if gone.any() else graph, nodes & ~gone, left)
 
 
-def _epochs(case: Case) -> float | None:
+def _epochs(case: Analysis) -> float | None:
     """How often the training goes through its data; None where the run does not say."""
     run = case.run
     length = (run.loader or {}).get("length") if run else None
@@ -129,7 +129,7 @@ def _epochs(case: Case) -> float | None:
     return run.steps_total * (run.work.micro_steps or 1) / length
 
 
-def _fix(case: Case, reference: bool) -> Fix:
+def _fix(case: Analysis, reference: bool) -> Fix:
     if reference:
         return case.stack.fix(
             "compute the reference's log-probabilities of every sample once, before the training, and keep them with "
@@ -146,7 +146,7 @@ def _fix(case: Case, reference: bool) -> Fix:
     )
 
 
-def _cost(case: Case, ns: float, epochs: float | None) -> str:
+def _cost(case: Analysis, ns: float, epochs: float | None) -> str:
     """What it takes before it gains."""
     run = case.run
     if epochs is None or run is None or not run.steps_total:

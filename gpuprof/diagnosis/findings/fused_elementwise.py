@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -89,7 +89,7 @@ class Sequences:
     """Of the activation, in the model's precision."""
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Fused kernels for what is not fused."""
     found = find_sequences(case) if case.trains_on_tokens else None  # the libraries' kernels are language models'
     if found is None or case.roofline is None or case.sensitivities.host > case.sensitivities.device:
@@ -153,7 +153,7 @@ def _liger(is_causal: bool, kinds: set[str]) -> Fix:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if not case.trains_on_tokens:
         return None
     if find_sequences(case) is None:
@@ -184,7 +184,7 @@ def _apply(graph: Graph, replacement: Replacement) -> Graph:
     return with_replacement(graph, replacement)
 
 
-def find_sequences(case: Case) -> Sequences | None:
+def find_sequences(case: Analysis) -> Sequences | None:
     """What a fused kernel could do, in the window's forward passes and their repetitions."""
     rows, family = siblings(case)
     if not len(rows):
@@ -212,7 +212,7 @@ def find_sequences(case: Case) -> Sequences | None:
 class _Named:
     """Masks of ops by name, each worked out once."""
 
-    def __init__(self, case: Case, rows: I64) -> None:
+    def __init__(self, case: Analysis, rows: I64) -> None:
         self._case, self._rows = case, rows
         self._parsed: dict[int, list[tuple[int, ...]]] = {}
         self._known: dict[tuple[str, ...], Mask] = {}
@@ -288,7 +288,7 @@ def _losses(named: _Named, family: I64) -> Iterator[Found]:
         yield first + int(casts[0]) if len(casts) else at, at, LOSS, at
 
 
-def _activation(case: Case, op: int, kind: int) -> float:
+def _activation(case: Analysis, op: int, kind: int) -> float:
     """Bytes of the activation that an op works on; a norm's and a loss's cast to fp32 does not count."""
     ops, trace = case.trace.ops, case.trace
     if ops.dims[op] == NO_TEXT:
@@ -301,7 +301,7 @@ def _activation(case: Case, op: int, kind: int) -> float:
     return float(largest.elements * size)
 
 
-def _casts(case: Case) -> bool:
+def _casts(case: Analysis) -> bool:
     """Whether most products of the model are in half precision."""
     roof = case.roofline
     return roof is None or roof.hardware_flops.get("bf16", 0.0) + roof.hardware_flops.get("fp16", 0.0) > sum(
@@ -309,7 +309,7 @@ def _casts(case: Case) -> bool:
     )
 
 
-def _fused_ns(case: Case, found: Sequences, level: int, launches: I64) -> F64:
+def _fused_ns(case: Analysis, found: Sequences, level: int, launches: I64) -> F64:
     """GPU time of the fused kernels, forward and then backward; ns."""
     assert case.roofline is not None
     ceilings = case.roofline.ceilings

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, call
@@ -65,7 +65,7 @@ recorded Python stacks, preparation in code that calls no ops of PyTorch is not 
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Preparing samples elsewhere, where it takes a part of the step; random numbers on the GPU."""
     graph = case.graph
     random = _making_random_numbers(case)
@@ -96,7 +96,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _making_random_numbers(case: Case) -> I64:
+def _making_random_numbers(case: Analysis) -> I64:
     """Per node of the graph the op that makes random numbers on the CPU which it belongs to, else -1. What a DataLoader
     does is its workers' to do."""
     graph, ops, links = case.graph, case.trace.ops, case.timeline.links
@@ -112,7 +112,7 @@ def _making_random_numbers(case: Case) -> I64:
     return op
 
 
-def _on_the_gpu(case: Case, op: I64) -> Iterator[Proposal]:
+def _on_the_gpu(case: Analysis, op: I64) -> Iterator[Proposal]:
     """Random numbers made where they are used."""
     graph, nodes = case.graph, op >= 0
     took_ns = case.per_step(float(graph.duration_ns[nodes].sum()))
@@ -143,7 +143,7 @@ def _launched(graph: Graph, op: I64, nodes: Mask, launch_ns: float) -> Graph:
     return graph.with_durations(duration)
 
 
-def _for_inference(case: Case, workers: int) -> Fix:
+def _for_inference(case: Analysis, workers: int) -> Fix:
     if case.workload.engine == "transformers_pipeline":
         return (
             call("pipe", Code("inputs"), num_workers=workers)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from gpuprof.calibration import loader as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -71,7 +71,7 @@ device="cuda")`, NVIDIA DALI), if the GPU has time to spare.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """More workers, where the step gets shorter without the input."""
     if case.feed is not None:
         yield from _more_workers(case, case.feed)
@@ -123,7 +123,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _workers(case: Case) -> int | None:
+def _workers(case: Analysis) -> int | None:
     """Processes that prepare batches: as the run has it, else 0 unless the recording shows the iterator that has some;
     None where it shows that, and not how many."""
     known = (case.run.loader or {}).get("num_workers") if case.run else None
@@ -139,11 +139,11 @@ def _title(workers: int | None, wanted: int | None) -> str:
     return f"{workers} → {wanted} input workers" if workers else f"{wanted} input workers"
 
 
-def _own_process(case: Case) -> str:
+def _own_process(case: Analysis) -> str:
     return "the process that runs the model" if case.workload.is_inference else "the training's own process"
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     waited = sum(one.mean_ns or 0 for one in case.budget.excess if one.cause == "input") if case.budget else 0
     graph = case.graph
     waited += case.per_step(float(graph.duration_ns[graph.resource == INPUT].sum()))
@@ -168,7 +168,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _more_workers(case: Case, feed: Feed) -> Iterator[Proposal]:
+def _more_workers(case: Analysis, feed: Feed) -> Iterator[Proposal]:
     """Where workers feed the training and their pace is known: the number that keeps up with it."""
     loader, consumer_ns = feed.loader, case.mean.consumer_ns()
     if case.mean.fed_ns() < (1 + NEAR) * consumer_ns:

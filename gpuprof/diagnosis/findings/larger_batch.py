@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import (
     FACTORS,
     best_factor,
@@ -56,7 +56,7 @@ with the tokens. Memory use is known only for recordings made with `gpuprof trac
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """The batch that gains, if one does."""
     found = best_factor(case)
     if found is None:
@@ -92,7 +92,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     limit = largest_factor(case)
     if limit is not None and limit < FACTORS[0]:
         return "twice the batch does not fit in the GPU's memory"
@@ -105,7 +105,7 @@ def _absent(case: Case) -> str | None:
 ABSENT = Absent("larger batch", _absent)
 
 
-def _at_worst(case: Case, factor: float) -> Change:
+def _at_worst(case: Analysis, factor: float) -> Change:
     """Kernels grow most, and so does communication."""
     grown, moving = scaled_batch(case, factor, 2), communication_at_worst(case.graph, factor)
     return lambda graph: moving(grown(graph))

@@ -55,5 +55,5 @@ that passes of the run differ as the recorded ones do.
 
 FINDING = Declaration(
     page=PAGE,
-    synonyms=("memory", "oom", "out_of_memory", "chunked_loss", "8_bit_optimizer", "paged_optimizer", "offload"),
+    synonyms=("memory", "oom", "out_of_memory", "chunked_loss", "8_bit_optimizer", "paged_optimizer"),
 )

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import batch as calibrated
 from gpuprof.costs import hardware
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.batch_scaling import MEMORY_SHARE
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
@@ -50,7 +50,7 @@ time there is no second batch.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A process per GPU."""
     gpus = take_turns(case.timeline)
     if not gpus:
@@ -87,7 +87,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _fits(case: Case, gpus: int) -> bool | None:
+def _fits(case: Analysis, gpus: int) -> bool | None:
     """Whether one GPU has room for what lies on all; None where the run does not record what it uses."""
     totals = [info.memory_bytes for info in case.trace.meta.gpus if info.memory_bytes]
     if case.run is None or not case.run.memory.peak_bytes or not totals:
@@ -95,7 +95,7 @@ def _fits(case: Case, gpus: int) -> bool | None:
     return case.run.memory.peak_bytes * gpus * UNEVEN <= MEMORY_SHARE * min(totals)
 
 
-def _exchange_share(case: Case, gpus: int) -> float:
+def _exchange_share(case: Analysis, gpus: int) -> float:
     """How much longer the exchange of gradients makes a step that it does not overlap with, as a share of it."""
     info = case.trace.meta.gpus
     gpu = hardware.find(info[0].name, info[0].memory_bytes) if info else None

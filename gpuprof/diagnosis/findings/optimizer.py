@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import kernels as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
@@ -60,7 +60,7 @@ the same in another way.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """fused=True, for an optimizer that has it and does not use it."""
     graph, trace = case.graph, case.trace
     ranges = case.ops_named(STEP.match)
@@ -125,7 +125,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if case.ops_named(FUSED.match).any():
         return "the optimizer's step is fused already"
     if is_before_2(case):
@@ -150,7 +150,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _inside(case: Case, ranges: Mask) -> Mask:
+def _inside(case: Analysis, ranges: Mask) -> Mask:
     """Ops in the optimizer's steps, but for those of a closure that it was given: forward and backward.
 
     A profiler that steps in a hook of the optimizer begins its next range within the optimizer's: what is in the one is
@@ -162,7 +162,7 @@ def _inside(case: Case, ranges: Mask) -> Mask:
     return np.append(ranges, False)[found] & (case.timeline.host.op == OPTIMIZER)
 
 
-def _fix(case: Case, name: str) -> Fix:
+def _fix(case: Analysis, name: str) -> Fix:
     torch = call(f"torch.optim.{name}", ..., fused=True)
     if name != "AdamW":
         return torch

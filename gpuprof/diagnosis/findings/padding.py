@@ -10,7 +10,7 @@ import numpy as np
 from gpuprof.calibration import padding as calibrated
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, MATMUL_FLOOR_NS
 from gpuprof.costs.split import roof_ns
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import micro_tokens
 from gpuprof.diagnosis.detect.compiling import MULTIPLE
 from gpuprof.diagnosis.detect.evidence import spans
@@ -67,7 +67,7 @@ cost more than their tokens: round lengths up to a multiple.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Packing, batches without padding, and batches of one length."""
     work = case.run.work if case.run else None
     real = _real_share(work)
@@ -140,7 +140,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _knows(case: Case, field: str) -> bool:
+def _knows(case: Analysis, field: str) -> bool:
     """Whether the trainer can do it, or that is not known. A trainer of TRL makes its batches itself: what its
     arguments do not offer cannot be done by a collator from outside. A model with one output per row needs its rows."""
     if case.stack.labels_rows:
@@ -154,13 +154,13 @@ def _flattened() -> Fix:
     return call("DataCollatorWithFlattening") + flash
 
 
-def _grouped(case: Case) -> Fix:
+def _grouped(case: Analysis) -> Fix:
     """The trainer's own setting, of which older versions have another."""
     older = case.stack.has("train_sampling_strategy") is False and case.stack.has("group_by_length")
     return case.stack.setting({"group_by_length": True} if older else {"train_sampling_strategy": "group_by_length"})
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     real = _real_share(case.run.work if case.run else None)
     return None if real is None or not case.trains_on_tokens else f"{100 * (1 - real):,.0f} % of the tokens are padding"
 
@@ -168,7 +168,7 @@ def _absent(case: Case) -> str | None:
 ABSENT = Absent("packing", _absent)
 
 
-def _needs_flash(case: Case) -> str:
+def _needs_flash(case: Analysis) -> str:
     """With torch's own attention unsloth goes through the samples of a row one after another: padding-free batches of
     32 samples took 292 to 366 ms on an H200 where the padded ones took 458 and the work itself leaves 170 to 215
     (scenarios/qwen3_32b_unsloth)."""
@@ -183,7 +183,7 @@ def _real_share(work: Work | None) -> float | None:
     return work.real_tokens / work.tokens if work.tokens and work.real_tokens else None
 
 
-def fewer_tokens(case: Case, part: float, grows: float = 1.0) -> Change:
+def fewer_tokens(case: Analysis, part: float, grows: float = 1.0) -> Change:
     """The same step with this part of its tokens.
 
     grows: exponent with which kernels follow their work.
@@ -194,7 +194,7 @@ def fewer_tokens(case: Case, part: float, grows: float = 1.0) -> Change:
     return partial(scaled, nodes=model, factor=left)
 
 
-def _left(case: Case, part: float) -> F64:
+def _left(case: Analysis, part: float) -> F64:
     """Per GPU event of the trace the share of its time that is left with this part of the tokens."""
     gpu = case.trace.gpu
     ns = np.maximum((gpu.end_ns - gpu.start_ns).astype(np.float64), 1.0)
@@ -218,7 +218,7 @@ def _left(case: Case, part: float) -> F64:
     return np.where(once, 1.0, np.maximum(share * ns, floor) / ns)
 
 
-def _attention(case: Case, level: int) -> Change:
+def _attention(case: Analysis, level: int) -> Change:
     """Packed rows: all as before but attention."""
     nodes = case.nodes_of_gpu(case.category("attention"))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpuprof.calibration import allocator as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where, is_copying
@@ -61,7 +61,7 @@ that the training process creates in each step gains only the faster transfer.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Pinned memory and asynchronous copies."""
     trace, graph = case.trace, case.graph
     pageable = trace.rows_named(trace.gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
@@ -124,7 +124,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     gpu = case.trace.gpu
     pageable = case.trace.rows_named(gpu.name, lambda text: "HtoD" in text and "Pageable" in text)
     copies = case.nodes_of_gpu(pageable) & case.graph.on_gpu

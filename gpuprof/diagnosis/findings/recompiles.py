@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuprof.calibration import shapes as calibrated
 from gpuprof.calibration import thresholds as thresholds_calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.compiling import MULTIPLE, compiling_nodes, in_most_steps
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import OWN, Candidate, claim_idle
@@ -80,7 +80,7 @@ Padding to a multiple adds some tokens.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Fixed shapes, or a backend that does not plan."""
     graph, trace = case.graph, case.trace
     host = (graph.lane >= 0) & ~graph.waits
@@ -137,7 +137,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _new_shapes_excess(case: Case) -> float:
+def _new_shapes_excess(case: Analysis) -> float:
     """What new shapes add to the mean step, ns; 0 where that is not worth a fix or was not timed."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
@@ -146,7 +146,7 @@ def _new_shapes_excess(case: Case) -> float:
     return float(found.mean_ns or 0)
 
 
-def _spread(case: Case) -> float:
+def _spread(case: Analysis) -> float:
     """How well the step without new shapes is known: of few such steps, badly."""
     budget = case.budget
     found = next((one for one in budget.excess if one.cause == "new_shapes"), None) if budget else None
@@ -155,7 +155,7 @@ def _spread(case: Case) -> float:
     return PADDED if budget.steps - found.steps >= FEWEST_KNOWN else FEW_KNOWN
 
 
-def _per_length(case: Case) -> Iterator[Proposal]:
+def _per_length(case: Analysis) -> Iterator[Proposal]:
     """Timed steps with new shapes are longer than those with shapes seen before, whatever was recorded."""
     if not _new_shapes_excess(case):
         return
@@ -170,7 +170,7 @@ def _per_length(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _of_timed(case: Case) -> tuple[Evidence, ...]:
+def _of_timed(case: Analysis) -> tuple[Evidence, ...]:
     """What the timed steps show of new shapes, and what they will cost the rest of the run."""
     budget, run = case.budget, case.run
     if budget is None or not _new_shapes_excess(case):
@@ -205,7 +205,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
+def _first_calls(case: Analysis, host: Mask, steps: np.ndarray) -> Mask:
     """Pieces of the host's own work that are long because all is new to the steps that compile: in torch's ops that
     launch something, and in what runs generated code. Work that only the processor does is as long every time."""
     graph = case.graph
@@ -213,7 +213,7 @@ def _first_calls(case: Case, host: Mask, steps: np.ndarray) -> Mask:
     return host & (graph.call < 0) & inside & np.isin(graph.step, steps) & (graph.duration_ns >= FIRST_NS)
 
 
-def _launching(case: Case) -> Mask:
+def _launching(case: Analysis) -> Mask:
     """torch's own ops that launch work of the GPU themselves."""
     ops = case.trace.ops
     launches = np.zeros(len(ops), bool)
@@ -222,7 +222,7 @@ def _launching(case: Case) -> Mask:
     return launches & (ops.kind == OP) & case.ops_named(lambda name: name.startswith("aten::"))
 
 
-def _fix(case: Case, cudnn: bool, compiling: bool) -> Fix:
+def _fix(case: Analysis, cudnn: bool, compiling: bool) -> Fix:
     if not case.trains_on_tokens:
         few = as_fix("batches of few different shapes: resize, crop or bucket the samples, drop_last=True")
         return few + "\nor " + call("model.compile", dynamic=True).otherwise() if compiling else few

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
@@ -66,7 +66,7 @@ _OTHERWISE = (
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Drafted tokens, where decoding is for few sequences."""
     work, graph = case.workload, case.graph
     if not work.decodes or work.batch is None or work.batch > FEW or speculates(case):
@@ -98,7 +98,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def speculates(case: Case) -> bool:
+def speculates(case: Analysis) -> bool:
     """Whether tokens are drafted already."""
     trace = case.trace
     return any(bool(trace.rows_named(table.name, _SPECULATES.search).any()) for table in (trace.ops, trace.frames))

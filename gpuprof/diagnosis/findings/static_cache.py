@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from gpuprof.calibration import inference as calibrated
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import Code, assigned, call
@@ -44,7 +44,7 @@ model. Its memory is taken from the beginning.
 _LIST = re.compile(r"\[[\d, ]*\]")
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """A cache of fixed length, where it is concatenated."""
     if not case.workload.is_inference:
         return
@@ -74,7 +74,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def appends(case: Case) -> Mask:
+def appends(case: Analysis) -> Mask:
     """Rows of the ops that append one position to a cache."""
     trace = case.trace
     rows = case.ops_named(lambda name: name == "aten::cat") & (trace.ops.dims != NO_TEXT)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
@@ -72,7 +72,7 @@ at worst. Without the waits the CPU runs more batches ahead, which takes a littl
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
@@ -126,7 +126,7 @@ def find(case: Case) -> Iterator[Proposal]:
     yield from singles
 
 
-def _together(case: Case, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:
+def _together(case: Analysis, kinds: list[tuple[Mask, Proposal]], own: Mask, alone: bool) -> Proposal:
     """All kinds of waits at once: the CPU runs ahead only where none of them stops it."""
     waits = np.logical_or.reduce([mask for mask, _ in kinds])
     worst = _without(waits, np.zeros(len(case.graph), bool))
@@ -160,7 +160,7 @@ WAYS = (
 """An op that waits for the size of its result → how the library does without."""
 
 
-def _size_fix(case: Case, shapes: Mask) -> Fix:
+def _size_fix(case: Analysis, shapes: Mask) -> Fix:
     """The ways out of the recorded ops first, then what always helps."""
     rows = np.unique(case.graph.scope[shapes])
     nesting, names = case.timeline.nesting, set[str]()
@@ -197,12 +197,12 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _least(case: Case, waits: Mask) -> float:
+def _least(case: Analysis, waits: Mask) -> float:
     """What a step takes without any of these waits and without all that their ops do, ns."""
     return case.step_of(_without(waits, _own_nodes(case, _outermost_named(case, waits)))(case.graph))
 
 
-def waiting_nodes(case: Case) -> Mask:
+def waiting_nodes(case: Analysis) -> Mask:
     """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
@@ -215,7 +215,7 @@ def waiting_nodes(case: Case) -> Mask:
     return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case)
 
 
-def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
+def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:
     """Of the waits: for values, for sizes, and those that no op makes."""
     graph, trace = case.graph, case.trace
     sizes = np.append(case.ops_within(case.ops_named(SHAPE.search)), False)[graph.scope]
@@ -227,7 +227,7 @@ def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
     return looks, waits & sizes, waits & ~in_op & called & ~looks
 
 
-def _after_fetches(case: Case) -> Mask:
+def _after_fetches(case: Analysis) -> Mask:
     """Calls that wait for a stream on which their thread's last launch was a copy to the host: how PyTorch reads a
     value, where no op tells."""
     trace, links = case.trace, case.timeline.links
@@ -247,7 +247,7 @@ def _after_fetches(case: Case) -> Mask:
     return found
 
 
-def _outermost_named(case: Case, waits: Mask) -> I64:
+def _outermost_named(case: Analysis, waits: Mask) -> I64:
     """Rows of the outermost ops (not annotations) around some waits."""
     reads, parent = _reads(case), case.timeline.nesting.parent
     rows = np.unique(case.graph.scope[waits])
@@ -261,12 +261,12 @@ def _outermost_named(case: Case, waits: Mask) -> I64:
         rows = np.where(up, above, rows)
 
 
-def _reads(case: Case) -> Mask:
+def _reads(case: Analysis) -> Mask:
     """Ops that do nothing but read a value: `item` and its like, and copies."""
     return case.ops_named(lambda text: LOOK.search(text) or text in COPIES)
 
 
-def _own_nodes(case: Case, ops: I64) -> Mask:
+def _own_nodes(case: Analysis, ops: I64) -> Mask:
     """Nodes of the ops themselves, their copies on the device included; of explicit reads only."""
     mask = np.zeros(len(case.trace.ops), bool)
     mask[ops] = True
@@ -274,7 +274,7 @@ def _own_nodes(case: Case, ops: I64) -> Mask:
     return case.nodes_within(mask) & ~case.graph.waits
 
 
-def _loop_nodes(case: Case) -> Mask:
+def _loop_nodes(case: Analysis) -> Mask:
     """Nodes within loops over experts; found once for a case."""
     if "expert_loop_nodes" not in case.memo:
         loops = find_loops(case)
@@ -291,7 +291,7 @@ def _without(waits: Mask, own: Mask) -> Change:
     return change
 
 
-def _evidence(case: Case, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
+def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
     text = f"{what}: {count:,.0f} a step"
@@ -317,7 +317,7 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
-def _look_fix(case: Case, looks: Mask) -> Fix:
+def _look_fix(case: Analysis, looks: Mask) -> Fix:
     torch = (
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
         "torch.nn.utils.clip_grad_norm_(parameters, limit, foreach=True)  # all norms at once, none read\n"

@@ -12,7 +12,7 @@ from gpuprof.costs.dtypes import CODE
 from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.work import recorded_sms
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
@@ -49,7 +49,7 @@ bf16 gains more, with less precision. GPUs before Ampere have no TF32.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """TF32 for what is multiplied in fp32."""
     roof = case.roofline
     if roof is None or "tf32" not in roof.ceilings.flops:
@@ -84,7 +84,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if case.roofline is None:
         return None
     if "tf32" not in case.roofline.ceilings.flops:
@@ -113,7 +113,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _idle_sms(case: Case, event: I64) -> F64:
+def _idle_sms(case: Analysis, event: I64) -> F64:
     """How many times as long a kernel takes than if its blocks filled every SM until its end: small matrix
     multiplications have fewer blocks than the GPU has SMs. The tiles are taken to be those of the recorded kernel."""
     gpu = case.trace.gpu
@@ -124,7 +124,7 @@ def _idle_sms(case: Case, event: I64) -> F64:
     return np.ceil(blocks / sms) * sms / blocks
 
 
-def _left(case: Case, roof: Roofline, nodes: Mask, level: int) -> F64:
+def _left(case: Analysis, roof: Roofline, nodes: Mask, level: int) -> F64:
     """Per node the share of its time that is left."""
     graph = case.graph
     left = np.ones(len(graph))

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuprof.calibration import thresholds as calibrated
 from gpuprof.costs.split import COMPUTE, LATENCY
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
 from gpuprof.diagnosis.fix import as_fix
@@ -54,7 +54,7 @@ heavy matrix multiplications, hot or not. Kernels may also slow down because ano
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Better cooling or supply, where the clock was held back."""
     held = _held_back(case)
     drift = _drift(case) if held is None else None
@@ -77,7 +77,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _held_back(case: Case) -> tuple[float, str] | None:
+def _held_back(case: Analysis) -> tuple[float, str] | None:
     """(clock now over the highest seen, statement) of the GPU that was held back most; None if none was."""
     telemetry = case.run.telemetry if case.run else None
     found = None
@@ -97,14 +97,14 @@ def _held_back(case: Case) -> tuple[float, str] | None:
     return found
 
 
-def _by_clock(case: Case) -> np.ndarray:
+def _by_clock(case: Analysis) -> np.ndarray:
     """Nodes of kernels whose time scales with the clock; all, where it is not known what limits them."""
     if case.roofline is None:
         return case.graph.resource == DEVICE
     return case.nodes_of_gpu(np.isin(case.roofline.split.bound, (COMPUTE, LATENCY)))
 
 
-def _drift(case: Case) -> tuple[float, str] | None:
+def _drift(case: Analysis) -> tuple[float, str] | None:
     """(time of kernels in the first steps over the last, statement); None where they do not get slower."""
     graph, gpu = case.graph, case.trace.gpu
     if graph.steps < LEAST_STEPS:
