@@ -15,6 +15,8 @@ WORTH = 1.05
 """A fix that gains less cannot be distinguished from noise: steps of one program differ by as much."""
 SURE = 1.02
 """A fix is sure where it gains this much at the low end of its 80 % interval: nine of ten do."""
+CERTAIN = 0.9
+"""Likewise, where it also needs something that a recording does not show."""
 EVEN = 0.5
 """A fix that is less likely than this to gain that much is not worth trying."""
 SEVERE, MARKED = 1.3, 1.1
@@ -85,6 +87,12 @@ class Proposal:
     last: bool = False
     """Whether it rewrites whatever the other fixes leave (a compiler), and so is made after them: what they replace
     it cannot make faster too."""
+    needs: str = ""
+    """What has to be done first, or has to hold, where the fix is a chain; empty: nothing."""
+    odds: float = 1.0
+    """Probability that it works at all, where what it needs cannot be seen in the recording; else it gains nothing."""
+    parts: tuple[str, ...] = ()
+    """The links of a chain in a few words each, in the order in which they are made; empty of a single fix."""
     key: str = ""
     """Tells several proposals of one finding apart."""
 
