@@ -15,6 +15,7 @@ from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
 from gpuprof.report import above_words, fixes, host_words, memory_words, rank_lines, run_words, stepbar, words
+from gpuprof.report.as_text import drawn
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
@@ -468,9 +469,4 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, *, verbose: bool = True) -> str:
     """The same as text without colours, all of it unless `verbose` is false."""
-    from rich.console import Console
-
-    console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(render(diagnosis, width, rows, verbose=verbose), soft_wrap=False)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    return f"{drawn(render(diagnosis, width, rows, verbose=verbose), width)}\n"
