@@ -19,7 +19,8 @@ import gpuprof
 from benchmarks.accuracy import MS, ROOT, Case, Fix, cases, of_recorded
 from benchmarks.fit_or_test import place_of
 from gpuprof.calibration.table import numbers
-from gpuprof.diagnosis.case import Case as Looked
+from gpuprof.diagnosis.analysis import Analysis as Looked
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.predict import predict
 from gpuprof.replay.transform import scale
@@ -111,7 +112,7 @@ def fitted_step(knob: Knob, place: str) -> FittedStep | None:
     if case is None or timed is None:
         return None
     diagnosis = diagnosed(case.path)
-    looked = diagnosis._case
+    looked = analysis_of(diagnosis)
     if looked is None:
         return None
     tried = [(factor, _predicted(knob, looked, timed, factor)) for factor in SCALES]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.diagnosis import Diagnosis
+    from gpuprof.diagnosis.load import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
     from gpuprof.record.recorder import Recorder, TrainerCallback
@@ -37,6 +38,7 @@ __all__ = [
     "compare",
     "diagnose",
     "load",
+    "load_diagnosis",
     "project",
     "write_comparison",
     "write_report",
@@ -52,6 +54,7 @@ _HOMES = {
     "Recorder": "gpuprof.record.recorder",
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
+    "load_diagnosis": "gpuprof.diagnosis.load",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }

@@ -291,8 +291,7 @@ def _show_list(subject: Subject | None, argv: Sequence[str], as_json: bool) -> N
 
 
 def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
-    from gpuprof.record.patches import NAMES, patch_named
-    from gpuprof.trial.fixes import Candidate
+    from gpuprof.trial.fixes import Candidate, names, patch_for
     from gpuprof.trial.subject import with_flags
     from gpuprof.trial.trial import Fix
     from gpuprof.trial.written import changes_of
@@ -300,7 +299,7 @@ def _listing(subject: Subject | None, argv: Sequence[str]) -> dict[str, Any]:
     found, by_hand = ([], []) if subject is None else _advised(subject)
     known = {one.fix.name: one.fix for one in found}
     rows = []
-    for one in (patch_named(name).PATCH for name in NAMES):
+    for one in map(patch_for, names()):
         fix = known.get(one.name) or Fix(one.name, one.default)
         own = None if subject is None else with_flags(subject, Candidate(fix), argv).flags
         rows.append({

@@ -13,11 +13,12 @@ import numpy as np
 from gpuprof.calibration import allocator
 from gpuprof.calibration import memory as calibrated
 from gpuprof.costs.gemm import is_matmul
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.batch_scaling import scaled_batch
 from gpuprof.diagnosis.detect.passes import shapes_in
 from gpuprof.diagnosis.detect.proposal import Finder, Proposal
-from gpuprof.diagnosis.findings import adapter_casts, eager_attention, optimizer, padding, recompute
+from gpuprof.diagnosis.findings import BUILT_IN
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.diagnosis.predict import predict_together
 from gpuprof.memory.advice import Bounds
 from gpuprof.projection.batch import model_phases
@@ -28,13 +29,7 @@ from gpuprof.replay.transform import scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, OPTIMIZER
 from gpuprof.tracefile.trace import NO_TEXT, Mask
 
-FINDERS: dict[str, Finder] = {
-    "no_checkpointing": recompute.find,
-    "fused_attention": eager_attention.find,
-    "half_adapters": adapter_casts.find,
-    "fused_optimizer": optimizer.find,
-    "equal_passes": padding.find,
-}
+FINDERS: dict[str, Finder] = {one.memory: one.find for one in BUILT_IN if one.memory and one.find}
 """Changes that a finding replays."""
 REPEATED = (0.85, 1.0, 1.1)
 """Of the forward pass what checkpointing repeats: neither head nor loss, but with work of its own."""
@@ -52,7 +47,7 @@ class _Priced:
     """Not replayed: at least, usually, at most."""
 
 
-def step_with(fixes: Sequence[MemoryFix], case: Case, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
+def step_with(fixes: Sequence[MemoryFix], case: Analysis, memory: RecordedMemory) -> tuple[Bounds | None, str | None]:
     """The mean step for the recorded work with one change, or several at once, ns; or why it is not known."""
     found: list[_Priced] = []
     for fix in fixes:
@@ -67,7 +62,7 @@ def step_with(fixes: Sequence[MemoryFix], case: Case, memory: RecordedMemory) ->
     return Bounds(*(round(ns / work + sum(more)) for ns, *more in ends)), None
 
 
-def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str:
+def _priced(fix: MemoryFix, case: Analysis, memory: RecordedMemory) -> _Priced | str:
     """One change; or why its time is not known."""
     if fix.id == "offloaded_optimizer":
         return _offloaded(memory.trained)
@@ -85,7 +80,7 @@ def _priced(fix: MemoryFix, case: Case, memory: RecordedMemory) -> _Priced | str
         make = _of_passes(fix, case)
     if make is None:
         return "nothing in the recording says what it would take"
-    return _Priced((Proposal(fix.title, (), "", make(1), make(0), make(2)),))
+    return _Priced((Proposal(fix.title, (), Fix(), make(1), make(0), make(2)),))
 
 
 def _offloaded(trained: Trained | None) -> _Priced | str:
@@ -96,7 +91,7 @@ def _offloaded(trained: Trained | None) -> _Priced | str:
     return _Priced(more_ns=(low, usual, high))
 
 
-def _offloaded_activations(case: Case, memory: RecordedMemory) -> _Priced | str:
+def _offloaded_activations(case: Analysis, memory: RecordedMemory) -> _Priced | str:
     """What layers keep goes to the CPU during the forward pass and comes back during the backward pass: at best next to
     the GPU's work, at worst after it."""
     link = case.roofline.ceilings.link_bytes_per_s if case.roofline is not None else None
@@ -114,7 +109,7 @@ def _offloaded_activations(case: Case, memory: RecordedMemory) -> _Priced | str:
     return _Priced(more_ns=(hidden[0], (hidden[1] + 2 * usual) / 2, 2 * slow))
 
 
-def _of_passes(fix: MemoryFix, case: Case) -> Callable[[int], Change] | None:
+def _of_passes(fix: MemoryFix, case: Analysis) -> Callable[[int], Change] | None:
     """What a change of the forward and backward passes does to the graph: 0 at best, 1 usually, 2 at worst."""
     if fix.share:
         return lambda level: partial(_repeats, share=fix.share * REPEATED[level])
@@ -125,7 +120,7 @@ def _of_passes(fix: MemoryFix, case: Case) -> Callable[[int], Change] | None:
     return makers.get(fix.id)
 
 
-def _chunked_loss(case: Case, memory: RecordedMemory) -> Callable[[int], Change] | None:
+def _chunked_loss(case: Analysis, memory: RecordedMemory) -> Callable[[int], Change] | None:
     """The same of a loss that goes through the logits in chunks, or in one fused kernel; None where the recording does
     not show the ops of the head and the loss."""
     loss = memory.recorded.loss
@@ -148,7 +143,7 @@ def _chunked_loss(case: Case, memory: RecordedMemory) -> Callable[[int], Change]
     return lambda level: partial(change, level)
 
 
-def _ops_of_logits(case: Case, vocabulary: int) -> tuple[Mask, Mask]:
+def _ops_of_logits(case: Analysis, vocabulary: int) -> tuple[Mask, Mask]:
     """Ops that are the head's matmuls, and others whose tensors have the vocabulary as their width."""
     ops = case.trace.ops
     texts = np.unique(ops.dims[ops.dims != NO_TEXT])
@@ -159,7 +154,7 @@ def _ops_of_logits(case: Case, vocabulary: int) -> tuple[Mask, Mask]:
     return products, np.isin(ops.dims, last_side) & ~products
 
 
-def _per_tensor_step(name: str, case: Case, trained: Trained | None) -> Callable[[int], Change] | None:
+def _per_tensor_step(name: str, case: Analysis, trained: Trained | None) -> Callable[[int], Change] | None:
     """The same of one of bitsandbytes' optimizers, all of whose state is on the GPU."""
     tensors = float((case.run.optimizer or {}).get("tensors") or 0) if case.run is not None else 0.0
     if not tensors or case.roofline is None or trained is None:

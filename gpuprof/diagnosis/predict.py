@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.budget_model import Budget
-from gpuprof.diagnosis.case import Case, Change
 from gpuprof.diagnosis.chance import probability, time_left
 from gpuprof.diagnosis.detect.proposal import EVEN, MARKED, SEVERE, SURE, WORTH, Proposal
 from gpuprof.diagnosis.diagnosis import TRIED, Combined, Considered, Finding, Range, Remaining
 from gpuprof.diagnosis.findings import ABSENT, FINDINGS
+from gpuprof.diagnosis.plug_ins import plug_ins
 from gpuprof.diagnosis.run_budget import Z80
 from gpuprof.diagnosis.sentences import in_ms
-from gpuprof.diagnosis.settle import settling_command
 from gpuprof.diagnosis.small_change import small_change
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.graph import Graph
@@ -90,17 +90,17 @@ class Fixes:
     """What more likely gains than not, and much if so, in the same order; each with what settles it."""
 
 
-def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
+def fixes(case: Analysis, bound: Bound | None = None, tried: Mapping[str, str] | None = None) -> Fixes:
     """All fixes that are worth their expected gain; `bound`: the verdict, which decides between those that gain the
     same. `tried`: finding → why its fix failed when it was tried; such a one is considered, and not advised again.
 
     One that fails takes neither the diagnosis nor the others with it, and is reported; GPUPROF_DEBUG=1 raises.
     """
-    steps = Steps(case)
+    steps, added = Steps(case), plug_ins().findings
     found: list[_Predicted] = []
     failed: list[tuple[str, str]] = []
     considered: list[Considered] = []
-    for page, find in FINDINGS:
+    for page, find in (*FINDINGS, *((one.page, one.find) for one in added if one.find is not None)):
         if not page.applies_to(case.workload.kind):
             continue
         try:
@@ -126,19 +126,19 @@ def fixes(case: Case, bound: Bound | None = None, tried: Mapping[str, str] | Non
     )
 
 
-def _considered(case: Case, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
+def _considered(case: Analysis, finding: str, proposals: list[_Predicted], failure: str) -> list[Considered]:
     """Why a finding advises nothing: what it predicts, or that its problem is not there."""
     if proposals:
         best = max(proposals, key=lambda one: one.prediction.speedup.expected)
         found = best.prediction
         reason = f"{TRIED}{failure}" if failure else _why_not(case, best)
         return [Considered(finding, best.proposal.title, reason, found.step, found.speedup)]
-    absent = ABSENT.get(finding)
+    absent = ABSENT.get(finding) or next((one.absent for one in plug_ins().findings if one.id == finding), None)
     why = absent.why(case) if absent else None
     return [Considered(finding, absent.title, why)] if absent and why else []
 
 
-def _why_not(case: Case, one: _Predicted) -> str:
+def _why_not(case: Analysis, one: _Predicted) -> str:
     """Why a fix is not advised; empty if it is."""
     speedup = one.prediction.speedup
     if one.list is None:
@@ -153,7 +153,7 @@ def _why_not(case: Case, one: _Predicted) -> str:
     return ""
 
 
-def _steps_left(case: Case) -> int | None:
+def _steps_left(case: Analysis) -> int | None:
     """Steps that a fix has to earn back what it costs once: those left of the run, or of the next one like it; None
     where no one says how many these are."""
     run = case.run
@@ -162,7 +162,7 @@ def _steps_left(case: Case) -> int | None:
     return run.steps_total - run.steps_seen if run.remaining_ns else run.steps_total
 
 
-def _left_ns(case: Case) -> float | None:
+def _left_ns(case: Analysis) -> float | None:
     """The same as time, as the training runs now."""
     left = _steps_left(case)
     return None if left is None or left <= 0 else left * case.mean_ns
@@ -171,7 +171,7 @@ def _left_ns(case: Case) -> float | None:
 class Steps:
     """The mean step of a case after fixes; each is simulated once."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Analysis) -> None:
         self.case = case
         self._known: dict[tuple[int, ...], tuple[object, Callable[[], float]]] = {}
         self._background = Background(worth_it=len(case.graph) >= LARGE)
@@ -261,7 +261,7 @@ class Steps:
     def _timed(self) -> Budget | None:
         """The mean step as it was timed."""
         found = self.case.budget
-        return None if found is None or self.case.mean_step is None or found.mean_ns <= 0 else found
+        return None if found is None or found.mean_ns <= 0 else found
 
     @property
     def _excess(self) -> float:
@@ -284,12 +284,12 @@ def _loader(now: MeanStep, mean: MeanStep, proposals: Sequence[Proposal]) -> Loa
     return replace(loader, batch_ns=loader.batch_ns * factor)
 
 
-def predict(case: Case, proposal: Proposal) -> Range:
+def predict(case: Analysis, proposal: Proposal) -> Range:
     """The step after a fix with its 80 % interval, ns."""
     return predict_together(case, [proposal])
 
 
-def predict_together(case: Case, proposals: Sequence[Proposal]) -> Range:
+def predict_together(case: Analysis, proposals: Sequence[Proposal]) -> Range:
     """The step after several fixes at once with its 80 % interval, ns; without any, the step as it is."""
     return prediction(Steps(case), proposals).step
 
@@ -381,14 +381,16 @@ def _away(*parts: float) -> float:
     return math.sqrt(sum(part * part for part in parts))
 
 
-def _finding(case: Case, one: _Predicted) -> Finding:
+def _finding(case: Analysis, one: _Predicted) -> Finding:
     proposal, step, speedup = one.proposal, one.prediction.step, one.prediction.speedup
     return Finding(
         id=one.id,
         title=proposal.title,
         severity="high" if speedup.expected >= SEVERE else "medium" if speedup.expected >= MARKED else "low",
         evidence=proposal.evidence,
-        fix=proposal.fix,
+        fix=str(proposal.fix),
+        settings=proposal.fix.settings,
+        patch=proposal.fix.patch,
         step_ns=step,
         speedup=speedup,
         work=proposal.work,
@@ -396,11 +398,11 @@ def _finding(case: Case, one: _Predicted) -> Finding:
         changes=proposal.changes or None,
         once_ns=Range(*map(round, proposal.once_ns)) if proposal.once_ns[1] else None,
         probability=round(one.probability, 3),
-        settle=settling_command(one.id, proposal.title, proposal.fix),
+        settle=proposal.fix.patch and proposal.fix.patch.command,
     )
 
 
-def _remaining(case: Case, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
+def _remaining(case: Analysis, speedup: Range, once_ns: tuple[float, float, float]) -> Remaining | None:
     """The rest of the run with a fix: what that costs once, and starting again where the training still runs, are in
     it."""
     run = case.run

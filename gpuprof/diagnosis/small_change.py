@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.proposal import Proposal
 from gpuprof.diagnosis.diagnosis import Range
 from gpuprof.diagnosis.sentences import in_ms
@@ -13,7 +13,7 @@ SAME_WORK = 0.01
 """Factors of work that differ by less are the same."""
 
 
-def small_change(case: Case, proposal: Proposal, gain: Range) -> str:
+def small_change(case: Analysis, proposal: Proposal, gain: Range) -> str:
     """`takes 0.003 ms of GPU time off a step of 288 ms, under 1 %`; of a larger batch how much longer its step is."""
     if abs(proposal.work - 1) > SAME_WORK:
         longer = proposal.work / gain.expected
@@ -27,7 +27,7 @@ def small_change(case: Case, proposal: Proposal, gain: Range) -> str:
     return f"{what}, which {'shortens' if change > 0 else 'lengthens'} it by {100 * abs(change):.0f} %"
 
 
-def _taken_off(case: Case, proposal: Proposal) -> tuple[float, float]:
+def _taken_off(case: Analysis, proposal: Proposal) -> tuple[float, float]:
     """GPU and CPU time that a fix removes, ns a step; negative where it adds some."""
     now, then = case.graph, proposal.change(case.graph)
     if len(now) != len(then):

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..runfile import read_json, write_json
 from .arm import ImportWatch
-from .patches import NAMES, PROBE, patch_named
+from .patches import NAMES, PROBE, patch_at, patch_named
 from .patches.context import Context, Hub, Proof, wrap
 from .scratch import BLOCKED, Scratch
 from .scratch_calls import cover
@@ -57,12 +57,14 @@ def _note_failure(folder: Path) -> None:
 
 
 def apply_all(hub: Hub, fixes: list[dict[str, Any]]) -> dict[str, Callable[[], Proof]]:
-    """Applies patches, in the order of their list; name → its proof."""
+    """Applies patches, in the order of their list, then those in files of their own; name → its proof."""
     proofs: dict[str, Callable[[], Proof]] = {}
-    for fix in sorted(fixes, key=lambda one: (*NAMES, PROBE).index(one["name"])):
-        name = fix["name"]
+    order = (*NAMES, PROBE)
+    for fix in sorted(fixes, key=lambda one: order.index(one["name"]) if one["name"] in order else len(order)):
+        name, path = fix["name"], fix.get("path")
         try:
-            proofs[name] = patch_named(name).apply(Context(hub, name, fix["value"], fix.get("by_flag")))
+            patch = patch_at(path) if path else patch_named(name)
+            proofs[name] = patch.apply(Context(hub, name, fix["value"], fix.get("by_flag")))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             proofs[name] = lambda text=text: Proof(False, text)

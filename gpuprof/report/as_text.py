@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpuprof.report.drawn import WIDTH, drawn
 from gpuprof.report.names import escape
 from gpuprof.report.numbers import duration_range
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from gpuprof.diagnosis.comparison.comparison import Comparison
     from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
     from gpuprof.projection.projection import Projection
-
-WIDTH = 80
-"""Columns of a page that no one can measure."""
 
 
 def diagnosis_text(diagnosis: Diagnosis) -> str:
@@ -52,13 +48,3 @@ def predicted(finding: Finding) -> str:
     step, gain = finding.step_ns, finding.speedup
     work = f" with {finding.work:.3g}× the work" if finding.work != 1.0 else ""
     return f"{duration_range(step.low, step.high)} a step{work}, {gain.low:.2f}–{gain.high:.2f}× as fast"
-
-
-def drawn(what: RenderableType, width: int = WIDTH) -> str:
-    """The lines without colours, and without blanks at their ends."""
-    from rich.console import Console
-
-    console = Console(width=width, color_system=None, force_terminal=False, force_jupyter=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(what, soft_wrap=False)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())

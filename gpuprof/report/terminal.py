@@ -15,8 +15,8 @@ from rich.text import Text
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Issue
 from gpuprof.report import above_words, fixes, host_words, memory_words, rank_lines, run_words, stepbar, words
-from gpuprof.report.as_text import drawn
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
+from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share

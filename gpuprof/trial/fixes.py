@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuprof.diagnosis.diagnosis import Diagnosis, Finding
-from gpuprof.diagnosis.settle import patch_of
+from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
-from gpuprof.record.patches import NAMES, patch_named
+from gpuprof.record.patches import NAMES, patch_at, patch_named
+from gpuprof.record.patches.context import Patch
 from gpuprof.trial.own_flags import OwnFlags
 from gpuprof.trial.trial import Fix, Interval
 
@@ -30,14 +31,31 @@ class Candidate:
     """The program's own flags that make it; None where it is applied from outside."""
 
 
+def names() -> tuple[str, ...]:
+    """Of all fixes: gpuprof's own in the order in which several are applied, then those of plug-ins."""
+    return (*NAMES, *patches())
+
+
+def patch_for(name: str) -> Patch:
+    """What a patch says of itself. Raises GpuprofError, one line, where that of a plug-in cannot be loaded."""
+    path = patches().get(name)
+    if path is None:
+        return patch_named(name).PATCH
+    try:
+        return patch_at(str(path)).PATCH
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise GpuprofError(f"the patch of the plug-in {name} cannot be loaded: {why}") from error
+
+
 def parse(text: str) -> list[Fix]:
     """`input_workers=8,tf32`: the fixes. Raises GpuprofError for unknown ones and values."""
     found: list[Fix] = []
     for part in (part.strip() for part in text.split(",")):
         name, given, value = part.partition("=")
-        if name not in NAMES:
-            raise GpuprofError(f"--fix {part}: no such fix; there are {', '.join(NAMES)}")
-        patch = patch_named(name).PATCH
+        if name not in names():
+            raise GpuprofError(f"--fix {part}: no such fix; there are {', '.join(names())}")
+        patch = patch_for(name)
         value = value if given else patch.default
         if not patch.check(value):
             takes = f"takes {patch.values}" if patch.values else "takes no value"
@@ -50,7 +68,7 @@ def parse(text: str) -> list[Fix]:
 
 def lines_for(fix: Fix) -> str:
     """What to write for a fix where no finding says it for the user's own stack."""
-    return patch_named(fix.name).PATCH.line.replace("{value}", fix.value)
+    return patch_for(fix.name).line.replace("{value}", fix.value)
 
 
 def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]]:
@@ -76,13 +94,11 @@ def advised(diagnosis: Diagnosis | None) -> tuple[list[Candidate], list[Finding]
 
 def fix_for(finding: Finding) -> Fix | None:
     """The patch that does what the finding advises; None where it has to be done by hand."""
-    found = patch_of(finding.id, finding.title, finding.fix)
-    if found is None:
+    if finding.patch is None or finding.patch.name not in names():
         return None
-    name, value = found
-    patch = patch_named(name).PATCH
-    value = value or patch.default
-    return Fix(name, value) if patch.check(value) else None
+    patch = patch_for(finding.patch.name)
+    value = finding.patch.value or patch.default
+    return Fix(patch.name, value) if patch.check(value) else None
 
 
 def with_predictions(asked: Iterable[Fix], candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -13,7 +13,6 @@ from gpuprof.trial.trial import Fix
 SELDOM = 100
 """`logging_steps` of the fix `syncs`, as its patch has it."""
 _ATTENTION = "attn_implementation"
-_WITHOUT = "without "
 
 Settings = dict[str, Any]
 
@@ -32,7 +31,7 @@ class OwnFlags:
         return (*(word for word in argv if word not in self.drop), *self.add)
 
     def __str__(self) -> str:
-        return " ".join((*self.add, *(f"{_WITHOUT}{word}" for word in self.drop)))
+        return " ".join((*self.add, *(f"without {word}" for word in self.drop)))
 
 
 def own_flags(fix: Fix, program: Program | None, argv: Sequence[str]) -> OwnFlags | None:
@@ -52,15 +51,15 @@ def own_flags(fix: Fix, program: Program | None, argv: Sequence[str]) -> OwnFlag
 
 
 def _of(stack: Stack, needed: Settings, further: Settings, argv: Sequence[str]) -> OwnFlags | None:
-    texts = [stack.flag(name, value) for name, value in needed.items()]
-    if not all(texts):
+    flags = [stack.flag(name, value) for name, value in needed.items()]
+    if None in flags:
         return None
-    texts += filter(None, (stack.flag(name, value) for name, value in further.items()))
-    drop = tuple(text.removeprefix(_WITHOUT) for text in texts if text.startswith(_WITHOUT))
+    flags += [stack.flag(name, value) for name, value in further.items()]
+    found = [flag for flag in flags if flag is not None]
+    drop = tuple(flag.name for flag in found if not flag.words)
     if any(word not in argv for word in drop):
         return None
-    add = tuple(word for text in texts if not text.startswith(_WITHOUT) for word in text.split())
-    return OwnFlags(add, drop, tuple(needed.items()))
+    return OwnFlags(tuple(word for flag in found for word in flag.words), drop, tuple(needed.items()))
 
 
 def _wanted(fix: Fix, program: Program) -> tuple[Settings, Settings] | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuprof import runfile
+from gpuprof.diagnosis.plug_ins import patches
 from gpuprof.errors import GpuprofError
 from gpuprof.record.caches import caches
 from gpuprof.record.command import Target
@@ -148,7 +149,13 @@ class Starter:
             argv = own.applied_to(argv)
         name = " + ".join(map(str, fixes))
         folder = self._make_folder({
-            "fixes": [{"name": fix.name, "value": fix.value, "by_flag": _settings(by_flag.get(fix))} for fix in fixes],
+            "fixes": [
+                {
+                    "name": one.name, "value": one.value, "by_flag": _settings(by_flag.get(one)),
+                    "path": self._copied(one),
+                }
+                for one in fixes
+            ],
             "allowed": [], "settle": settle, "steps": steps, "seconds": seconds,
             "gate": None if gate is None else str(gate), "brief": brief,
         })  # fmt: skip
@@ -210,6 +217,17 @@ class Starter:
                 f"while the program ran it {', '.join(changed[:SHOWN])}{more}, past the scratch folder (native code or "
                 "another program did it): --yes goes on all the same"
             )
+
+    def _copied(self, fix: Fix) -> str | None:
+        """A copy of a plug-in's patch, which the process can read wherever gpuprof is installed; None for one of
+        gpuprof's own."""
+        path = patches().get(fix.name)
+        if path is None:
+            return None
+        copy = self.scratch / "patches" / f"{fix.name}.py"
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
+        return str(copy)
 
     def _make_folder(self, plan: dict[str, Any]) -> Path:
         """A folder for one more process, with what it is to do."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -13,7 +12,7 @@ from helpers.program import MS
 from helpers.traces import RUNS, each_shared, shared_trace
 
 import gpuprof
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect import batch_scaling, compiled_passes
 from gpuprof.diagnosis.findings import (
     ABSENT,
@@ -67,12 +66,12 @@ ON_THE_GPU = (
 
 
 @cache
-def recorded(name: str) -> Case:
+def recorded(name: str) -> Analysis:
     """The case of a recording in tests/data (a file), or of a shared one (`h200/…`)."""
     return case_of(shared_trace(name) if "/" in name else ROOT / "tests" / "data" / f"{name}.json.gz")
 
 
-def shown(module, case: Case) -> list:
+def shown(module, case: Analysis) -> list:
     """The proposals that are worth showing."""
     return [p for p in module.find(case) if p.work * case.step_ns / predict(case, p).expected >= WORTH]
 
@@ -88,7 +87,7 @@ def test_findings_of_a_recording_are_plausible(path):
             assert np.isfinite(step.high)
             assert step.expected <= case.step_ns * 1.001, f"{module.PAGE.id} makes the step longer"
             assert proposal.evidence[0].text
-            assert proposal.fix
+            assert str(proposal.fix)
 
 
 def test_the_measured_grouped_experts_lie_in_the_interval():
@@ -118,8 +117,8 @@ def test_a_launch_bound_step_gains_nothing_from_tf32():
 def test_bf16_autocast_avoids_the_attention_that_plans_for_each_length(torch: str, turns_it_off: bool):
     """A fp32 BERT whose lengths vary: with plain autocast it was measured at five times its step, planning."""
     case = case_of(ROOT / "scenarios" / "accelerate_bert" / "recording" / "trace.rank0.json.gz")
-    found = only(autocast, replace(case, versions={"torch_version": torch}))
-    assert ("enable_cudnn_sdp(False)" in found.fix) == ("cuDNN" in found.title) == turns_it_off
+    found = only(autocast, case.with_facts(versions={"torch_version": torch}))
+    assert ("enable_cudnn_sdp(False)" in str(found.fix)) == ("cuDNN" in found.title) == turns_it_off
 
 
 def test_double_batch_of_a_compute_bound_recording():
@@ -165,9 +164,9 @@ def test_fixes_are_short_and_whole(name: str):
     for page, find in FINDINGS:
         for one in find(case):
             assert len(one.title) < 45, (page.id, one.title)
-            assert all(len(line) <= 105 for line in one.fix.split("\n")), (page.id, one.fix)
-            assert "…" not in one.fix, (page.id, one.fix)
-            assert "<" not in one.fix, (page.id, one.fix)
+            assert all(len(line) <= 105 for line in str(one.fix).split("\n")), (page.id, str(one.fix))
+            assert "…" not in str(one.fix), (page.id, str(one.fix))
+            assert "<" not in str(one.fix), (page.id, str(one.fix))
 
 
 def test_memory_that_was_recorded_is_not_said_to_be_unknown():

@@ -11,6 +11,7 @@ from helpers.program import MS, US, Program
 
 from gpuprof import diagnose
 from gpuprof.calibration import reach as table
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.json import to_json
 from gpuprof.diagnosis.reach.kernel_reach import CELLS, kernel_reach
 from gpuprof.diagnosis.reach.ledger import above_reach, explained, identity_holds
@@ -148,7 +149,7 @@ def test_no_advice_no_ledger():
 
 
 def test_reach_lies_between_nothing_and_what_a_kernel_takes():
-    case = diagnose(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz")._case
+    case = analysis_of(diagnose(ROOT / "tests" / "data" / "unsloth_llama1b.json.gz"))
     assert case is not None
     assert case.roofline is not None
     found = kernel_reach(case.timeline, case.roofline)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from helpers.program import MS, US, Program
 
+from gpuprof.diagnosis.analysis import analysis_of
 from gpuprof.diagnosis.estimate import host_causes
 from gpuprof.diagnosis.gaps import CAUSES, find_gaps
 from gpuprof.diagnosis.verdict import host_cause
@@ -114,8 +115,8 @@ def test_the_planning_of_attention_is_not_launching():
 
     assert recording.run is not None
     diagnosis = diagnose(SHARED / "traces" / "wild" / "moe")
-    assert diagnosis._case is not None
-    found = slow_calls(diagnosis._case.timeline)
+    assert analysis_of(diagnosis) is not None
+    found = slow_calls(analysis_of(diagnosis).timeline)
     long = found.own_ns > 30 * MS
     assert np.count_nonzero(long) == 3
     assert {KINDS[kind] for kind in found.kind[long].tolist()} == {"planning"}

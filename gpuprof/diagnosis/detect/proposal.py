@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Fix
 from gpuprof.replay.bound import Bound
 from gpuprof.replay.loader_queue import Loader
 
@@ -52,8 +55,8 @@ class Proposal:
     title: str
     """The fix in a few words: what a list of fixes shows."""
     evidence: tuple[Evidence, ...]
-    fix: str
-    """What to write, for the stack of the recording."""
+    fix: Fix
+    """What to do, for the stack of the recording."""
     change: Change
     """What the fix does to the graph, as expected."""
     best: Change | None = None
@@ -93,9 +96,36 @@ class Absent:
     """A usual remedy where its finding has nothing to advise: its name, and why, from what the recording shows."""
 
     title: str
-    why: Callable[[Case], str | None]
+    why: Callable[[Analysis], str | None]
     """None: there is nothing to say about this recording."""
 
 
-Finder = Callable[[Case], Iterable[Proposal]]
+Finder = Callable[[Analysis], Iterable[Proposal]]
 """`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One kind of finding with everything that belongs to it. Each file of findings/ declares one, as FINDING; so does
+    each plug-in."""
+
+    page: Page
+    find: Finder | None = None
+    """None: it is not found in one recording's steps, but in those of several ranks, in memory or in warnings."""
+    absent: Absent | None = None
+    """Where users expect the remedy: why it is not advised."""
+    change: Recogniser | None = None
+    """How a comparison recognises that such a fix was made."""
+    memory: str | None = None
+    """Id of the change of the memory's footprint that is the same remedy: its time is that of the first fix."""
+    synonyms: tuple[str, ...] = ()
+    """Names of its remedy and of its subject, as `finding_names.key` writes them."""
+    titles: tuple[str, ...] = ()
+    """Titles that its fixes have in a diagnosis, as `finding_names.without_numbers` leaves them, without those that are
+    synonyms."""
+    patch: Path | None = None
+    """Of a plug-in the file of its patch, with `PATCH` and `apply` as those in gpuprof.record.patches."""
+
+    @property
+    def id(self) -> str:
+        return self.page.id

@@ -10,14 +10,15 @@ import numpy as np
 from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.floors import ELEMENTWISE_FLOOR_NS, THIN_MATMUL_FLOOR_NS
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns
 from gpuprof.diagnosis.detect.pair.signs import advised, alike_compiled, fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, siblings, without_recompute
-from gpuprof.diagnosis.detect.proposal import Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.fix import Code, call
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.replay.transform import Removing, scaled
@@ -65,7 +66,7 @@ large inputs.
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """Adapters in the model's own precision."""
     stretches = find_adapters(case)
     if stretches is None:
@@ -93,10 +94,10 @@ def find(case: Case) -> Iterator[Proposal]:
         title="adapters in bf16",
         evidence=spans(case, text, gpu),
         fix=case.stack.fix(
-            "get_peft_model(model, config, autocast_adapter_dtype=False)",
-            trl="get_peft_model(model, peft_config, autocast_adapter_dtype=False), "
-            f"and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
-        ),
+            call("get_peft_model", Code("model"), Code("config"), autocast_adapter_dtype=False),
+            trl=call("get_peft_model", Code("model"), Code("peft_config"), autocast_adapter_dtype=False)
+            + f", and hand the result to {case.stack.trainer or 'the trainer'} without peft_config",
+        ).by("adapter_casts"),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -118,7 +119,7 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def find_adapters(case: Case) -> Stretches | None:
+def find_adapters(case: Analysis) -> Stretches | None:
     """Where adapters compute in fp32: from the cast in front, if there is one, to the one behind."""
     ops = case.trace.ops
     rows, family = siblings(case)
@@ -148,7 +149,7 @@ def find_adapters(case: Case) -> Stretches | None:
     return Stretches(ops.thread[rows[first]].astype(np.int64), ops.start_ns[rows[first]], ops.end_ns[rows[last]])
 
 
-def _kinds(case: Case, rows: I64) -> I64:
+def _kinds(case: Analysis, rows: I64) -> I64:
     """Per linear op in fp32: -1 from wide to narrow, 1 from narrow to wide, 0 neither."""
     ops = case.trace.ops
     texts, which = np.unique(np.stack([ops.dims[rows], ops.types[rows]]), axis=1, return_inverse=True)
@@ -167,7 +168,7 @@ def _kinds(case: Case, rows: I64) -> I64:
     return kinds[which.reshape(-1)]
 
 
-def _cast_ops(case: Case) -> Mask:
+def _cast_ops(case: Analysis) -> Mask:
     """Copies between fp32 and a half-precision format."""
     ops, trace = case.trace.ops, case.trace
     copies = case.ops_named(lambda name: name == "aten::copy_")
@@ -178,7 +179,7 @@ def _cast_ops(case: Case) -> Mask:
     return copies & mixed[ops.types]
 
 
-def _nodes_of(case: Case, casts: Mask) -> Mask:
+def _nodes_of(case: Analysis, casts: Mask) -> Mask:
     """Nodes of casts with all of the op that is done by nothing else: `aten::to`, or autograd's cast of a gradient."""
     ops, parent = case.trace.ops, case.timeline.nesting.parent
     whole = case.ops_named(
@@ -195,7 +196,7 @@ def _nodes_of(case: Case, casts: Mask) -> Mask:
     return case.nodes_within(outer & (ops.start_ns >= 0))
 
 
-def _left(case: Case, inside: Mask, level: int) -> F64:
+def _left(case: Analysis, inside: Mask, level: int) -> F64:
     """Per node the share of its time that it takes in half precision; 1 for what stays as it is."""
     graph, ops = case.graph, case.trace.ops
     left = np.ones(len(graph))
@@ -219,3 +220,13 @@ def _left(case: Case, inside: Mask, level: int) -> F64:
 
 def _apply(graph: Graph, without_casts: Change, inside: Mask, left: F64) -> Graph:
     return scaled(without_casts(graph), inside & graph.on_gpu, left)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    memory="half_adapters",
+    synonyms=("lora_casts", "autocast_adapter_dtype", "fp32_adapters", "adapters"),
+    titles=("adapters_in_bf16",),
+)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.compile_time import compile_ns
 from gpuprof.diagnosis.detect.compiled_code import MOST_COMPILED, compiled_share
 from gpuprof.diagnosis.detect.compiled_passes import (
@@ -27,8 +27,9 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_mod
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
+from gpuprof.diagnosis.fix import Code, Fix, assigned, call
 from gpuprof.projection.batch import model_phases
 
 PAGE = Page(
@@ -64,7 +65,7 @@ launches, and subtracted from what the rest of the run gains). Code that Dynamo 
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """torch.compile, where nothing is compiled and the passes do not wait for values."""
     found = passes(case)
     if found is None:
@@ -85,13 +86,13 @@ def find(case: Case) -> Iterator[Proposal]:
             found.host,
         ),
         fix=case.stack.fix(
-            "model.compile(dynamic=True)  # before the first step; the lengths of batches vary"
+            call("model.compile", dynamic=True) + "  # before the first step; the lengths of batches vary"
             if varies
-            else "model.compile()  # before the first step",
+            else call("model.compile") + "  # before the first step",
             case.stack.setting({"torch_compile": True}),
             inference=_for_inference(case, varies),
-            lightning="model = torch.compile(model)  # before Trainer.fit",
-        ),
+            lightning=assigned("model", call("torch.compile", Code("model"))) + "  # before Trainer.fit",
+        ).by("compile"),
         change=compiled(found, 1),
         best=compiled(found, 0),
         worst=compiled(found, 2),
@@ -102,7 +103,7 @@ def find(case: Case) -> Iterator[Proposal]:
     )
 
 
-def _absent(case: Case) -> str | None:
+def _absent(case: Analysis) -> str | None:
     if is_before_2(case):
         return TOO_OLD
     if case.stack.kind == "unsloth":
@@ -134,8 +135,17 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
     )
 
 
-def _for_inference(case: Case, varies: bool) -> str:
+def _for_inference(case: Analysis, varies: bool) -> Fix:
     """What to compile of what serves the model."""
     model = {"diffusers": "pipe.transformer", "transformers_pipeline": "pipe.model"}.get(case.workload.engine or "")
-    call = f"{model or 'model'}.compile({'dynamic=True' if varies else ''})"
-    return f"{call}  # before the first request{'; the shapes of requests vary' if varies else ''}"
+    compiled = call(f"{model or 'model'}.compile", **({"dynamic": True} if varies else {}))
+    return compiled + f"  # before the first request{'; the shapes of requests vary' if varies else ''}"
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    absent=ABSENT,
+    change=change,
+    synonyms=("torch_compile", "inductor", "fusion"),
+)

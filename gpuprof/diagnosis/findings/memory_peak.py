@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuprof.diagnosis.detect.proposal import Page
+from gpuprof.diagnosis.detect.proposal import Declaration, Page
 
 PAGE = Page(
     id="memory_peak",
@@ -50,4 +50,10 @@ recorded loss's kernels is assumed. Paged optimizers are offered where tensors a
 enough for bitsandbytes to page their state (100,000 parameters), so not for small adapters. The largest batch assumes
 that passes of the run differ as the recorded ones do.
 """,
+)
+
+
+FINDING = Declaration(
+    page=PAGE,
+    synonyms=("memory", "oom", "out_of_memory", "chunked_loss", "8_bit_optimizer", "paged_optimizer"),
 )

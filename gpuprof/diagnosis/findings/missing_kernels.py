@@ -10,9 +10,9 @@ import re
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Page
+from gpuprof.diagnosis.detect.proposal import Declaration, Page
 from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in
@@ -57,7 +57,7 @@ part of the program outside the training step.
 )
 
 
-def note(run: Run | None, case: Case | None) -> Issue | None:
+def note(run: Run | None, case: Analysis | None) -> Issue | None:
     """What was warned of, and how much of the step it can be; None where nothing was."""
     program = run.program if run else None
     warned = slow_paths(program) if program else []
@@ -74,7 +74,7 @@ def slow_paths(program: Program) -> list[Warned]:
     return [each for each in program.warnings if SLOWLY.search(each.text) and OF_KERNELS.search(each.text)]
 
 
-def _share(program: Program, case: Case | None) -> str:
+def _share(program: Program, case: Analysis | None) -> str:
     """How much of the step is in the modules that compute so; empty where the recording does not show them."""
     names = sorted({each.name for each in program.reference})
     nodes = None if case is None else modules_nodes(case, names)
@@ -97,7 +97,7 @@ def _share(program: Program, case: Case | None) -> str:
     )
 
 
-def modules_nodes(case: Case, names: list[str]) -> Mask | None:
+def modules_nodes(case: Analysis, names: list[str]) -> Mask | None:
     """Nodes of the modules of these classes, forward and backward, without their linear layers; None if no range shows
     them."""
     if not names:
@@ -112,3 +112,9 @@ def modules_nodes(case: Case, names: list[str]) -> Mask | None:
     forward = Stretches(ops.thread[rows].astype(np.int64), ops.start_ns[rows], ops.end_ns[rows])
     inside = (nodes_in(case.graph, forward) >= 0) | (nodes_in(case.graph, backward_of(case, forward)) >= 0)
     return inside & ~case.nodes_within(case.ops_named(PROJECTION.search)) & ~case.graph.waits
+
+
+FINDING = Declaration(
+    page=PAGE,
+    synonyms=("fast_path", "flash_linear_attention", "causal_conv1d", "mamba", "fallback"),
+)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case, Change
+from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
@@ -16,8 +16,9 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import WORTH, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import WORTH, Declaration, Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
+from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
 from gpuprof.diagnosis.sentences import ms_or_us
 from gpuprof.replay.calls import STREAM_WAIT
@@ -66,7 +67,7 @@ proposed. Without the waits the CPU runs more batches ahead, which takes a littl
 )
 
 
-def find(case: Case) -> Iterator[Proposal]:
+def find(case: Analysis) -> Iterator[Proposal]:
     """One proposal each for values that are looked at, for sizes that depend on values, and for explicit waits."""
     graph = case.graph
     waits = waiting_nodes(case)
@@ -82,7 +83,7 @@ def find(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title="no values read from the GPU within the step",
             evidence=_evidence(case, looks, "values read from the GPU", ops),
-            fix=_look_fix(case, looks),
+            fix=_look_fix(case, looks).by("syncs"),
             change=_without(looks, own),
             best=_without(looks, own),
             worst=_without(looks, np.zeros(len(graph), bool)),
@@ -92,8 +93,13 @@ def find(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title="no sizes that depend on values",
             evidence=_evidence(case, shapes, "waits for the size of a result", _outermost_named(case, shapes)),
-            fix="compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n"
-            "if rows must be selected: torch.nonzero_static(mask, size=n), repeat_interleave(..., output_size=n)",
+            fix=as_fix("compute on all rows with a mask: torch.where, masked_fill, a loss with ignore_index\n").by(
+                "syncs"
+            )
+            + "if rows must be selected: "
+            + call("torch.nonzero_static", Code("mask"), size=Code("n")).otherwise()
+            + ", "
+            + call("repeat_interleave", ..., output_size=Code("n")).otherwise(),
             change=_without(shapes, np.zeros(len(graph), bool)),
             key="shapes",
         )
@@ -101,8 +107,10 @@ def find(case: Case) -> Iterator[Proposal]:
         yield Proposal(
             title="no torch.cuda.synchronize() in the step",
             evidence=_evidence(case, explicit, "torch.cuda.synchronize() or a similar call", np.empty(0, np.int64)),
-            fix=f"torch.cuda.synchronize() only every {EVERY} steps\n"
-            "or, to time steps: torch.cuda.Event(enable_timing=True), which waits for nothing",
+            fix=without_call(f"torch.cuda.synchronize() only every {EVERY} steps", "torch.cuda.synchronize").by("syncs")
+            + "\nor, to time steps: "
+            + call("torch.cuda.Event", enable_timing=True).otherwise()
+            + ", which waits for nothing",
             change=_without(explicit, np.zeros(len(graph), bool)),
             key="explicit",
         )
@@ -131,12 +139,12 @@ def change(a: Facts, b: Facts) -> Iterator[Candidate]:
         )
 
 
-def _least(case: Case, waits: Mask) -> float:
+def _least(case: Analysis, waits: Mask) -> float:
     """What a step takes without any of these waits and without all that their ops do, ns."""
     return case.step_of(_without(waits, _own_nodes(case, _outermost_named(case, waits)))(case.graph))
 
 
-def waiting_nodes(case: Case) -> Mask:
+def waiting_nodes(case: Analysis) -> Mask:
     """Waits for the device that nothing else explains: no copies to the GPU, no allocator, no expert loop."""
     graph, trace = case.graph, case.trace
     waits = np.zeros(len(graph), bool)
@@ -149,7 +157,7 @@ def waiting_nodes(case: Case) -> Mask:
     return waits & ~copies_to_device(case, waits) & ~_loop_nodes(case)
 
 
-def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
+def _kinds(case: Analysis, waits: Mask) -> tuple[Mask, Mask, Mask]:
     """Of the waits: for values, for sizes, and those that no op makes."""
     graph, trace = case.graph, case.trace
     sizes = np.append(case.ops_within(case.ops_named(SHAPE.search)), False)[graph.scope]
@@ -161,7 +169,7 @@ def _kinds(case: Case, waits: Mask) -> tuple[Mask, Mask, Mask]:
     return looks, waits & sizes, waits & ~in_op & called & ~looks
 
 
-def _after_fetches(case: Case) -> Mask:
+def _after_fetches(case: Analysis) -> Mask:
     """Calls that wait for a stream on which their thread's last launch was a copy to the host: how PyTorch reads a
     value, where no op tells."""
     trace, links = case.trace, case.timeline.links
@@ -181,7 +189,7 @@ def _after_fetches(case: Case) -> Mask:
     return found
 
 
-def _outermost_named(case: Case, waits: Mask) -> I64:
+def _outermost_named(case: Analysis, waits: Mask) -> I64:
     """Rows of the outermost ops (not annotations) around some waits."""
     reads, parent = _reads(case), case.timeline.nesting.parent
     rows = np.unique(case.graph.scope[waits])
@@ -195,12 +203,12 @@ def _outermost_named(case: Case, waits: Mask) -> I64:
         rows = np.where(up, above, rows)
 
 
-def _reads(case: Case) -> Mask:
+def _reads(case: Analysis) -> Mask:
     """Ops that do nothing but read a value: `item` and its like, and copies."""
     return case.ops_named(lambda text: LOOK.search(text) or text in COPIES)
 
 
-def _own_nodes(case: Case, ops: I64) -> Mask:
+def _own_nodes(case: Analysis, ops: I64) -> Mask:
     """Nodes of the ops themselves, their copies on the device included; of explicit reads only."""
     mask = np.zeros(len(case.trace.ops), bool)
     mask[ops] = True
@@ -208,7 +216,7 @@ def _own_nodes(case: Case, ops: I64) -> Mask:
     return case.nodes_within(mask) & ~case.graph.waits
 
 
-def _loop_nodes(case: Case) -> Mask:
+def _loop_nodes(case: Analysis) -> Mask:
     """Nodes within loops over experts; found once for a case."""
     if "expert_loop_nodes" not in case.memo:
         loops = find_loops(case)
@@ -225,7 +233,7 @@ def _without(waits: Mask, own: Mask) -> Change:
     return change
 
 
-def _evidence(case: Case, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
+def _evidence(case: Analysis, waits: Mask, what: str, ops: I64) -> tuple[Evidence, ...]:
     graph = case.graph
     count = case.per_step(float(waits.sum()))
     text = f"{what}: {count:,.0f} a step"
@@ -251,14 +259,14 @@ def _most(ids: np.ndarray) -> list[tuple[int, int]]:
     return [(int(distinct[i]), int(counts[i])) for i in order]
 
 
-def _look_fix(case: Case, looks: Mask) -> str:
+def _look_fix(case: Analysis, looks: Mask) -> Fix:
     torch = (
         f"total += loss.detach()  # on the GPU; total.item() every {EVERY} steps\n"
         "torch.nn.utils.get_total_norm(grads)  # instead of a norm per parameter\n"
         "torch.where(...)  # instead of `if tensor:`"
     )
     if case.workload.is_inference:
-        return (
+        return as_fix(
             "keep results on the GPU until all are computed: one .cpu() at the end\n"
             f"test for the end of a sequence every {EVERY} tokens, not after each\n"
             "torch.where(...)  # instead of `if tensor:`"
@@ -267,3 +275,16 @@ def _look_fix(case: Case, looks: Mask) -> str:
     extra = {"logging_nan_inf_filter": False} if checks else {}
     note = f"\nand in callbacks and losses of your own:\n{torch}"
     return case.stack.fix(torch, case.stack.setting({"logging_steps": EVERY}, extra, note=note))
+
+
+FINDING = Declaration(
+    page=PAGE,
+    find=find,
+    change=change,
+    synonyms=("sync", "item", "synchronize", "synchronization", "cpu_sync", "loss_item"),
+    titles=(
+        "no_values_read_from_the_gpu_within_the_step",
+        "no_sizes_that_depend_on_values",
+        "no_torch_cuda_synchronize_in_the_step",
+    ),
+)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
+from gpuprof.diagnosis.analysis import Analysis
 from gpuprof.timeline.nesting import climb
 from gpuprof.tracefile.trace import OP, Mask
 
@@ -18,7 +18,7 @@ OTHERS = "other ops"
 _NUMBER = re.compile(r"#\d+")
 
 
-def by_name(case: Case, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
+def by_name(case: Analysis, nodes: Mask, outside: str = "Python code") -> list[tuple[str, Mask]]:
     """(name, nodes) for each op that some nodes lie in; `outside`: the name of what lies in no op or range."""
     graph, trace = case.graph, case.trace
     rows = np.flatnonzero(nodes)
@@ -38,7 +38,7 @@ def by_name(case: Case, nodes: Mask, outside: str = "Python code") -> list[tuple
 
 
 def largest_first(
-    case: Case, groups: list[tuple[str, Mask]], waiting: bool = False, others: str = OTHERS
+    case: Analysis, groups: list[tuple[str, Mask]], waiting: bool = False, others: str = OTHERS
 ) -> list[tuple[str, Mask]]:
     """The largest groups first, the small ones together; `waiting`: their size is what they waited."""
     graph = case.graph

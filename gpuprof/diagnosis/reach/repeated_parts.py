@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from gpuprof.diagnosis.case import Case
-from gpuprof.diagnosis.findings import FINDINGS
+from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.findings import FINDINGS, offload
 from gpuprof.diagnosis.findings.padding import LEAST_PADDING, fewer_tokens
 from gpuprof.diagnosis.findings.recompute import recomputed as repeated_nodes
 from gpuprof.diagnosis.reach.part import Part
 from gpuprof.replay.graph import Graph
-from gpuprof.replay.transform import removed
+from gpuprof.replay.transform import removed, scaled
 from gpuprof.timeline.phases import BACKWARD, FORWARD, RECOMPUTE
 
-REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer")
-"""Findings that replace a sequence of ops by one that computes the same in fewer kernels."""
+REFERENCES = ("eager_attention", "expert_loop", "adapter_casts", "optimizer", "masked_attention")
+"""Findings that replace ops by others that compute the same in fewer kernels, or without what is thrown away."""
+MOST_LABELLED = 0.9
+"""Share of labelled tokens above which there is nothing to leave out."""
+LEAST_VOCABULARY = 1_000
+"""Smaller numbers are found in shapes that have nothing to do with a vocabulary."""
+ALWAYS = frozenset({"masked_attention"})
+"""Those that count whether they are advised or not: what they compute in vain is known."""
 _WHAT = {
     "eager_attention": "attention as matrix multiplications and a softmax",
     "expert_loop": "experts one after the other in a loop",
     "adapter_casts": "adapters in fp32 around 16-bit layers",
     "optimizer": "the optimizer's step in many small kernels",
+    "masked_attention": "attention scores that the mask throws away",
 }
 
+_WHY = {"masked_attention": "the kernel is given a mask over all pairs of tokens, and computes them all"}
 
-def references(case: Case, advised: Collection[str]) -> Iterator[Part]:
+
+def references(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Ops in a sequence for which a fused implementation exists: what its replacement in the graph leaves is reach."""
     for page, find in FINDINGS:
-        if page.id not in REFERENCES or page.id not in advised:
+        if page.id not in REFERENCES or not (page.id in advised or page.id in ALWAYS):
             continue
         for proposal in find(case):
             if proposal.changes or proposal.work != 1.0:
@@ -43,13 +53,32 @@ def references(case: Case, advised: Collection[str]) -> Iterator[Part]:
                 nodes=nodes,
                 change=proposal.change,
                 reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
-                why="it runs as a sequence of ops where one kernel does the same",
+                why=_WHY.get(page.id, "it runs as a sequence of ops where one kernel does the same"),
                 findings=(page.id,),
             )
             break
 
 
-def recomputed(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def offloaded(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """What is kept in host memory although the GPU has room: its copies, and the optimizer on the CPU."""
+    if offload.PAGE.id not in advised:
+        return
+    for proposal in offload.find(case):
+        after = proposal.change(case.graph)
+        nodes = after.duration_ns < case.graph.duration_ns
+        own = float(case.graph.duration_ns[nodes].sum())
+        yield Part(
+            kind="memory",
+            what="training state in host memory",
+            nodes=nodes,
+            change=proposal.change,
+            reach=float(after.duration_ns[nodes].sum()) / own if own else 0.0,
+            why="it is copied there and back, or computed there, although it fits the GPU",
+            findings=(offload.PAGE.id,),
+        )
+
+
+def recomputed(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """The forward pass that checkpointing computes again."""
     again = repeated_nodes(case)
     if not again.any():
@@ -68,7 +97,29 @@ def recomputed(case: Case, advised: Collection[str]) -> Iterator[Part]:
     )
 
 
-def padding(case: Case, advised: Collection[str]) -> Iterator[Part]:
+def unlabelled(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
+    """Logits of tokens that have no label, and their part of the loss."""
+    labelled = case.run.work.labelled_share if case.run else None
+    vocabulary = (case.run.model or {}).get("vocabulary") if case.run else None
+    if labelled is None or labelled > MOST_LABELLED or not isinstance(vocabulary, int) or vocabulary < LEAST_VOCABULARY:
+        return
+    ops, links = case.trace.ops, case.timeline.links
+    wide = re.compile(rf"\b{vocabulary}\b")
+    mine = np.append(case.trace.rows_named(ops.dims, lambda text: wide.search(text)), False)[links.op]
+    nodes = case.nodes_of_gpu(mine & ~case.category("optimizer", "embedding"))
+    if not nodes.any():
+        return
+    yield Part(
+        kind="gpu",
+        what=f"logits of tokens without a label, {100 * (1 - labelled):.0f} % of them",
+        nodes=nodes,
+        change=lambda graph: scaled(graph, nodes, labelled),
+        reach=labelled,
+        why="the output layer and the loss compute logits for every token",
+    )
+
+
+def padding(case: Analysis, advised: Collection[str]) -> Iterator[Part]:
     """Tokens that are padding."""
     work = case.run.work if case.run else None
     real = None if work is None else work.real_share
