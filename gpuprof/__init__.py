@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpuprof.diagnosis.load import load_diagnosis
     from gpuprof.errors import GpuprofError
     from gpuprof.projection.projection import Projection
+    from gpuprof.record.phase_marks import phase
     from gpuprof.record.recorder import Recorder, TrainerCallback
     from gpuprof.report import charts
     from gpuprof.report.page.file import write_comparison, write_report
@@ -39,6 +40,7 @@ __all__ = [
     "diagnose",
     "load",
     "load_diagnosis",
+    "phase",
     "project",
     "write_comparison",
     "write_report",
@@ -55,6 +57,7 @@ _HOMES = {
     "Trace": "gpuprof.tracefile.trace",
     "TrainerCallback": "gpuprof.record.recorder",
     "load_diagnosis": "gpuprof.diagnosis.load",
+    "phase": "gpuprof.record.phase_marks",
     "write_comparison": "gpuprof.report.page.file",
     "write_report": "gpuprof.report.page.file",
 }
@@ -243,7 +246,7 @@ def _trace_html(trace: Trace) -> str:
 
 
 def __getattr__(name: str) -> Any:
-    """Types and the charts, on first use."""
+    """Types, the charts and `phase`, on first use."""
     if name in _HOMES:
         from importlib import import_module
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gpuprof.diagnosis.above_reach import AboveReach
 from gpuprof.diagnosis.budget_model import Budget
+from gpuprof.diagnosis.counters_model import Counters
 from gpuprof.diagnosis.fix import Patch, Setting
 from gpuprof.diagnosis.host_model import Host
 from gpuprof.diagnosis.run_model import Run
@@ -22,6 +23,7 @@ from gpuprof.timeline.workload import Unit, Workload
 from gpuprof.tracefile.source import Issue, Source
 
 if TYPE_CHECKING:
+    from gpuprof.diagnosis.iteration_model import Iteration
     from gpuprof.diagnosis.tables import Tables
     from gpuprof.diagnosis.timed_steps import TimedSteps
     from gpuprof.memory.memory_report import MemoryReport
@@ -475,6 +477,8 @@ class Diagnosis:
     """What the step should cost, and what lies above that; None where nothing was replayed."""
     host: Host | None = None
     """The Python functions of unprofiled steps, where a run sampled them."""
+    counters: Counters | None = None
+    """What Nsight Compute counted of the same kernels; None where no table was given."""
     ranges: tuple[RangeTime, ...] = ()
     """Most host time first; of many names the first hundred."""
     activity: tuple[PhaseActivity, ...] | None = None
@@ -483,6 +487,8 @@ class Diagnosis:
     """One summary per rank, where several were diagnosed together."""
     memory: MemoryReport | None = None
     """Who held the GPU's memory, where a snapshot or memory events were recorded."""
+    iteration: Iteration | None = None
+    """Of a training on its own generations: the mean iteration by phase. None of any other."""
     job: Job | None = None
     """Their joint replay."""
     _analysis: Any = field(default=None, repr=False, compare=False)

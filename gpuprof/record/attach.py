@@ -42,6 +42,11 @@ class Holder:
         session = self._session
         return None if session is None or session.ended else session
 
+    def current(self) -> Session | None:
+        """The session that records at this moment; none is begun for the question."""
+        session = self._session
+        return None if session is None or session.ended else session
+
     def _forked(self) -> None:
         self._begun, self._session = False, None
 
