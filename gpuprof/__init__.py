@@ -250,7 +250,10 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         from importlib import import_module
 
-        return getattr(import_module(_HOMES[name]), name)
+        found = getattr(import_module(_HOMES[name]), name)
+        if name == "load_diagnosis":
+            _draw_in_notebooks()
+        return found
     if name == "charts":
         from importlib import import_module
 
