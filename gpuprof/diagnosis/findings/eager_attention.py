@@ -12,17 +12,22 @@ from gpuprof.calibration import kernels as calibrated
 from gpuprof.costs.arguments import parse
 from gpuprof.costs.attention import Shape, backward_flops, forward_flops
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
+from gpuprof.diagnosis.detect.memory_remedy import MemoryRemedy
 from gpuprof.diagnosis.detect.pair.candidates import PASSES, Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts
 from gpuprof.diagnosis.detect.pair.signs import fewer_kernels
 from gpuprof.diagnosis.detect.passes import backward_of, host_ns_per_launch, without_recompute
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.replace_work import Replacement, replacement_of, with_replacement
 from gpuprof.diagnosis.fix import Code, Fix, call
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.diagnosis.stack import CAUSAL
+from gpuprof.projection import memory_changes as changes
+from gpuprof.projection.memory import RecordedMemory
+from gpuprof.projection.memory_fixes import MemoryFix
 from gpuprof.replay.graph import Graph
 from gpuprof.replay.stretches import Stretches, nodes_in
 from gpuprof.timeline.phases import FORWARD, RECOMPUTE
@@ -290,12 +295,18 @@ def _fused_ns(case: Analysis, found: Attentions, level: int) -> np.ndarray:
     return result.reshape(-1)
 
 
+def less_memory(memory: RecordedMemory, _: float | None) -> Iterator[MemoryFix]:
+    """Attention that writes no scores."""
+    if memory.recorded.score_bytes and not memory.recorded.checkpointing:
+        yield MemoryFix("fused_attention", "fused attention", changes.fused_attention())
+
+
 FINDING = Declaration(
     page=PAGE,
     find=find,
     absent=ABSENT,
     change=change,
-    memory="fused_attention",
+    memory=MemoryRemedy(("fused_attention",), less_memory),
     synonyms=("attention", "flash_attention", "flash_attn", "sdpa", "attn_implementation", "eager"),
     titles=("fused_attention_instead_of_eager",),
 )
