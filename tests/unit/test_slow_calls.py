@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers.present import present
 from helpers.program import MS, US, Program
 
 from gpuprof.diagnosis.analysis import analysis_of
@@ -115,8 +116,7 @@ def test_the_planning_of_attention_is_not_launching():
 
     assert recording.run is not None
     diagnosis = diagnose(SHARED / "traces" / "wild" / "moe")
-    assert analysis_of(diagnosis) is not None
-    found = slow_calls(analysis_of(diagnosis).timeline)
+    found = slow_calls(present(analysis_of(diagnosis)).timeline)
     long = found.own_ns > 30 * MS
     assert np.count_nonzero(long) == 3
     assert {KINDS[kind] for kind in found.kind[long].tolist()} == {"planning"}
