@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpuprof.diagnosis.analysis import Analysis, Change
-from gpuprof.diagnosis.detect.pair.candidates import Recogniser
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Fix
 from gpuprof.replay.bound import Bound
@@ -110,30 +108,3 @@ class Absent:
 
 Finder = Callable[[Analysis], Iterable[Proposal]]
 """`find(case)` of a file in findings/: the fixes it has for a recording, none where the problem is not there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Declaration:
-    """One kind of finding with everything that belongs to it. Each file of findings/ declares one, as FINDING; so does
-    each plug-in."""
-
-    page: Page
-    find: Finder | None = None
-    """None: it is not found in one recording's steps, but in those of several ranks, in memory or in warnings."""
-    absent: Absent | None = None
-    """Where users expect the remedy: why it is not advised."""
-    change: Recogniser | None = None
-    """How a comparison recognises that such a fix was made."""
-    memory: str | None = None
-    """Id of the change of the memory's footprint that is the same remedy: its time is that of the first fix."""
-    synonyms: tuple[str, ...] = ()
-    """Names of its remedy and of its subject, as `finding_names.key` writes them."""
-    titles: tuple[str, ...] = ()
-    """Titles that its fixes have in a diagnosis, as `finding_names.without_numbers` leaves them, without those that are
-    synonyms."""
-    patch: Path | None = None
-    """Of a plug-in the file of its patch, with `PATCH` and `apply` as those in gpuprof.record.patches."""
-
-    @property
-    def id(self) -> str:
-        return self.page.id

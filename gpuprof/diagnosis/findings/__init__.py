@@ -7,8 +7,9 @@ and the names by which people ask for it. Others come from plug-ins (`gpuprof.di
 
 from __future__ import annotations
 
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.pair.candidates import Recogniser
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Finder, Page
+from gpuprof.diagnosis.detect.proposal import Absent, Finder, Page
 from gpuprof.diagnosis.findings import (
     accumulation,
     adapter_casts,

@@ -22,6 +22,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     waits_too_often,
     whole_passes,
 )
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.graph_breaks import breaks, once_gone
 from gpuprof.diagnosis.detect.micro_batches import micro_batches
@@ -29,7 +30,7 @@ from gpuprof.diagnosis.detect.pair.candidates import MODEL, Candidate, claim_mod
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import kernel_counts, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call
 from gpuprof.projection.batch import model_phases

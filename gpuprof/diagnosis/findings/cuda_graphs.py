@@ -23,6 +23,7 @@ from gpuprof.diagnosis.detect.compiled_passes import (
     whole_passes,
 )
 from gpuprof.diagnosis.detect.compiler_names import GRAPH_LAUNCH
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.graph_breaks import first_links, once_gone
@@ -31,7 +32,7 @@ from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_model
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import number, quantity
 from gpuprof.diagnosis.detect.pair.signs import alike_compiled, fewer_launches, graph_shares, other_graphs
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.torch_version import is_before_2
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, in_file, joined, option
 from gpuprof.projection.batch import model_phases

@@ -12,8 +12,9 @@ import numpy as np
 
 from gpuprof.calibration import reference as calibrated
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.passes import backward_of
-from gpuprof.diagnosis.detect.proposal import Declaration, Page
+from gpuprof.diagnosis.detect.proposal import Page
 from gpuprof.diagnosis.diagnosis import Issue
 from gpuprof.diagnosis.run_model import Run
 from gpuprof.replay.stretches import Stretches, nodes_in

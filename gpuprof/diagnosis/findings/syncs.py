@@ -9,6 +9,7 @@ import numpy as np
 
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.copy_waits import copies_to_device
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.expert_loops import find_loops
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, is_model_wait
@@ -16,7 +17,7 @@ from gpuprof.diagnosis.detect.pair.cells import Cell
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEW, FEWER, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Page, Proposal
 from gpuprof.diagnosis.diagnosis import Evidence
 from gpuprof.diagnosis.fix import Code, Fix, as_fix, call, joined, without_call
 from gpuprof.diagnosis.gaps import ALLOCATOR_CALL, SYNC_CALL
