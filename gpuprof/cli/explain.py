@@ -13,7 +13,8 @@ from gpuprof.cli.recordings import RECORDING
 from gpuprof.errors import GpuprofError
 
 if TYPE_CHECKING:
-    from gpuprof.diagnosis.detect.proposal import Declaration, Page
+    from gpuprof.diagnosis.detect.declaration import Declaration
+    from gpuprof.diagnosis.detect.proposal import Page
 
 
 @click.command(short_help="Explain a finding, or a line of code: what it costs, what it gains.")

@@ -783,6 +783,7 @@ class Session:
             self._backward_patch.undo()
         if self._asked_to_close is not None:
             self._asked_to_close.set()
+        atexit.unregister(self.close)
 
     def fail(self, error: Exception) -> None:
         """An error of gpuprof's own: the recording ends, the training does not notice."""

@@ -26,6 +26,7 @@ from gpuprof.report import (
     words,
 )
 from gpuprof.report.brevity import Brevity, shorter_and_shorter, summary
+from gpuprof.report.drawn import drawn
 from gpuprof.report.lines import Column, flow, table
 from gpuprof.report.names import escape, shorten_kernel, shown, shown_kernel
 from gpuprof.report.numbers import amount, count, duration, share
@@ -498,9 +499,4 @@ def _activity(diagnosis: Diagnosis, width: int) -> list[Text]:
 
 def plain(diagnosis: Diagnosis, width: int = 80, rows: int = ROWS, *, verbose: bool = True) -> str:
     """The same as text without colours, all of it unless `verbose` is false."""
-    from rich.console import Console
-
-    console = Console(width=width, color_system=None, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(render(diagnosis, width, rows, verbose=verbose), soft_wrap=False)
-    return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+    return f"{drawn(render(diagnosis, width, rows, verbose=verbose), width)}\n"

@@ -14,10 +14,11 @@ from gpuprof.costs.roofline import Roofline
 from gpuprof.diagnosis.analysis import Analysis, Change
 from gpuprof.diagnosis.detect.attention_planning import bf16_would_plan
 from gpuprof.diagnosis.detect.compiled_passes import shapes_vary
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import operand_bytes, typed_fp32, why_unknown
 from gpuprof.diagnosis.detect.passes import host_ns_per_launch
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import Code, Fix, assigned, call, joined, option
 from gpuprof.diagnosis.sentences import in_ms
 from gpuprof.projection.batch import model_phases

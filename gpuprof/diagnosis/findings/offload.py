@@ -11,8 +11,9 @@ import numpy as np
 from gpuprof.calibration import offload as calibrated
 from gpuprof.calibration import slow as slow_calibrated
 from gpuprof.diagnosis.analysis import Analysis, Change
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.detect.recomputed_passes import free_bytes
 from gpuprof.diagnosis.fix import Fix, as_fix, call, joined
 from gpuprof.replay.graph import COPY, HOST, SYNC, Graph

@@ -13,13 +13,14 @@ from gpuprof.costs.floors import MATMUL_FLOOR_NS
 from gpuprof.costs.roofline import Roofline
 from gpuprof.costs.work import recorded_sms
 from gpuprof.diagnosis.analysis import Analysis
+from gpuprof.diagnosis.detect.declaration import Declaration
 from gpuprof.diagnosis.detect.evidence import spans
 from gpuprof.diagnosis.detect.matmul_types import why_unknown
 from gpuprof.diagnosis.detect.pair.candidates import Candidate, claim_where
 from gpuprof.diagnosis.detect.pair.facts import Facts
 from gpuprof.diagnosis.detect.pair.quantities import FEWER, kernel_counts, kernel_ns, number, quantity
 from gpuprof.diagnosis.detect.pair.signs import advised
-from gpuprof.diagnosis.detect.proposal import Absent, Declaration, Page, Proposal
+from gpuprof.diagnosis.detect.proposal import Absent, Page, Proposal
 from gpuprof.diagnosis.fix import call
 from gpuprof.replay.transform import scaled
 from gpuprof.tracefile.trace import F64, I64, Mask

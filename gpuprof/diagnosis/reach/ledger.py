@@ -24,13 +24,14 @@ from gpuprof.diagnosis.reach.repeated_parts import (
     offloaded,
     padding,
     recomputed,
+    reference_modules,
     references,
     unlabelled,
 )
 
 ORDER = (
-    batches, slow_ops, offloaded, waits, blocking_copies, allocations, references, recomputed, padding, unlabelled,
-    slow_kernels, python_stretches, peers, unknown_kernels,
+    batches, slow_ops, offloaded, waits, blocking_copies, allocations, references, reference_modules, recomputed,
+    padding, unlabelled, slow_kernels, python_stretches, peers, unknown_kernels,
 )  # fmt: skip
 
 
