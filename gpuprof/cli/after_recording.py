@@ -110,7 +110,7 @@ def show_verdict(folder: Path) -> Diagnosis:
     Where that file is there already, the diagnosis has been shown.
     """
     import gpuprof
-    from gpuprof.report import words
+    from gpuprof.report import history, words
     from gpuprof.report.names import escape
 
     diagnosis = gpuprof.diagnose(folder)
@@ -122,6 +122,7 @@ def show_verdict(folder: Path) -> Diagnosis:
     heading = "  ".join(text for text in (words.label(diagnosis), words.step_time(diagnosis)) if text)
     with runfile.whole_file(folder / VERDICT) as file:
         file.write(f"{escape(heading)}\n{escape(diagnosis.verdict.summary)}\n".encode())
+    history.remember(folder, history.entry(str(folder), None, diagnosis))
     return diagnosis
 
 
