@@ -32,6 +32,11 @@ def phase_of(name: str) -> str | None:
     return phase if phase in TIMED or phase == TRAINING else None
 
 
+def is_pause(name: str) -> bool:
+    """Whether a range of this name is around what the recorder left out."""
+    return name.startswith(UNRECORDED_RANGE)
+
+
 def phase_spans(trace: Trace) -> tuple[PhaseSpan, ...]:
     """Spans of the marked phases, in order and without overlap. Time outside of all ranges is in none."""
     ops = trace.ops
@@ -69,7 +74,7 @@ def phase_spans(trace: Trace) -> tuple[PhaseSpan, ...]:
 def unrecorded(trace: Trace) -> Intervals:
     """Host time of generation that the recorder left out of the window."""
     ops = trace.ops
-    rows = np.flatnonzero(trace.rows_named(ops.name, lambda text: text.startswith(UNRECORDED_RANGE)))
+    rows = np.flatnonzero(trace.rows_named(ops.name, is_pause))
     return union(ops.start_ns[rows], ops.end_ns[rows])
 
 

@@ -129,7 +129,7 @@ def find(case: Analysis) -> Iterator[Proposal]:
     yield Proposal(
         title="fused attention instead of eager",
         evidence=spans(case, text, inside & graph.on_gpu),
-        fix=_fix(case, found).by("eager_attention"),
+        fix=_fix(case, found),
         change=change(1),
         best=change(0),
         worst=change(2),
@@ -162,7 +162,7 @@ def _fix(case: Analysis, found: Attentions) -> Fix:
     if not case.trains_on_tokens:
         own = call(SDPA, *map(Code, "qkv")) + ", as diffusers' and timm's own attention does"
         loaded = ";\nof transformers: " + call("from_pretrained", ..., attn_implementation="sdpa").otherwise()
-        return own + (loaded if case.stack.takes_attention("sdpa") else "")
+        return own.by("eager_attention") + (loaded if case.stack.takes_attention("sdpa") else "")
     if found.sinks:
         name, note = "flex_attention", "\n# sinks: SDPA has none; on Hopper also kernels-community/vllm-flash-attn3"
     elif found.capped:
@@ -172,13 +172,13 @@ def _fix(case: Analysis, found: Attentions) -> Fix:
     stack, loaded = case.stack, _loaded(case, found, name)
     own = _own_call(found)
     if not stack.takes_attention(name):
-        return own
+        return own.by("eager_attention")
     return stack.fix(
         loaded + note + "\nor in your own code: " + own.otherwise() if loaded else own,
         trl=stack.setting({"model_init_kwargs": {"attn_implementation": name}}, note=note),
         transformers=loaded + note if loaded else "",
         unsloth=call("FastLanguageModel.from_pretrained", ..., attn_implementation=name) + note,
-    )
+    ).by("eager_attention", "" if name == "sdpa" else name)
 
 
 def _own_call(found: Attentions) -> Fix:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 from gpuprof.diagnosis.iteration_model import Iteration, RecordedPhase, Unrecorded
 from gpuprof.diagnosis.iterations.budget import iteration_budget
 from gpuprof.diagnosis.iterations.changes import Trainer, changes
+from gpuprof.diagnosis.quality import judged
 from gpuprof.timeline.intervals import clip, join
 from gpuprof.timeline.iteration_phases import phase_spans, times_in_window, unrecorded
 from gpuprof.timeline.timeline import Timeline
 from gpuprof.tracefile.run import RunFolder
+from gpuprof.tracefile.source import Issue
 
 if TYPE_CHECKING:
     from gpuprof.diagnosis.diagnosis import Diagnosis
@@ -25,7 +27,22 @@ def with_iteration(diagnosis: Diagnosis) -> Diagnosis:
         return diagnosis
     timeline = diagnosis.tables.timeline if diagnosis.steps is not None else None
     found = found if timeline is None else with_recorded(found, timeline, folder)
-    return replace(diagnosis, iteration=replace(found, changes=changes(found, trainer_of(folder))))
+    noted = left_out(found)
+    quality = diagnosis.quality if noted is None else judged((*diagnosis.quality.issues, noted))
+    return replace(diagnosis, quality=quality, iteration=replace(found, changes=changes(found, trainer_of(folder))))
+
+
+def left_out(iteration: Iteration) -> Issue | None:
+    """What the reader of the verdict must know of a decode loop that was recorded in part."""
+    found = iteration.unrecorded
+    if found is None:
+        return None
+    share = 100 * found.ns / max(found.ns + sum(one.ns for one in iteration.recorded), 1)
+    text = (
+        f"{share:.0f} % of the recorded iteration are decode steps that were left out; they count as time of the CPU in"
+        " the verdict, in gaps and in predictions. The iteration's phases are of whole iterations."
+    )
+    return Issue("decode_not_recorded", "info", text)
 
 
 def trainer_of(folder: RunFolder) -> Trainer:
