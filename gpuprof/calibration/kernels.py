@@ -103,8 +103,8 @@ TF32_MEMORY = Number(
 MATMUL_ADDED_NS = Number(
     4_000.0, 3_000.0, 5_000.0, "ns", "measured",
     "What a matrix multiplication in bf16 takes in addition to the time of its FLOPs or bytes: filling and emptying "
-    "the chip. 2,413 shapes of 44 programs on H200s, each program counted alike; with it they lie 12 % (mean) from what "
-    "is computed, without it and with 60 % of the tensor ceiling 35 %.",
+    "the chip. 2,413 shapes of 44 programs on H200s, each program counted alike; with it they lie 12 % (mean) from "
+    "what is computed, without it and with 60 % of the tensor ceiling 35 %.",
     ("scenarios", "tests/data/pairs", "shared/traces/h200"),
 )  # fmt: skip
 MATMUL_REACHED = Number(
