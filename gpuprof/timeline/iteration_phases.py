@@ -1,7 +1,7 @@
 """Phases of iterations in a recording, by the ranges that mark them, and what the recording left out of them.
 
-The recorder's own ranges are named `phase: generation`; those of some frameworks are known. At each moment the innermost
-range has the time.
+The recorder's own ranges are named `phase: generation`; those of some frameworks are known. At each moment the
+innermost range has the time.
 """
 
 from __future__ import annotations
