@@ -52,7 +52,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
 """Id of a finding → names of its remedy and of its subject, as `key` writes them."""
 
 TITLES: Mapping[str, tuple[str, ...]] = {
-    "host_preprocessing": ("preprocessing_in",),
+    "host_preprocessing": ("preprocessing_in", "random_numbers_made_on_the_gpu"),
     "continuous_batching": (
         "requests_at_once",
         "the_requests_at_once",

@@ -31,8 +31,8 @@ from gpuprof.runfile import LATEST, RUNS
 from gpuprof.tracefile.recording import resolve
 
 TO = "H100 SXM"
-WITHOUT_RECORDING = {"trace", "demo", "gpus", "try", "fit", "doctor", "mcp", "skill", "explain"}
-"""Commands that are given a program, or nothing. `explain N` is of the latest run."""
+WITHOUT_RECORDING = {"trace", "demo", "gpus", "try", "fit", "doctor", "hang", "mcp", "skill", "explain"}
+"""Commands that are given a program, dumps or processes, or nothing. `explain N` is of the latest run."""
 
 SEVERAL = r"recordings: name that of one rank|is a folder: name one trace file in it|of several ranks: name that of one"
 NO_MEMORY = r"holds no memory (events|snapshot)|not a memory snapshot"
